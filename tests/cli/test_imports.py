@@ -78,6 +78,16 @@ def test_a_dry_run_does_without_the_slow_modules_of_the_standard_library(cli: Cl
     assert len([name for name in modules if name.startswith("trainyard")]) <= DRY_RUN_MODULES
 
 
+def test_a_dry_run_for_slurm_imports_nothing_that_reaches_it(cli: Cli) -> None:
+    modules = modules_of(cli, "run", "--dryrun", "-s", "slurm", "--workspace", "", "utils.echo")
+    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"})
+    assert not modules & {
+        *("argparse", "hashlib", "importlib.resources", "shutil", "socket", "tarfile", "tempfile"),
+        *(f"trainyard.schedulers.hpc.{name}" for name in ("commands", "logs", "ssh", "storage")),
+    }
+    assert len([name for name in modules if name.startswith("trainyard")]) <= DRY_RUN_MODULES + 15
+
+
 def test_a_run_does_without_argparse_and_json(cli: Cli) -> None:
     modules = modules_of(cli, "run", "--wait", "-s", "local_cwd", "utils.echo")
     assert not modules & {"argparse", "copy", "gettext", "json", "shlex", "string"}

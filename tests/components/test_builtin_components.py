@@ -319,6 +319,7 @@ def test_ddp_roles() -> None:
     assert (role.port_map, role.resource.gpu, role.mounts) == ({"c10d": 29500}, 1, [BindMount("/a", "/b")])
     assert role.env == {
         "A": "1", "LOGLEVEL": "WARNING",
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
         "TORCHX_TRACKING_EXPERIMENT_NAME": "exp", "TORCHX_TRACKING_RUN_NAME": "run",
     }  # fmt: skip
     assert dist.ddp(script="a.py").roles[0].min_replicas is None

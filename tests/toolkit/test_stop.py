@@ -108,3 +108,18 @@ def test_a_rank_saves_while_another_one_dies_under_torchrun(tree: Tree) -> None:
     wait(process, tree, "up")
     wait(process, tree, "up", rank=1)
     check_that_it_saves(process, tree)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_clusters_warning_reaches_the_ranks_under_torchrun(tree: Tree) -> None:
+    tree.python = require_torch()
+    tree.script(SAVER.replace("SIGTERM", "SIGUSR1"))
+    tree.hyperparameters(sagemaker_torch_distributed_enabled="true")
+    process = tree.start(PYTHONPATH=SOURCE)
+    wait(process, tree, "up")
+    process.send_signal(signal.SIGUSR1)
+    wait(process, tree, "up", "saving")
+    (tree.base / "gate").touch()
+    process.communicate(timeout=60)
+    assert noted(tree) == ["up", "saving", "saved"]

@@ -144,7 +144,9 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     redactor = Redactor()
     cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
     app = redactor.json({} if info.app is None else to_json(info.app))
-    request = shown_request(info)
+    # a script, say, which JSON would make one long line
+    is_text = not hasattr(info.request, "shown") and "__str__" in vars(type(info.request))
+    request = str(info.request) if is_text and not as_json else shown_request(info)
     code = None if info.shipment is None else info.shipment.plan()
     for warning in info.warnings:
         warn(warning)
@@ -156,8 +158,6 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     out(f"# options of {info.scheduler}\n{pretty(cfg, str)}\n")
     if code:
         out(f"# code\n{pretty(code)}\n")
-    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
-        request = str(info.request)  # a script, say, which JSON would make one long line
     out(f"# request\n{request if isinstance(request, str) else pretty(request, str)}")
     return EXIT_OK
 

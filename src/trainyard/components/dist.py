@@ -20,6 +20,10 @@ DEBUG_ENV = {
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
 
+# The signals that torchrun passes on to the ranks, as its option --signals-to-handle: clusters send USR1 or
+# USR2 before the time limit. As a variable, which a torch without the option ignores.
+SIGNALS_ENV = {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"}
+
 # For --rdzv_port 0: a port derived from the job's id, so all nodes agree on it, and jobs that share a machine
 # get different ones. 10000 to 29999 is below the range of ephemeral ports.
 _PORT_OF_JOB = f"$$((10000 + $$(printf %s {macros.app_id} | cksum | cut -d' ' -f1) % 20000))"
@@ -229,4 +233,4 @@ def _environment(env: dict[str, str] | None, names: StructuredNameArgument, *, d
         "TORCHX_TRACKING_RUN_NAME": names.run_name,
         "LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"),
     }
-    return {**variables, **(DEBUG_ENV if debug else {}), **(env or {})}
+    return {**variables, **SIGNALS_ENV, **(DEBUG_ENV if debug else {}), **(env or {})}

@@ -1,4 +1,4 @@
-"""Programs of builtin components: how a role starts one in an image with trainyard, the toolkit, or torchx.
+"""Programs of builtin components: how a role starts one in an image with the toolkit, trainyard, or torchx.
 
 A scheduler that brings the toolkit to processes starts the toolkit's own (`runner.preparation`). What the
 programs do is in the toolkit's ``apps``.
@@ -13,23 +13,19 @@ PROGRAMS = {
     "monitoring": "torchx.apps.utils.process_monitor",
     "registering": "torchx.apps.serve.serve",
 }
-_START = """\
-import importlib, sys
-sys.path.append("/opt/trainyard/toolkit.pyz")
-for name in ("trainyard._toolkit.apps.{name}", "trainyard_toolkit.apps.{name}", "{torchx}"):
-    try:
-        program = importlib.import_module(name)
-    except ImportError:
-        continue
-    sys.exit(getattr(program, "run", program.main)(sys.argv[1:]))
-sys.exit("error: this Python ("
-    + sys.executable + ") has none of trainyard, trainyard-toolkit and torchx: pip install trainyard-toolkit")
-"""
+#: Runs the first module whose package is there. The toolkit comes first, as it may stand in for the others.
+_START = (
+    "import sys, runpy; from importlib.util import find_spec; sys.path += ['/opt/trainyard/toolkit.pyz']; "
+    "names = 'trainyard_toolkit{app}', 'trainyard._toolkit{app}', '{torchx}'; "
+    "found = next((name for name in names if find_spec(name.split('.')[0])), None) or sys.exit("
+    "'error: ' + sys.executable + ' has none of trainyard-toolkit, trainyard and torchx'); "
+    "runpy.run_module(found, None, '__main__', True)"
+)
 
 
 def program_arguments(name: str, *args: str) -> list[str]:
     """Return the arguments with which ``python`` runs a program of `PROGRAMS`."""
-    return ["-c", _START.format(name=name, torchx=PROGRAMS[name]), *args]
+    return ["-c", _START.format(app=f".apps.{name}", torchx=PROGRAMS[name]), *args]
 
 
 def toolkit_arguments(name: str, args: list[str]) -> list[str]:

@@ -5,8 +5,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,15 +42,30 @@ def wait_until(condition, what: str) -> None:
 
 
 class LoginNode:
-    """A real sshd on this machine, with separate keys and configuration. `name` is a host for ssh.
+    """A real sshd, with separate keys and configuration.
 
     Args:
         directory: holds everything.
         passphrase: of the user's key.
+        host: where it runs, if not on this machine itself: something with a method ``start`` like `Host`'s.
+        address: where it listens.
+        settings: more lines of its configuration, which come first.
+        environment: of the programs that are run there.
     """
 
-    def __init__(self, directory: Path, passphrase: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        passphrase: str = "",
+        *,
+        host: Any = None,
+        address: str = "127.0.0.1",
+        settings: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self.address = address
+        self._host = host
         self.log = directory / "sshd.log"
         directory.mkdir()
         for name, secret in (("host", ""), ("user", passphrase)):
@@ -58,12 +74,16 @@ class LoginNode:
             )
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
+        # the start-up files of the user's shell are not the test's matter
+        variables = " ".join(
+            f"{name}={value}" for name, value in {"HOME": directory, **(environment or {})}.items()
+        )
         (directory / "sshd_config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {directory}/host\nUsePAM no\n"
+            f"{settings}Port {self.port}\nListenAddress {address}\nHostKey {directory}/host\nUsePAM no\n"
             "StrictModes no\n"
             f"AuthorizedKeysFile {directory}/user.pub\nPasswordAuthentication no\nLogLevel VERBOSE\n"
             f"PidFile {directory}/sshd.pid\nAcceptEnv FAKE_QUEUE\nMaxSessions 50\n"
-            f"SetEnv HOME={directory}\n"  # the start-up files of the user's shell are not the test's matter
+            f"SetEnv {variables}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -72,34 +92,42 @@ class LoginNode:
     def config(self) -> str:
         """What the user's configuration of ssh says of it."""
         return (
-            f"HostName 127.0.0.1\nPort {self.port}\nIdentityFile {self.directory}/user\nIdentitiesOnly yes\n"
-            "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentityAgent none\n"
+            f"HostName {self.address}\nPort {self.port}\nIdentityFile {self.directory}/user\n"
+            "IdentitiesOnly yes\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+            "LogLevel ERROR\nIdentityAgent none\n"
         )
 
     def start(self) -> None:
         os.makedirs("/run/sshd", exist_ok=True)
-        self.process = subprocess.Popen(
-            ["/usr/sbin/sshd", "-D", "-f", str(self.directory / "sshd_config"), "-E", str(self.log)]
-        )
-        wait_until(lambda: is_listening(self.port), "sshd listens")
+        command = ["/usr/sbin/sshd", "-D", "-f", str(self.directory / "sshd_config"), "-E", str(self.log)]
+        if self._host is None:
+            self.process = subprocess.Popen(command)
+        else:
+            self.process = self._host.start(*command, environment={}, log=self.log)
+        wait_until(lambda: is_listening(self.port, self.address), "sshd listens")
 
     def stop(self) -> None:
         """End it with all its connections."""
         if self.process is None:
             return
-        for pid in children_of(self.process.pid):
+        for pid in children_of(self._daemon):
             for inner in children_of(pid):
                 end(inner)
             end(pid)
+        end(self._daemon)
         self.process.kill()
         self.process.wait()
         self.process = None
 
     def cut(self) -> None:
         """Cut all connections, as a firewall does that forgets them; new ones are accepted."""
-        assert self.process is not None
-        for pid in children_of(self.process.pid):
+        for pid in children_of(self._daemon):
             end(pid)
+
+    @property
+    def _daemon(self) -> int:
+        assert self.process is not None
+        return self.process.pid if self._host is None else children_of(self.process.pid)[0]
 
     def logins(self) -> int:
         """Return how many connections have been accepted."""
@@ -118,9 +146,9 @@ def end(pid: int) -> None:
         pass
 
 
-def is_listening(port: int) -> bool:
+def is_listening(port: int, address: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def use_config(directory: Path, monkeypatch: pytest.MonkeyPatch, hosts: dict[str, str]) -> None:

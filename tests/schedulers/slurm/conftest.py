@@ -62,6 +62,19 @@ class Jobs:
         self.scheduler.cancel_many(self.ids)
 
 
+def only(*names: str):
+    """Return a decorator that leaves only these tests of the suite in a class."""
+
+    def leave(suite: type) -> type:
+        for name in dir(suite):
+            if name.startswith("test_") and name.removeprefix("test_") not in names:
+                setattr(suite, name, None)
+        assert all(getattr(suite, f"test_{name}") for name in names)
+        return suite
+
+    return leave
+
+
 def role(script: str, name: str = "r", **fields) -> Role:
     fields = {"image": "", "resource": SMALL, **fields}
     return Role(name, entrypoint="sh", args=["-c", script], **fields)

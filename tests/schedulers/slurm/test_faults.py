@@ -1,5 +1,9 @@
 """What breaks under a job: nodes, links, the controller. The job must not end by it."""
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -145,6 +149,50 @@ def test_requeue_appends_to_the_log(own_slurm, counting):
     lines = jobs.log(app_id)
     assert [line.split()[1] for line in lines if line.startswith("attempt")] == ["0", "1"]
     assert steps_of(lines) == [f"step {i}" for i in range(1, 9)]
+
+
+#: Submits; the third time it kills its client, before that knows of the job.
+DEADLY_SBATCH = """#!/bin/sh
+{real} "$@" || exit
+echo >>{calls}
+[ "$(wc -l <{calls})" != 3 ] || kill -{name} $PPID
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TERM", "KILL"])
+def test_what_a_client_leaves_that_is_killed_while_it_submits_a_chain(slurm, tmp_path, monkeypatch, name):
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(DEADLY_SBATCH.format(real=shutil.which("sbatch"), calls=tmp_path / "calls", name=name))
+    program.chmod(0o755)
+    words = ["run", "-s", "slurm", "--workspace", "", "-cfg", "chain=5", "utils.sh", "sleep", "300"]
+    path = f"{program.parent}:{os.environ['PATH']}"
+    command = [sys.executable, "-m", "trainyard", *words]
+    client = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, check=False)
+    assert client.returncode != 0
+    jobs = Jobs()
+    [app_id] = os.listdir(os.path.expanduser("~/.trainyard/jobs"))
+    names = ["squeue", "-h", "-o", "%i", "-n", app_id]
+    assert len(slurm.run(*names).split()) == 3
+    assert app_id in [row.app_id for row in jobs.scheduler.list()]
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+    assert slurm.run(*names).split() == []
+
+
+def test_a_configuration_that_does_not_exist_is_told_at_once(monkeypatch, tmp_path):
+    monkeypatch.setenv(
+        "SLURM_CONF", str(tmp_path / "gone.conf")
+    )  # Slurm's programs would look for it for a minute
+    jobs = Jobs()
+    with pytest.raises(UnreachableError, match=r"there is no configuration .*gone.conf") as error:
+        jobs.submit(role("true"))
+    assert "SLURM_CONF" in error.value.hint
+    found = jobs.scheduler.describe("job-bcdfghjkmn")
+    assert found.state == AppState.UNREACHABLE
+    [check] = jobs.scheduler.doctor({})
+    assert not check.ok
 
 
 def test_without_slurm_here_the_error_says_what_to_do(monkeypatch, tmp_path):

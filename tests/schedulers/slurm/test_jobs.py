@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import backends
 from trainyard.errors import BackendError, ConfigError
 from trainyard.schedulers.base import Dependency, LogQuery, Stream
 from trainyard.schedulers.hpc.commands import LocalCommands
@@ -75,22 +76,41 @@ def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm
 
 @pytest.mark.slow
 def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
-    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), time="2")
-    jobs.wait_for_line(app_id, "waits")
-    found = jobs.end_of(app_id)  # Slurm sends signals up to a minute early
-    assert found.state == AppState.FAILED
-    assert "time limit" in found.msg
-    assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
+    two, one = (
+        jobs.submit(role(RESUMED.format(path=tmp_path / f"n{time}", last=5)), time=time)
+        for time in ("2", "1")
+    )
+    for app_id in (one, two):
+        jobs.wait_for_line(app_id, "waits")
+    for app_id in (
+        one,
+        two,
+    ):  # Slurm sends signals up to a minute early; for short limits the script sends its own
+        found = jobs.end_of(app_id)
+        assert found.state == AppState.FAILED
+        assert found.msg == "the time limit was reached"
+        assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
 
 
 @pytest.mark.slow
-def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
+@pytest.mark.parametrize("how", ["alone", "torchrun", "dist.ddp"])
+def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatch, how):
+    from trainyard.components.dist import ddp
     from trainyard.components.train import script
     from trainyard.runner import get_runner
 
-    (tmp_path / "train.py").write_text(
+    if how != "alone":
+        backends.need("torch")
+        (tmp_path / "bin").mkdir()
+        for name, module in (("python", ""), ("torchrun", "-m torch.distributed.run ")):
+            program = tmp_path / "bin" / name
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} {module}"$@"\n')
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
         "import os, signal, sys, time\n"
-        "path = os.path.join(os.environ['SM_MODEL_DIR'], 'checkpoint')\n"
+        "path = os.path.join(os.environ.get('SM_MODEL_DIR', '.'), 'checkpoint')\n"
         "def save(*_):\n"
         "    open(path, 'w').write('x'); print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
@@ -98,15 +118,19 @@ def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
         "time.sleep(300)\n"
     )
     with get_runner("test") as runner:
-        app = script(script="train.py", cpu=1, memMB=256)
-        handle = runner.run(app, "slurm", workspace=str(tmp_path))
+        size = {"cpu": 1, "memMB": 256}
+        if how == "dist.ddp":
+            app = ddp(script="train.py", j="1x1", **size)
+        else:
+            app = script(script="train.py", distribution="none" if how == "alone" else how, **size)
+        handle = runner.run(app, "slurm", workspace=str(tmp_path / "code"))
         app_id = handle.rpartition("/")[2]
         jobs.ids.append(app_id)
         name = app.roles[0].name
-        jobs.wait_for_line(app_id, "up", name)
+        jobs.wait_for_line(app_id, "up\n", name)
         slurm.run("scancel", "--batch", "--signal=USR1", jobs.native_id(app_id))
         jobs.end_of(app_id)
-    assert "saved\n" in jobs.log(app_id, name)
+    assert any(line.endswith("saved\n") for line in jobs.log(app_id, name))
 
 
 @pytest.mark.slow
@@ -141,9 +165,10 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
     for job in (app_id, array, two_each, shapes):
         jobs.wait_for_line(job, "up", k=1)
         host = jobs.scheduler.describe(job).roles_statuses[-1].replicas[1].hostname
-        command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; exit 7"]
+        command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; echo oops >&2; exit 7"]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
-        assert (done.stdout, done.returncode) == (f"{host}\n", 7), done.stderr
+        # srun by itself would complain about the exit code
+        assert (done.stdout, done.stderr, done.returncode) == (f"{host}\n", "oops\n", 7)
 
 
 def test_what_can_never_start_is_refused_before(jobs):
@@ -184,6 +209,14 @@ def test_a_job_that_waits_says_why(jobs, slurm):
     slurm.run("scontrol", "hold", jobs.native_id(app_id))
     found = jobs.wait_for(app_id, lambda found: "JobHeld" in found.msg, "another reason")
     assert "cannot start" in found.msg
+
+
+def test_a_folder_that_is_missing_on_the_node_is_the_reason(jobs):
+    _, found = jobs.run(role("true"), workdir="/no/such/folder")
+    replica = found.roles_statuses[0].replicas[0]
+    assert replica.reason == f"the folder /no/such/folder does not exist on node {replica.hostname}"
+    assert replica.exit_code == 72
+    assert "the folder /no/such/folder does not exist on node" in found.msg
 
 
 def test_doctor(jobs):

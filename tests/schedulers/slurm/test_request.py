@@ -117,7 +117,12 @@ def test_the_warning_comes_before_a_short_limit_is_half_over():
     assert "--signal=B:USR1@60" in directives(role())
     assert "--signal=B:USR1@300" in directives(role(), grace_period=300.0, time="1:00:00")
     assert "--signal=B:USR1@90" in directives(role(), grace_period=300.0, time="3")
-    assert not [line for line in directives(role(), time="1") if "signal" in line]
+    for job in ([role()], [role(), role("b")], [role(num_replicas=2)]):  # Slurm's signal would come at once
+        text = script(*job, time="0:40", array=len(job) == 1 and job[0].num_replicas > 1)
+        assert "--signal" not in text
+        assert text.splitlines()[-2] == "(sleep 30 && kill -USR1 $$) &"
+    assert "sleep" not in script(role(), time="1", grace_period=0.0)
+    assert "sleep" not in script(role(), time="1", omit=["signal"])
     assert not [line for line in directives(role(), grace_period=0.0) if "signal" in line]
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 MASTER_PORT = "7777"
 #: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+#: The signals that torchrun passes on to the ranks, as its option --signals-to-handle; USR1 or USR2 would
+#: kill it alone otherwise. A torch without the option (https://github.com/pytorch/pytorch/pull/160690)
+#: ignores the variable.
+SIGNALS_VARIABLE = "PET_SIGNALS_TO_HANDLE"
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
 
 def command(launch: Launch) -> list[str]:
@@ -84,6 +89,7 @@ def _task(launch: Launch) -> child_process.Command:
     if not resources.has_module("torch"):
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
-    env = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", **launch.env, **network_variables(launch)}
+    ours = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", SIGNALS_VARIABLE: SIGNALS}
+    env = {**ours, **launch.env, **network_variables(launch)}
     script_command.refuse_nul(line, env)
     return child_process.Command(line, env, launch.code_dir)

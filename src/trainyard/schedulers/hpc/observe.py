@@ -111,7 +111,8 @@ def _native_end(
     last = worst[-1]
     if last.is_lost and ended is not None:
         return ended
-    return last.state, last.reason
+    by_limit = ended[1] if ended is not None and ended[0] == last.state else ""
+    return last.state, last.reason or by_limit
 
 
 def _was_stopped(job: SharedJob) -> bool:
@@ -225,7 +226,7 @@ def reason_of_exit(record: AttemptRecord) -> str:
         return "stopped at the time limit" if record.why == "time-limit" else ""
     text = f"exit code {record.code}"
     if record.reason:
-        return f"{record.reason} ({text})"
+        return record.reason
     if record.code > 128:
         from trainyard.system.processes import signal_name
 

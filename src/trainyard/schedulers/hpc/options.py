@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.options import option
 
 

@@ -81,10 +81,14 @@ class NativeJob:
 
 @dataclass
 class JobIds:
-    """A job that the queue is asked about: our id, and its native ids, one for each submission, if known."""
+    """A job that the queue is asked about: our id, and its native ids, one for each submission, if known.
+
+    ``may_have_more`` tells of a chain whose client may have been killed before it noted the last one's id.
+    """
 
     app_id: str
     native_ids: list[str] = field(default_factory=list)
+    may_have_more: bool = False
 
 
 def by_job(

@@ -7,8 +7,9 @@
 #       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
-#   sh run.sh enter ROLE K COMMAND...
-#       runs a command beside a running replica, in its directory and with its variables
+#   sh run.sh enter [--note NAME] ROLE K COMMAND...
+#       runs a command beside a running replica, in its directory and with its variables. With --note it ends with 0, and
+#       the command's exit code is in state/.NAME: what enters a job for a queue may lose it, or complain about it.
 #   sh run.sh require FOLDER...
 #       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
 #       folders succeeded; the job counts as cancelled otherwise
@@ -28,13 +29,14 @@ mask=$(umask)
 umask 077
 mode=$1
 shift
-link=0 retries=0 rank0= attempt=${TRAINYARD_ATTEMPT:-}
+link=0 retries=0 rank0= note= attempt=${TRAINYARD_ATTEMPT:-}
 while [ $# -gt 0 ]; do
     case $1 in
     --link) link=$2 && shift 2 ;;
     --retries) retries=$2 && shift 2 ;;
     --rank0) rank0=$2 && shift 2 ;;
     --attempt) attempt=$2 && shift 2 ;;
+    --note) note=$2 && shift 2 ;;
     --) shift && break ;;
     *) break ;;
     esac
@@ -223,7 +225,7 @@ run_attempt() {
     (
         stops_first && exit 143
         umask "$mask"
-        export_names
+        export_names 2>/dev/null # a shell may report in the program's log that a signal ended one of its tools
         . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
         if [ "$1" = python ] && ! command -v python >/dev/null 2>&1; then # many systems call it python3 alone
             shift
@@ -250,8 +252,14 @@ enter() { # enter COMMAND...
     umask "$mask"
     export_names
     entered() { . "$job/roles/$role.sh"; } # its own "set" stays within the function
-    entered
-    exec "$@"
+    [ -n "$note" ] || entered
+    [ -n "$note" ] || exec "$@"
+    trap ':' TERM INT HUP QUIT USR1 USR2
+    (
+        entered
+        exec "$@"
+    )
+    record "$job/state/.$note" "$?"
 }
 
 no_folder() { # no_folder PATH: says why the program cannot be started; it was to run in that folder

@@ -24,11 +24,8 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, NativeReplica
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
-from trainyard.schedulers.hpc.ssh import commands_on
-from trainyard.schedulers.hpc.storage import Storage, storage_of
 from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
 
@@ -39,8 +36,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.commands import Commands
     from trainyard.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.schedulers.hpc.storage import Storage
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
@@ -204,10 +203,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def commands(self, host: str) -> Commands:
         """Return what runs native programs on a login node, "" for this machine. Replaced in tests."""
+        from trainyard.schedulers.hpc.ssh import commands_on
+
         return commands_on(host)
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage as a login node sees it."""
+        from trainyard.schedulers.hpc.storage import storage_of
+
         return storage_of(self.commands(host))
 
     def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
@@ -447,7 +450,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 native = look.place.native_ids or (look.job.native_ids if look.job else [])
                 if not native and look.job is None and self.is_native_id(app_id):
                     native = [app_id]
-                refs.append(JobIds(app_id, native))
+                is_partial = look.job is not None and 0 < len(native) < look.job.chain
+                refs.append(JobIds(app_id, native, is_partial))
             try:
                 answers = self._query(host).ask(refs)
             except BackendError as error:
@@ -544,18 +548,28 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
+        import secrets
+
         from trainyard.schedulers.joined_terminal import SHELL
 
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
         words = [*(command or SHELL)]
+        note = ""
         if job is not None:  # in the directory and with the variables of the program
             script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
-            words = ["sh", script, "enter", role_name, str(k), *words]
+            note = f"entered-{secrets.token_hex(8)}"
+            words = ["sh", script, "enter", "--note", note, role_name, str(k), *words]
             record = job.replicas.get((role_name, k))
             if record is not None and record.host:
                 running.replicas.setdefault(number, NativeReplica()).host = record.host
         commands = self.commands(place.host)
-        return commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        code = commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        if note and code == 0:
+            path = f"{job_folder(place.shared, app_id)}/state/.{note}"
+            storage = self.storage(place.host)
+            code = int(storage.read([path])[0] or b"0")
+            storage.remove([path])
+        return code
 
     # ---- ending
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-from importlib.resources import files
 
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.specs.limits import MOST_REPLICAS
@@ -114,6 +113,8 @@ def base_folder(folder: str, role: str, replica: object) -> str:
 
 def run_script() -> bytes:
     """Return what runs replicas on the nodes."""
+    from importlib.resources import files
+
     return files(__package__).joinpath(RUN_SCRIPT).read_bytes()
 
 

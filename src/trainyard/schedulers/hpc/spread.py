@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-from importlib.resources import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ HOSTS = "TRAINYARD_HOSTS"
 
 def spread_script() -> bytes:
     """Return what places replicas on hosts and starts them there."""
+    from importlib.resources import files
+
     return files(__package__).joinpath(SPREAD_SCRIPT).read_bytes()
 
 

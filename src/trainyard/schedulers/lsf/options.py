@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
 from trainyard.specs.options import option
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
 from trainyard.specs.options import option
 

@@ -22,9 +22,9 @@ _TESTED = ("partition", "time", "account", "qos", "reservation", "constraint", "
 
 def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
     """Check what jobs with these options need."""
-    commands = scheduler.commands(str(cfg.get("host") or ""))
     checks = []
     try:
+        commands = scheduler.commands(str(cfg.get("host") or ""))
         version = scheduler.ask(commands, ["sinfo", "--version"], "ask Slurm for its version").strip()
     except TrainyardError as error:
         return [Check("Slurm's commands", False, error.message, error.hint)]

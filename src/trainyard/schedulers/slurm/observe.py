@@ -149,6 +149,8 @@ def _leader(units: list[QueueEntry]) -> QueueEntry:
     if open_ones:
         order = [AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING]
         found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 9)
+        if found.native_state == "COMPLETING":  # one that is about to end says nothing of the others
+            found = next((entry for entry in open_ones if entry.native_state == "RUNNING"), found)
         if found.state == AppState.PENDING and len(open_ones) < len(units):
             found = copy.copy(found)
             found.state = AppState.RUNNING  # some have ended: the job is under way

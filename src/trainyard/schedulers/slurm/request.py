@@ -49,7 +49,7 @@ exec "$@"
 """
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
 WARNING_SIGNAL = "USR1"
-#: Jobs with a shorter time limit, in minutes, are not warned.
+#: Slurm may send the signal a minute too early. If the limit is shorter, in minutes, the script sends it.
 SHORTEST_WARNED = 2.0
 RANK0 = '"$rank0"'
 _BARE = frozenset({RANK0})
@@ -146,7 +146,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         "mail-user": opts.mail_user,
         "mail-type": opts.mail_type,
     }
-    if warning_seconds(opts):
+    if warning_seconds(opts) and not _is_short(opts):
         options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
     if opts.array:
         throttle = f"%{opts.max_running}" if opts.max_running else ""
@@ -157,13 +157,34 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 def warning_seconds(opts: SlurmOpts) -> int:
     """Return how long before the time limit programs are warned: the grace period, or half of the limit.
 
-    0 for never: Slurm sends signals up to a minute early, which would be at once for the shortest limits.
+    0 for never.
     """
     limit = minutes(opts.time or "")
     seconds = math.ceil(opts.grace_period)
-    if limit is not None and limit < SHORTEST_WARNED:
-        return 0
-    return min(seconds, int(limit * 30)) if limit else seconds
+    return min(seconds, int(_whole_minutes(limit) * 30)) if limit else seconds
+
+
+def _is_short(opts: SlurmOpts) -> bool:
+    return 0 < (minutes(opts.time or "") or 0) < SHORTEST_WARNED
+
+
+def _whole_minutes(limit: float) -> int:
+    """Return a time limit as Slurm takes it: it rounds up to whole minutes (sbatch(1), --time)."""
+    return math.ceil(limit)
+
+
+def _own_warning(opts: SlurmOpts) -> list[str]:
+    """Return the line that sends the warning where Slurm's would come too early."""
+    seconds = warning_seconds(opts)
+    if (
+        not _is_short(opts)
+        or not seconds
+        or "signal" in {name.strip().removeprefix("--") for name in opts.omit or ()}
+    ):
+        return []
+    limit = minutes(opts.time or "") or 0
+    after = _whole_minutes(limit) * 60 - seconds
+    return [f"(sleep {after} && kill -{WARNING_SIGNAL} $$) &"]
 
 
 def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
@@ -237,7 +258,7 @@ def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str
     if len(roles) == 1:
         command = _step(plan, opts, roles[0], ["--ntasks=" + str(roles[0].num_replicas)])
         words = plan.around_job(*command, retries=retries, rank0=RANK0)
-        return [_RANK0_LINES, "exec " + quoted(words)]
+        return [_RANK0_LINES, *_own_warning(opts), "exec " + quoted(words)]
     steps = []
     first = 0
     for number, role in enumerate(roles):
@@ -258,7 +279,7 @@ def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str
     # not by `export -f`: shells other than bash drop such functions from the environment; nor as an argument,
     # which must not be longer than 128 KiB: some 500 roles
     words = plan.around_job("bash", posixpath.join(plan.folder, SCRIPT), "steps", retries=retries)
-    return [text, "exec " + quoted(words)]
+    return [text, *_own_warning(opts), "exec " + quoted(words)]
 
 
 def _step(plan: JobPlan, opts: SlurmOpts, role: Role, place: Sequence[str]) -> list[str]:
@@ -287,6 +308,7 @@ def _array(plan: JobPlan, opts: SlurmOpts) -> list[str]:
     is_step = bool(run_flags or opts.srun_args)
     return [
         "rank0=${SLURMD_NODENAME:-$(hostname)}",
+        *_own_warning(opts),
         "exec " + quoted([*(steps if is_step else []), *prefix, *wrapper]),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
@@ -20,7 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.commands import Commands
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.schedulers.hpc.storage import Storage
     from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
@@ -77,6 +79,28 @@ class SlurmScheduler(HpcScheduler):
 
         declared = runopts.from_dataclass(self.opts_class)
         return runopts(**{HYPHENATED.get(name, name): opt for name, opt in declared})
+
+    # ---- places
+
+    def commands(self, host: str) -> Commands:
+        """Return what runs Slurm's programs.
+
+        Raises:
+            UnreachableError: the configuration does not exist; Slurm's programs would wait a minute for it.
+        """
+        path = os.environ.get("SLURM_CONF")
+        if not host and path and not os.path.exists(path):
+            raise UnreachableError(
+                f"cannot reach Slurm: there is no configuration {path}, which SLURM_CONF names",
+                hint="Set SLURM_CONF to the site's slurm.conf, or unset it where the site needs none.",
+            )
+        return super().commands(host)
+
+    def storage(self, host: str) -> Storage:
+        """Return the shared storage, which needs no Slurm."""
+        from trainyard.schedulers.hpc.storage import storage_of
+
+        return storage_of(super().commands(host))
 
     # ---- submitting
 
@@ -226,7 +250,7 @@ class SlurmScheduler(HpcScheduler):
         self, commands: Commands, cluster: str, refs: Sequence[JobIds]
     ) -> dict[str, builtins.list[SlurmJob]]:
         ids = {_plain(each): ref.app_id for ref in refs for each in ref.native_ids}
-        names = {ref.app_id for ref in refs if not ref.native_ids}
+        names = {ref.app_id for ref in refs if not ref.native_ids or ref.may_have_more}
         seen: dict[str, SlurmJob] = {}
         if ids and len(ids) <= MOST_IDS:
             seen |= self._queue(commands, cluster, ["-j", ",".join(ids)])

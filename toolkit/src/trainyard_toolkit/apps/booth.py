@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..tracking.results import FsspecResultTracker
 from .urls import run_program
@@ -36,3 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str]) -> int:
     """Run the program; return its exit code."""
     return run_program(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 
 from ..errors import ConfigError
 from .urls import BUFFER_BYTES, local_path, open_to_read, open_to_write, run_program
@@ -32,3 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str]) -> int:
     """Run the program; return its exit code."""
     return run_program(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

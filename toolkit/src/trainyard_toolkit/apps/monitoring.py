@@ -100,3 +100,7 @@ def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
 def run(argv: Sequence[str]) -> int:
     """Run the program; return its exit code."""
     return run_program(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

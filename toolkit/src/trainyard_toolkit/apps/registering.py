@@ -127,3 +127,7 @@ def _handler(model_path: str) -> type[BaseHTTPRequestHandler]:
 def run(argv: Sequence[str]) -> int:
     """Run the program; return its exit code."""
     return run_program(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
