@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.backends import torchx_python
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -54,10 +55,7 @@ def test_the_comparison_finds_what_differs() -> None:
 
 @pytest.mark.slow
 def test_the_installed_torchx_is_the_recorded_one() -> None:
-    venv = os.environ.get("TRAINYARD_TORCHX_VENV")
-    if not venv:
-        pytest.skip("TRAINYARD_TORCHX_VENV names no environment with TorchX 0.7.0")
-    installed = report.described(f"{venv}/bin/python")
+    installed = report.described(torchx_python())
     recorded = VERSIONS["0.7.0"]
     assert {module: set(names) - {""} for module, names in installed.items()} == {
         module: set(names) - {""} for module, names in recorded.items()

@@ -70,6 +70,16 @@ class ReplicaParam:
     cwd: str | None = None
 
 
+@dataclass
+class PopenRequest:
+    """The request of TorchX's own local scheduler, for classes that derive from it."""
+
+    app_id: AppId
+    log_dir: str
+    role_params: dict[RoleName, list[ReplicaParam]]
+    role_log_dirs: dict[RoleName, list[str]]
+
+
 class ImageProvider(ABC):
     """Says where the files of an image lie on this machine."""
 

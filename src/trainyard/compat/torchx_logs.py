@@ -36,7 +36,7 @@ def find_role_replicas(app: AppDef, role_name: str | None) -> list[tuple[str, in
     ]
 
 
-def _prefix_line(prefix: str, line: str) -> str:
+def prefix_line(prefix: str, line: str) -> str:
     """Put a prefix before a line, and before what is printed over it after a carriage return."""
     if "\r" in line:
         line = line.replace("\r", f"\r{prefix}")
@@ -62,7 +62,7 @@ def print_log_lines(
         for line in runner.log_lines(
             app_handle, role_name, replica_id, regex, should_tail=should_tail, streams=streams
         ):
-            file.write(_prefix_line(prefix, line if line.endswith("\n") else f"{line}\n"))
+            file.write(prefix_line(prefix, line if line.endswith("\n") else f"{line}\n"))
             file.flush()
     except Exception as error:
         exceptions.put(error)

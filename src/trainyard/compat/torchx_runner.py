@@ -50,9 +50,7 @@ class TorchxRunner(Runner):
         scheduler_params: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(
-            name or DEFAULT_SESSION, scheduler_factories, component_defaults, scheduler_params, **more
-        )
+        super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
 
     def run(  # type: ignore[override]
         self,

@@ -125,12 +125,12 @@ def job_of(said: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [1, 3])
-def test_torchrun(cloud: Cloud, project: Path, hosts: int) -> None:
+def test_torchrun(cloud: Cloud, project: Path) -> None:
+    """On two hosts: what torchrun does on one is the toolkit's, and tested there."""
     backends.need("torch")
     (project / "train.py").write_text(TORCH)
-    said = run(cloud, "torchrun", hosts, "image:1")
-    world = 2 * hosts
+    said = run(cloud, "torchrun", 2, "image:1")
+    world = 4
     lines, model = repeat_with_boto3(cloud, job_of(said), project)
     for rank in range(world):
         line = f"rank {rank} of {world} on algo-{rank // 2 + 1} total {world * (world + 1) // 2}"

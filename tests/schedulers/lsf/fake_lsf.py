@@ -44,10 +44,13 @@ def read(path: Path) -> dict:
 
 def change(path: Path, **fields) -> None:
     with locked():
-        job = {**(read(path) if path.exists() else {}), **fields}
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(job))
-        new.replace(path)
+        put(path, {**(read(path) if path.exists() else {}), **fields})
+
+
+def put(path: Path, job: dict) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(job))
+    new.replace(path)
 
 
 def all_jobs() -> list[dict]:
@@ -130,9 +133,11 @@ def run(number: int, index: int) -> None:
     while True:
         with locked():
             job = read(path)
-        if job["stat"] in ENDED:
-            return
-        wait = why_not(job)
+            if job["stat"] in ENDED:
+                return
+            wait = why_not(job)
+            if wait is None:  # no other element of an array starts meanwhile
+                put(path, {**job, "stat": "RUN", "started": time.time(), "reason": ""})
         if wait is None:
             break
         if wait == NEVER and job["options"].get("ti"):
