@@ -243,7 +243,9 @@ def test_a_folder_that_the_nodes_do_not_see_is_named_as_the_reason(cluster, tmp_
     hidden, log = tmp_path / "hidden", tmp_path / "mount.log"
     hidden.mkdir()
     for name in cluster.nodes:
-        mount = cluster.hosts[name].start("mount", "-t", "tmpfs", "none", str(hidden), environment={}, log=log)
+        mount = cluster.hosts[name].start(
+            "mount", "-t", "tmpfs", "none", str(hidden), environment={}, log=log
+        )
         assert mount.wait(50) == 0, log.read_text()
     jobs = Jobs(shared_dir=str(hidden), requeue=False)
     jobs.scheduler.configured = lambda: {"shared_dir": str(hidden)}
