@@ -179,3 +179,9 @@ def test_first_error_shows_the_replica_that_failed(cli):
     assert cli("log", handle, "--first-error").out == "sh/1 begin\nsh/1 error: no data\n"
     handle = cli("run", "--wait", "utils.echo").out.strip()
     assert "has failed" in cli("log", handle, "--first-error", code=2).err
+
+
+def test_a_role_of_the_latest_job_is_not_one_of_no_job(cli):
+    cli("run", "--wait", "utils.echo", "--msg", "hi")
+    assert cli("log", "-/echo/0").out == "echo/0 hi\n"
+    assert "names no job" in cli("log", "/echo/0", code=2).err

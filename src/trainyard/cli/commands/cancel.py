@@ -27,7 +27,7 @@ def run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        jobs = named_jobs(runner, args.handles or [""])
+        jobs = named_jobs(runner, args.handles or ["-"])
         code = jobs.code
         running = []
         for handle, status in jobs.statuses.items():

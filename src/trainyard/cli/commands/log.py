@@ -72,7 +72,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:
     """Parse the arguments. ``-/ROLE`` is a role of the latest job, not an option."""
-    return parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
+    args = parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
+    if args.handle is not None and f"-{args.handle}" in argv:
+        args.handle = f"-{args.handle}"
+    return args
 
 
 def run(args: Namespace) -> int:
