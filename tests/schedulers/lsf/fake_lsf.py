@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(os.environ.get("FAKE_LSF", "/nonexistent"))
@@ -154,6 +154,7 @@ def run(number: int, index: int) -> None:
     hosts = [f"host{i}" for i in range(-(-slots // each))]
     env = {
         **os.environ, "LSB_JOBID": str(number), "LSB_JOBINDEX": str(index), "LSB_JOBNAME": job["name"],
+        "FAKE_LSF": str(ROOT),
         "LSB_MCPU_HOSTS": " ".join(f"{host} {each}" for host in hosts),
     }  # fmt: skip
     with open(options.get("o", os.devnull), "ab") as output:
@@ -186,7 +187,7 @@ def run(number: int, index: int) -> None:
             signal_all(process.pid, signal.SIGINT)
             signal_all(process.pid, signal.SIGTERM)
         if end is not None and time.monotonic() > end:
-            signal_all(process.pid, signal.SIGKILL)
+            kill_job(number, index)
         time.sleep(0.02)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     stat = "DONE" if code == 0 and not killed else "EXIT"
@@ -213,6 +214,15 @@ def signal_all(pid: int, number: int) -> None:
         os.killpg(pid, number)
     except ProcessLookupError:
         pass
+
+
+def kill_job(number: str, index: int) -> None:
+    """Kill all processes of a job, in whatever session: LSF keeps them in a cgroup."""
+    marks = {f"LSB_JOBID={number}".encode(), f"LSB_JOBINDEX={index}".encode(), f"FAKE_LSF={ROOT}".encode()}
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if marks <= set(environ.read_bytes().split(b"\0")):
+                os.kill(int(environ.parent.name), signal.SIGKILL)
 
 
 # ---- bjobs, bkill, bhist
