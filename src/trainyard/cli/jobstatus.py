@@ -142,6 +142,11 @@ def _replica(status: AppStatus, source: str) -> ReplicaStatus | None:
     return None
 
 
+def exit_code_of_look(status: AppStatus) -> int:
+    """Return the exit code of a command that only looked at a job: whether it could be seen."""
+    return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
+
+
 def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
     """Check the value of ``--exit-code-from``, also against the job's replicas if they are given.
 

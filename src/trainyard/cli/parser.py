@@ -1,4 +1,4 @@
-"""The argument parser: wording of errors, did-you-mean, and options that several commands take.
+"""The argument parser: what commands declare, and options that several of them take.
 
 `Parser` reads an ordinary command line itself. Whatever is not ordinary (a help, an error) is left to
 `argparse`, of which it makes a parser with the same arguments: importing that and declaring the arguments of

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from trainyard.cli.console import note, out, print_json
-from trainyard.cli.jobstatus import check_roles, job_json, status_of, status_text
+from trainyard.cli.jobstatus import check_roles, exit_code_of_look, job_json, status_of, status_text
 from trainyard.cli.parser import add_handle_argument, add_json_option
-from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK
-from trainyard.specs.status import AppState
+from trainyard.errors import EXIT_INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,4 +44,4 @@ def run(args: Namespace) -> int:
             print_json(job_json(handle, status, roles))
         else:
             out(status_text(handle, status, roles))
-    return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
+    return exit_code_of_look(status)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 
 from trainyard.cli.console import BOLD, out, paint, paint_state, print_json
-from trainyard.cli.jobstatus import status_of
+from trainyard.cli.jobstatus import exit_code_of_look, status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
-from trainyard.errors import EXIT_BACKEND, EXIT_OK
-from trainyard.specs.status import NONE, AppState, reason_text
+from trainyard.specs.status import NONE, reason_text
 from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
@@ -40,7 +39,7 @@ def run(args: Namespace) -> int:
     else:
         for line in _lines(explanation):
             out(line)
-    return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
+    return exit_code_of_look(status)
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
