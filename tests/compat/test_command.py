@@ -180,11 +180,13 @@ def test_a_job_is_the_one_that_torchx_makes(line: str, carried_out: list[Any], p
 def normal(app: dict[str, Any]) -> dict[str, Any]:
     """Return a job without what makes no difference.
 
-    That is the name of its tracked run, which later releases of TorchX give to it too; quotes around a macro
-    that holds no blank; the shell's exec; and a least number of replicas that is all of them.
+    That is the name of its tracked run, which later releases of TorchX give to it too; the signals that
+    torchrun passes on, so that a warning before the time limit arrives; quotes around a macro that holds no
+    blank; the shell's exec; and a least number of replicas that is all of them.
     """
     for role in app["roles"]:
         role["env"].pop("TORCHX_TRACKING_RUN_NAME", None)
+        role["env"].pop("PET_SIGNALS_TO_HANDLE", None)
         role["args"] = [
             word.replace("'${app_id}'", "${app_id}").removeprefix("exec ") for word in role["args"]
         ]
