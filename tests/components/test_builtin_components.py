@@ -28,15 +28,16 @@ SIGNATURES = {
     "utils.sh": f"*args, image, num_replicas=1, {SIZE}, env=None, max_retries=0, mounts=None, "
     "entrypoint=None",
     "utils.python": "*args, m=None, c=None, script=None, image, name='torchx_utils_python', "
-    f"{SIZE}, num_replicas=1",
+    f"{SIZE}, num_replicas=1, mounts=None",
     "utils.binary": f"*args, entrypoint, name='torchx_utils_binary', num_replicas=1, {SIZE}",
-    "utils.copy": "src, dst, image",
+    "utils.copy": "src, dst, image, mounts=None",
     "utils.hydra": "*overrides, config_name, config_dir='.torchx'",
     "dist.ddp": "*script_args, script=None, m=None, image, name='/', h=None, cpu=2, gpu=0, memMB=1024, "
-    "j='1x2', env=None, max_retries=0, rdzv_port=29500, rdzv_backend='c10d', rdzv_conf=None, mounts=None, "
+    "j='1x2', env=None, metadata=None, max_retries=0, rdzv_port=29500, rdzv_backend='c10d', rdzv_conf=None, "
+    "mounts=None, "
     "debug=False, tee=3",
     "dist.spmd": "*args, script=None, m=None, image, name='/', h='gpu.small', j='1x1', env=None, "
-    "max_retries=0, mounts=None, debug=False",
+    "metadata=None, max_retries=0, mounts=None, debug=False",
     "serve.torchserve": "model_path, management_api, image, params=None, dryrun=False",
     "metrics.tensorboard": "logdir, image, timeout=3600, port=6006, start_on_file='', exit_on_file=''",
 }
@@ -339,9 +340,17 @@ def test_ddp_debug_and_environment_of_the_user_wins() -> None:
 def test_torchrun_is_ddp_with_metadata() -> None:
     app = get_component("dist.torchrun").parse(["--script", "a.py", "--metadata", "team=x"])
     assert app.metadata == {"team": "x"}
-    assert app.roles == dist.ddp(script="a.py").roles
+    assert app == dist.ddp(script="a.py", metadata={"team": "x"})
+    assert dist.spmd(script="a.py", h="gpu.small", metadata={"team": "x"}).metadata == {"team": "x"}
     ours, theirs = (list(inspect.signature(fn).parameters) for fn in (dist.torchrun, dist.ddp))
-    assert ours == [*theirs, "metadata"]
+    assert sorted(ours) == sorted(theirs)
+
+
+def test_python_and_copy_take_mounts() -> None:
+    mount = ["--mounts", "type=bind,src=/data,dst=/d,readonly"]
+    for words in (["utils.python", "-c", "1"], ["utils.copy", "--src", "a", "--dst", "b"]):
+        (role,) = get_component(words[0]).parse([*mount, *words[1:]]).roles
+        assert [each.dst_path for each in role.mounts] == ["/d"]
 
 
 def test_spmd_counts_the_gpus() -> None:

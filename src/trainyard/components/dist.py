@@ -41,6 +41,7 @@ def ddp(
     memMB: int = 1024,
     j: str = "1x2",
     env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
     max_retries: int = 0,
     rdzv_port: int = 29500,
     rdzv_backend: str = "c10d",
@@ -67,6 +68,7 @@ def ddp(
         memMB: memory of a node in MiB
         j: size as [[MIN:]NODESx]PROCESSES; with MIN the job is elastic
         env: environment variables
+        metadata: metadata of the job; tags, if the scheduler has them
         max_retries: number of restarts after a failure
         rdzv_port: port of the rendezvous on the first node; 0 derives one from the job's id
         rdzv_backend: c10d, static, or another backend of torchrun
@@ -134,6 +136,7 @@ def spmd(
     h: str = "gpu.small",
     j: str = "1x1",
     env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
     max_retries: int = 0,
     mounts: list[str] | None = None,
     debug: bool = False,
@@ -149,12 +152,15 @@ def spmd(
         h: named resource of a node
         j: size as NODESxPROCESSES, or NODES with a process for each gpu of h
         env: environment variables
+        metadata: metadata of the job; tags, if the scheduler has them
         max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         debug: set variables that make PyTorch and NCCL report more
     """
     size = str(StructuredJArgument.parse_from(h, j))
-    return _torchrun("dist.spmd", args, script, m, image, name, h, size, env, max_retries, mounts, debug)
+    return _torchrun(
+        "dist.spmd", args, script, m, image, name, h, size, env, max_retries, mounts, debug, metadata=metadata
+    )
 
 
 def _torchrun(

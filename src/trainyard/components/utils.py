@@ -160,6 +160,7 @@ def python(
     memMB: int = 1024,
     h: str | None = None,
     num_replicas: int = 1,
+    mounts: list[str] | None = None,
 ) -> AppDef:
     """Run Python: a module (-m), a command (-c) or a script (--script); exactly one of them.
 
@@ -175,6 +176,7 @@ def python(
         memMB: memory of a replica in MiB
         h: named resource, instead of cpu, gpu and memMB
         num_replicas: number of replicas
+        mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
     """
     _exactly_one("utils.python", {"-m": m, "-c": c, "--script": script})
     if script is not None:
@@ -189,6 +191,7 @@ def python(
         env={"HYDRA_MAIN_MODULE": m} if m else {},
         num_replicas=num_replicas,
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        mounts=parse_mounts(mounts or []),
     )
     return _single(name, role)
 
@@ -234,7 +237,7 @@ def binary(
     return _single(name, role)
 
 
-def copy(src: str, dst: str, image: str = NO_IMAGE) -> AppDef:
+def copy(src: str, dst: str, image: str = NO_IMAGE, mounts: list[str] | None = None) -> AppDef:
     """Copy a file. Takes paths and URLs; URLs need fsspec.
 
     The image must have trainyard, trainyard-toolkit or torchx installed; processes need nothing.
@@ -243,8 +246,11 @@ def copy(src: str, dst: str, image: str = NO_IMAGE) -> AppDef:
         src: the file, as a path or URL
         dst: where to, as a path or URL
         image: image to run in
+        mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
     """
-    return _single("copy", _program_role("copy", image, "copying", "--src", src, "--dst", dst))
+    role = _program_role("copy", image, "copying", "--src", src, "--dst", dst)
+    role.mounts = parse_mounts(mounts or [])
+    return _single("copy", role)
 
 
 def booth(
