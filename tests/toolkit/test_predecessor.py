@@ -442,7 +442,7 @@ def test_train_starts_the_vendors_launchers(
     (tmp_path / "torch_xla/distributed/xla_spawn.py").write_text(XLA_SPAWN)
     tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
     tree.hyperparameters(depth="3", **parameters)
-    tree.script("import sys; print('trained', sys.argv[2])")
+    tree.script("import sys; sys.stdout.write(f'trained {sys.argv[2]}\\n')")  # mpirun tags each write
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     done = tree.train(PATH=path, PYTHONPATH=str(tmp_path), **env)
     assert (done.returncode, done.stdout) == (0, expected), done.stderr

@@ -27,6 +27,8 @@ _OF_REPLICA = re.compile(r"\S+/\d+: ")
 _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
 #: The toolkit's report begins with the script and its exit code.
 _BY_TOOLKIT = re.compile(r"^\S+ ended with exit code \d+: ")
+#: What shells write of a program that they cannot run.
+_NOT_RUN = re.compile(r"not found|no such file|permission denied|cannot execute", re.IGNORECASE)
 _EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration|Group|Warning)(:|$)")
 _QUOTED = re.compile(r"exit code \d+: (.*)")
 
@@ -166,7 +168,8 @@ def _decide(
         named = causes.BY_EXIT_CODE.get(128 + signal, named)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if code in _CRASHES or named == "segfault":
-        return causes.CAUSES[named], last
+        said_so = [line.strip() for line in lines if code in (126, 127) and _NOT_RUN.search(line)]
+        return causes.CAUSES[named], (said_so or [last])[-1]
     found = causes.first_match(rules, ERROR, errors)
     if found:
         return found

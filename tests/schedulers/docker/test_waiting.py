@@ -89,7 +89,7 @@ def test_addresses_of_a_job_whose_watcher_was_killed_are_taken_back(jobs, one_ne
     first = jobs.submit(pair(jobs, "exec sleep 600"))
     kill_watcher(first)
     ids = [container["Id"] for container in jobs.containers()]
-    subprocess.run(["docker", "kill", *ids], check=True, capture_output=True)
+    subprocess.run(["docker", "rm", "--force", *ids], check=True, capture_output=True)
     assert jobs.networks(first)
     _, response = jobs.run(pair(jobs, "exit 0"))
     assert response.state == AppState.SUCCEEDED
