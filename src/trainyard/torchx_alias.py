@@ -118,7 +118,7 @@ def names_in(module: str) -> list[str]:
 
 
 def installed_torchx() -> str | None:
-    """Return the folder of a TorchX that is installed beside us; None if there is none."""
+    """Return the folder of a TorchX that is installed beside us, or None."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(NAME)

@@ -1,4 +1,4 @@
-"""`import torchx` without TorchX, beside it and instead of it. Each case is a Python of its own."""
+"""`import torchx` without TorchX, beside it and instead of it. Each case runs in a separate Python."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def test_tokens_of_a_plugin_are_kept_until_they_end_or_are_refused(stub: Stub, t
 
 
 def told(tmp_path: Path, stub: Stub, cluster: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """Return what a plug-in with these settings is told."""
+    """Return what a plug-in with these settings gets."""
     user = plugin(tmp_path, f"echo \"$KUBERNETES_EXEC_INFO\" >{tmp_path}/told; echo '{credential('abc')}'")
     user["exec"].update(settings)
     with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", cluster, **user))) as server:

@@ -236,7 +236,7 @@ def OK() -> list[LinterMessage]:  # noqa: N802 - TorchX's name
 
 
 def get_optional_type(arg: ast.expr) -> ast.expr | None:
-    """Return the ``T`` of ``Optional[T]``, ``T | None`` or ``None | T``; None if it is none of them."""
+    """Return the ``T`` of ``Optional[T]``, ``T | None`` or ``None | T``; None for any other type."""
     if isinstance(arg, ast.Subscript) and _name_of(arg.value) == "Optional":
         return arg.slice
     if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.BitOr):

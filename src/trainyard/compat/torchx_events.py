@@ -153,5 +153,5 @@ def get_session_id_or_create_new() -> str:
 
 
 def get_torchx_session_id() -> str | None:
-    """Return the id of the session, from the variable in a job; None if there is none yet."""
+    """Return the id of the session, from the variable in a job; None before a session has begun."""
     return CURRENT_SESSION_ID or os.environ.get(TORCHX_INTERNAL_SESSION_ID)

@@ -75,7 +75,7 @@ def is_app(value: Any) -> bool:
 
 
 def our_app(app: Any) -> Any:
-    """Return a job of our classes, made of one of other classes; what is no job is returned as it is.
+    """Return a job of our classes, made of one of other classes; anything else is returned as it is.
 
     Roles keep their ``pre_proc``.
     """

@@ -186,7 +186,7 @@ def test_a_one_time_password_is_asked_for_once(cluster, tmp_path, monkeypatch):
     password = tmp_path / "password"
     password.write_text("493817")
     check, service = tmp_path / "check", tmp_path / "pam"
-    # what PAM hands over ends with a NUL; whoever knows the password has used it up
+    # what PAM hands over ends with a NUL; one who knows the password has used it up
     check.write_text(f'#!/bin/sh\n[ "$(tr -d "\\0")" = "$(cat {password})" ] && rm {password}\n')
     check.chmod(0o755)
     service.write_text(

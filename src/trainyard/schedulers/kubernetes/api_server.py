@@ -504,7 +504,7 @@ def notify_of_changes(
             for kind, _ in watch.events(on_trouble=lambda error: changed.set()):
                 if kind != "LIST":
                     changed.set()
-        except Exception:  # whoever waits asks by itself then, and hears what is wrong
+        except Exception:  # the waiting side polls then, and sees what is wrong
             while not stop.wait(LONGEST_POLL):
                 changed.set()
 

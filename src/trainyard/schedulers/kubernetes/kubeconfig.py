@@ -258,7 +258,7 @@ class CredentialPlugin:
             return self._token
 
     def _info(self, interactive: bool) -> dict[str, Any]:
-        """Return what the plug-in is told in KUBERNETES_EXEC_INFO."""
+        """Return what the plug-in gets in KUBERNETES_EXEC_INFO."""
         spec: dict[str, Any] = {"interactive": interactive}
         if self._settings.get("provideClusterInfo"):
             known = self._cluster

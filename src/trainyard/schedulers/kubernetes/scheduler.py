@@ -298,7 +298,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
         try:
             job = self._find(app_id)
-        except TrainyardError:  # whoever asks for the state says so
+        except TrainyardError:  # asking for the state reports it
             return None
         if job is None:
             return None

@@ -1,1 +1,1 @@
-"""Trackers by where they keep what they are told: files. MLflow is in `trainyard.tracker.mlflow`."""
+"""Trackers by where they keep their records: files. MLflow is in `trainyard.tracker.mlflow`."""

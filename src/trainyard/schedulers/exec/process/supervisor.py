@@ -470,7 +470,7 @@ def _allow_open_files(replicas: int, path: str) -> None:
     """Raise the limit of open files as far as needed and allowed.
 
     Raises:
-        OSError: with ``path``, if that is not far enough for the logs of so many replicas.
+        OSError: with ``path``, if that is not far enough for the logs of all replicas.
     """
     count = replicas * ReplicaRecorder.FILES + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
