@@ -190,7 +190,7 @@ run_replica() {
     name="$role-$index"
     given=$attempt
     [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
-    mkdir -p "$job/logs/$name"
+    [ -d "$job/logs/$name" ] || mkdir "$job/logs/$name" # without -p: a job that was removed stays removed
     while :; do
         attempt=${given:-$(next_attempt "$name")}
         run_attempt

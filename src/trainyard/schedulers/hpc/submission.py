@@ -28,6 +28,10 @@ class NotSentError(UnreachableError):
     """The queue cannot be reached, so it has not got a submission."""
 
 
+#: How long the removal of a cancelled job's folder is tried.
+REMOVAL_SECONDS = 3.0
+
+
 def check_shared_folder(storage: Storage, shared: str) -> None:
     """Check that what is there already belongs to us: nobody else may change what jobs run.
 
@@ -146,8 +150,22 @@ def submit_links(
                 native += [each for each in find() if each not in native]
             if native:
                 cancel(native)
-            storage.remove([request.folder])
+            _remove_folder(storage, request.folder)
         except (BackendError, StateStoreError):
             pass
         raise
     return native
+
+
+def _remove_folder(storage: Storage, folder: str) -> None:
+    """Remove a job's folder, into which a program that is just being stopped may still write."""
+    from trainyard.backoff import polling
+
+    tries = polling(REMOVAL_SECONDS)
+    while True:
+        try:
+            return storage.remove([folder])
+        except StateStoreError:
+            if tries.left() == 0:
+                raise
+        tries.pause()
