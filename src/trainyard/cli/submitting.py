@@ -144,9 +144,7 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     redactor = Redactor()
     cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
     app = redactor.json({} if info.app is None else to_json(info.app))
-    # a script, say, which JSON would make one long line
-    is_text = not hasattr(info.request, "shown") and "__str__" in vars(type(info.request))
-    request = str(info.request) if is_text and not as_json else shown_request(info)
+    request = shown_request(info) if as_json else request_text(info)
     code = None if info.shipment is None else info.shipment.plan()
     for warning in info.warnings:
         warn(warning)
@@ -158,8 +156,18 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     out(f"# options of {info.scheduler}\n{pretty(cfg, str)}\n")
     if code:
         out(f"# code\n{pretty(code)}\n")
-    out(f"# request\n{request if isinstance(request, str) else pretty(request, str)}")
+    out(f"# request\n{request}")
     return EXIT_OK
+
+
+def request_text(info: AppDryRunInfo[Any]) -> str:
+    """Return the scheduler's request as text for a person."""
+    from trainyard.plain_json import pretty
+
+    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
+        return str(info.request)  # a script, say, which JSON would make one long line
+    request = shown_request(info)
+    return request if isinstance(request, str) else pretty(request, str)
 
 
 def shown_request(info: AppDryRunInfo[Any]) -> Any:

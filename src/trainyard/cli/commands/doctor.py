@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
         names = ("name", "ok", "text", "hint")
         print_json([{name: getattr(check, name) for name in names} for check in checks])
     else:
-        out("\n".join(map(_line, checks)))
+        out("\n".join(map(check_line, checks)))
         note(f"{len(failed)} of {len(checks)} checks failed" if failed else "jobs should run")
     return EXIT_BACKEND if failed else EXIT_OK
 
@@ -68,7 +68,8 @@ def _remark(name: str, text: str) -> Check:
     return Check(name, None, text)
 
 
-def _line(check: Check) -> str:
+def check_line(check: Check) -> str:
+    """Return a finding as text: its mark, and what to do about it."""
     mark = {True: "ok  ", False: "FAIL", None: "-   "}[check.ok]
     text = check.text.replace("\n", "\n    ")
     hint = f"\n    {check.hint}" if check.hint else ""

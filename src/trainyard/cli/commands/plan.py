@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 
 from trainyard.cli.commands import run as run_command
+from trainyard.cli.commands.doctor import check_line
 from trainyard.cli.console import BOLD, out, paint, print_json, table, warn
-from trainyard.cli.submitting import shown_request
+from trainyard.cli.submitting import request_text, shown_request
 from trainyard.cli.units import format_bytes
 from trainyard.errors import EXIT_BACKEND, EXIT_OK
 from trainyard.terminal import clean
@@ -46,13 +47,13 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         request, info = run_command.planned(args, runner)
         checks = _checks(runner, info) if args.live else []
-        plan = _plan(runner, request, info, checks)
+        plan = _plan(runner, request, info, checks, args.json)
     for warning in info.warnings:
         warn(warning)
     if args.json:
         print_json({name: part for name, part in plan.items() if part is not None})
     else:
-        _show(plan, info)
+        _show(plan, checks)
     return EXIT_BACKEND if any(check.ok is False for check in checks) else EXIT_OK
 
 
@@ -67,7 +68,7 @@ def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
 
 
 def _plan(
-    runner: Runner, request: RunRequest, info: AppDryRunInfo[Any], checks: Iterable[Check]
+    runner: Runner, request: RunRequest, info: AppDryRunInfo[Any], checks: Iterable[Check], as_json: bool
 ) -> dict[str, Any]:
     """Return the plan as JSON values, without secrets."""
     import os
@@ -91,7 +92,7 @@ def _plan(
         "lacking": lacking,
         "last": last,
         "changes": changes,
-        "request": shown_request(info),
+        "request": shown_request(info) if as_json else request_text(info),
         "checks": [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks] or None,
     }
 
@@ -137,9 +138,8 @@ def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
 # ---- as text
 
 
-def _show(plan: dict[str, Any], info: AppDryRunInfo[Any]) -> None:
+def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
     from trainyard.cli.commands.describe import app_text
-    from trainyard.plain_json import pretty
 
     out(f"{plan['scheduler']}: nothing is submitted\n")
     out(app_text(plan["app"]))
@@ -162,17 +162,10 @@ def _show(plan: dict[str, Any], info: AppDryRunInfo[Any]) -> None:
     for line in plan["changes"] or (["nothing"] if plan["last"] else []):
         out(f"  {clean(line)}")
     _heading("Request")
-    request = plan["request"]
-    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
-        request = str(info.request)
-    out(request if isinstance(request, str) else pretty(request, str))
-    if plan["checks"]:
+    out(plan["request"])
+    if checks:
         _heading("Checks")
-        for check in plan["checks"]:
-            mark = {True: "ok  ", False: "FAIL", None: "-   "}[check["ok"]]
-            out(f"{mark} {check['name']}: {clean(check['text'])}")
-            if check["hint"] and check["ok"] is not True:
-                out(f"     {clean(check['hint'])}")
+        out("\n".join(map(check_line, checks)))
 
 
 def _show_code(code: dict[str, Any]) -> None:
