@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ class Cause:
         text: what happened, as the end of the sentence "train/0 ...".
         advice: what helps most often.
         is_consequence: whether it mostly follows from the failure of another replica.
+        retry_class: by which of `trainyard.specs.retries.CLASSES` retries are counted and asked for.
     """
 
     name: str
     text: str
     advice: str = ""
     is_consequence: bool = False
+    retry_class: str = OTHER
 
 
 @dataclass
@@ -56,16 +59,18 @@ _MORE_MEMORY = (
     "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
 )
 _TABLE = [
-    Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
+    Cause("out_of_memory", "ran out of memory", _MORE_MEMORY, retry_class=OOM),
     Cause(
         "gpu_out_of_memory",
         "ran out of GPU memory",
         "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
+        retry_class=EXCEPTION,
     ),
     Cause(
         "shared_memory",
         "ran out of shared memory",
         "Data loader workers exchange batches through /dev/shm: give more of it, or use fewer workers.",
+        retry_class=OOM,
     ),
     Cause("disk_full", "found no space left on a disk", "Free space, or write to another file system."),
     Cause(
@@ -82,11 +87,13 @@ _TABLE = [
         "preempted",
         "was preempted: its machine was needed for another job or taken back",
         "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        retry_class=PREEMPTED,
     ),
     Cause(
         "node_lost",
         "lost the machine that it ran on",
         "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        retry_class=NODE,
     ),
     Cause(
         "image",
@@ -97,37 +104,70 @@ _TABLE = [
         "architecture",
         "cannot run on this kind of processor",
         "Build the image or program for the architecture of the machine that runs it.",
+        retry_class=EXCEPTION,
     ),
-    Cause("missing_program", "names a program that is not there", "Check the command, PATH and the image."),
+    Cause(
+        "missing_program",
+        "names a program that is not there",
+        "Check the command, PATH and the image.",
+        retry_class=EXCEPTION,
+    ),
     Cause(
         "not_executable",
         "names a program that may not be executed",
         "Make it executable (chmod +x) and check its first line, or run it by its interpreter.",
+        retry_class=EXCEPTION,
     ),
     Cause(
         "missing_module",
         "imports a Python module that is not there",
         "Install it where the job runs: image, environment, or requirements.txt beside the script.",
+        retry_class=EXCEPTION,
     ),
     Cause(
         "missing_directory",
         "has a working directory that is not there",
         "Create the directory where the job runs, or name another one.",
+        retry_class=EXCEPTION,
     ),
-    Cause("missing_file", "looks for a file that is not there", "Check the path as the job sees it."),
-    Cause("permission", "may not do something with a file", "Check the owner and the mode of the file."),
-    Cause("syntax", "has a syntax error", "Fix the line that the message names."),
-    Cause("usage", "does not understand its arguments", "Compare the arguments with the program's --help."),
+    Cause(
+        "missing_file",
+        "looks for a file that is not there",
+        "Check the path as the job sees it.",
+        retry_class=EXCEPTION,
+    ),
+    Cause(
+        "permission",
+        "may not do something with a file",
+        "Check the owner and the mode of the file.",
+        retry_class=EXCEPTION,
+    ),
+    Cause("syntax", "has a syntax error", "Fix the line that the message names.", retry_class=EXCEPTION),
+    Cause(
+        "usage",
+        "does not understand its arguments",
+        "Compare the arguments with the program's --help.",
+        retry_class=EXCEPTION,
+    ),
     Cause(
         "gpu_driver",
         "does not fit the GPU driver of its machine",
         "Use a build for the CUDA version of the driver (nvidia-smi shows it), or another machine.",
+        retry_class=NODE,
     ),
-    Cause("no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA."),
+    Cause(
+        "no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA.", retry_class=EXCEPTION
+    ),
     Cause(
         "cuda",
         "failed on the GPU",
-        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. After Xid or ECC errors use another machine.",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed.",
+    ),
+    Cause(
+        "bad_gpu",
+        "ran on a defective GPU",
+        "Run it on another machine, and tell the administrators.",
+        retry_class=NODE,
     ),
     Cause(
         "nccl",
@@ -154,23 +194,46 @@ _TABLE = [
         "credentials",
         "has no right to something that it needs",
         "Give the job credentials: variables, a role, or a token (gated models need one).",
+        retry_class=EXCEPTION,
     ),
-    Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
+    Cause(
+        "segfault",
+        "crashed: segmentation fault",
+        "Native code failed: PYTHONFAULTHANDLER=1 shows where.",
+        retry_class=EXCEPTION,
+    ),
     Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log mostly say why."),
     Cause("bus_error", "crashed: bus error", "Often /dev/shm is full, or a mapped file was cut."),
-    Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
+    Cause(
+        "illegal_instruction",
+        "crashed: illegal instruction",
+        "It was built for a newer processor.",
+        retry_class=EXCEPTION,
+    ),
     Cause(
         "killed",
         "was killed by SIGKILL",
         "Something outside killed it, most often the kernel or the site for its memory.",
     ),
+    Cause(
+        "hung",
+        "hung: it gave no sign of life",
+        "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
+    ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
-    Cause("stack", "called itself too deeply", "Look for a recursion without end."),
-    Cause("not_finite", "computed values that are not finite", "Lower the learning rate, clip gradients."),
+    Cause("stack", "called itself too deeply", "Look for a recursion without end.", retry_class=EXCEPTION),
+    Cause(
+        "not_finite",
+        "computed values that are not finite",
+        "Lower the learning rate, clip gradients.",
+        retry_class=EXCEPTION,
+    ),
     Cause("dependency", "never started: a job that it waits for did not end as was asked"),
     Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
-    Cause("exception", "raised an exception", "Fix the line that the traceback names."),
+    Cause(
+        "exception", "raised an exception", "Fix the line that the traceback names.", retry_class=EXCEPTION
+    ),
     Cause("exit", "ended by itself with an error", "The end of its log mostly says why."),
     Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
 ]
@@ -196,6 +259,7 @@ _RULES = [
         r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
         r"deadline has passed"
     )),
+    Rule("hung", SCHEDULER, r"because it hung\b"),
     Rule("image", SCHEDULER, (
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
         r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
@@ -232,9 +296,11 @@ _RULES = [
         r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
         r"ProcessGroupNCCL.*(timeout|timed out)"
     )),
+    Rule("bad_gpu", ERROR, (
+        r"uncorrectable ECC|NVRM: Xid|GPU has fallen off the bus|CUDA_ERROR_(ECC|HARDWARE|SYSTEM_NOT_READY)"
+    )),
     Rule("cuda", ERROR, (
-        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|"
-        r"uncorrectable ECC|NVRM: Xid"
+        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR"
     )),
     Rule("rendezvous", ERROR, (
         r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|"
