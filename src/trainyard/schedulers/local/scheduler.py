@@ -49,7 +49,7 @@ _STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
     is_local = True
 
     def __init__(self, session_name: str) -> None:
