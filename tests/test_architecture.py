@@ -13,6 +13,7 @@ LEVELS = [
     ["notebook"],
     ["cli.commands"],
     ["cli"],
+    ["metrics"],
     ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],
