@@ -35,9 +35,10 @@ def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_of(specification: Mapping[str, Any], app_id: str) -> str:
-    """Return where the results of a job are sent to; "" if nowhere."""
+    """Return where the results of a job are sent to; "" if nowhere. Those of a sweep's points lie apart."""
     uri = (specification.get("output") or {}).get("uri") or ""
-    return f"{uri.rstrip('/')}/{app_id}/output" if uri else ""
+    place = f"{app_id}-*" if str(specification.get("name", "")).endswith("-${replica_id}") else app_id
+    return f"{uri.rstrip('/')}/{place}/output" if uri else ""
 
 
 def output_in(environment: Mapping[str, str]) -> str:

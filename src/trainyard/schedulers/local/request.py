@@ -18,6 +18,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
+from trainyard.specs.sweep_points import own_command
 from trainyard.specs.training import grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
@@ -183,7 +184,7 @@ def _plan_role(
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
-        arguments = [values.substitute(argument) for argument in role.args]
+        command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
@@ -196,7 +197,7 @@ def _plan_role(
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
-        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
+        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
