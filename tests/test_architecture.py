@@ -12,6 +12,7 @@ LEVELS = [
     ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["metrics"],
     ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],

@@ -203,6 +203,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Make a job from a component and submit it; returns its handle.
 
@@ -215,6 +216,8 @@ class Runner:
             parent_run_id: the run that this one belongs to.
             after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
                 takes them; with ``:any`` behind the handle, any end will do.
+            metrics: names and regular expressions of the metrics in its log, kept with the job; the first
+                group is the value.
 
         Raises:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
@@ -223,7 +226,7 @@ class Runner:
         with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             self.scheduler(scheduler or self._default_scheduler()).expect_submission()
             info = self.dryrun_component(
-                component, component_args, scheduler, cfg, workspace, parent_run_id, after
+                component, component_args, scheduler, cfg, workspace, parent_run_id, after, metrics
             )
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
@@ -237,10 +240,11 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         app = self.component_app(component, component_args)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -273,6 +277,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
         parallel: int | None = None,
     ) -> AppHandle:
         """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
@@ -280,16 +285,17 @@ class Runner:
         Args:
             component: see `run_component`; it makes a job of one replica.
             points: as `trainyard.runner.sweeps.grid` makes them.
-            scheduler, cfg, workspace, parent_run_id, after: see `run_component`.
+            scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
             parallel: how many points run at a time; None for as many as there is room for.
 
         Raises:
             ConfigError: a point is wrong, or the scheduler has no arrays; nothing was submitted.
             BackendError: the scheduler refused.
         """
-        return self.schedule(
-            self.dryrun_sweep(component, points, scheduler, cfg, workspace, parent_run_id, after, parallel)
+        info = self.dryrun_sweep(
+            component, points, scheduler, cfg, workspace, parent_run_id, after, metrics, parallel
         )
+        return self.schedule(info)
 
     def dryrun_sweep(
         self,
@@ -300,6 +306,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
         parallel: int | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
@@ -315,6 +322,7 @@ class Runner:
             workspace=workspace,
             parent_run_id=parent_run_id,
             after=after,
+            metrics=metrics,
         )
 
     def run(
@@ -325,10 +333,11 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -340,6 +349,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
         from trainyard.runner.preparation import prepare
@@ -359,6 +369,8 @@ class Runner:
                 from trainyard.runner.dependencies import depend_on
 
                 depend_on(self, info, after)
+            if metrics:
+                info.record["metrics"] = dict(metrics)
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:

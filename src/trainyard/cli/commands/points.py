@@ -7,7 +7,7 @@ import sys
 from trainyard.cli.console import out, paint_state, print_json, table
 from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
-from trainyard.errors import EXIT_OK, ConfigError
+from trainyard.errors import EXIT_OK, ConfigError, UsageError
 from trainyard.specs.sweep_points import points_of
 from trainyard.terminal import clean, format_duration
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_handle_argument(parser)
+    parser.add_argument(
+        "--best",
+        metavar="min:METRIC",
+        help="sort by the least (min:loss) or greatest (max:accuracy) value that each has reported",
+    )
     add_json_option(parser)
 
 
@@ -31,10 +36,15 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         rows = point_rows(runner, handle, status_of(runner, handle))
+        metric = sort_by_metric(runner, handle, rows, args.best) if args.best else ""
     if args.json:
         print_json(rows)
         return EXIT_OK
     names = list(rows[0]["values"])
+    if metric:
+        for row in rows:
+            row["values"] = {metric: "-" if row["metric"] is None else f"{row['metric']:g}", **row["values"]}
+        names.insert(0, metric)
     lines = [
         [
             row["replica"],
@@ -47,6 +57,46 @@ def run(args: Namespace) -> int:
     ]
     out(table(("REPLICA", "STATE", "TIME", *names, "REASON"), lines, sys.stdout))
     return EXIT_OK
+
+
+def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best: str) -> str:
+    """Add the best value of a metric to each point, and sort them, the best first; returns the metric's name.
+
+    Raises:
+        UsageError: the order cannot be read.
+        ConfigError: no point has reported the metric.
+    """
+    import math
+
+    from trainyard.cli.console import warn
+    from trainyard.metrics import MetricReader
+
+    order, _, metric = best.partition(":")
+    if order not in ("min", "max") or not metric:
+        raise UsageError(
+            f"--best: {best!r} is not an order and a metric", hint="Write min:METRIC, or max:METRIC."
+        )
+    with MetricReader(runner, handle, [metric]) as reader:
+        reader.update()
+        found = reader.by_name().get(metric, [])
+        for problem in reader.problems:
+            warn(problem)
+    sign = 1 if order == "min" else -1
+    values: dict[str, float] = {}
+    for series in found:
+        value = series.least if order == "min" else series.greatest
+        place = f"{series.role}/{series.replica}"
+        if math.isfinite(value) and sign * value < sign * values.get(place, sign * math.inf):
+            values[place] = value
+    if not values:
+        raise ConfigError(
+            f"no point of {handle} has reported the metric {metric!r}",
+            hint="Metrics are JSON lines in the log, or what `--metric NAME=REGEX` of the sweep finds there.",
+        )
+    for row in rows:
+        row["metric"] = values.get(row["replica"])
+    rows.sort(key=lambda row: math.inf if row["metric"] is None else sign * row["metric"])
+    return metric
 
 
 def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str, Any]]:

@@ -58,9 +58,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="S",
         help="another choice of --sample (default: 0)",
     )
-    parser.add_argument(
-        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
-    )
+    run_command.add_record_options(parser)
     component = parser.add_argument(
         "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
     )
