@@ -6,8 +6,6 @@ takes the one of its replica. So the table travels with the job on every schedul
 
 from __future__ import annotations
 
-import shlex
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +44,8 @@ def label_of(point: Mapping[str, Any]) -> str:
 
 def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
     """Let each replica of a role run its own command, in place."""
+    import shlex
+
     role.entrypoint = "sh"
     role.args = [*_BEFORE, *(shlex.join(command) for command in commands)]
 
@@ -53,5 +53,7 @@ def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
 def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
     """Return the command of a replica: what `run_own_command` gave it, or else that of its role."""
     if entrypoint == "sh" and list(args[: len(_BEFORE)]) == _BEFORE:
+        import shlex
+
         return shlex.split(args[len(_BEFORE) + index])
     return [entrypoint, *args]
