@@ -17,11 +17,11 @@ from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
-from trainyard.specs.sweep_points import points_of, run_own_command
 from trainyard.specs.training import (
     DOCUMENT,
     METADATA_KEY,
     PROGRAM_KEY,
+    SWEEP_KEY,
     channel_uri,
     check_channels,
     local_path,
@@ -229,9 +229,11 @@ def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
 def start_points(app: AppDef) -> None:
     """Let each replica of a sweep run the command of its point, in place."""
     for role in app.roles:
-        points = points_of(role.metadata)
-        if not points:
+        if SWEEP_KEY not in role.metadata:
             continue
+        from trainyard.specs.sweep_points import points_of, run_own_command
+
+        points = points_of(role.metadata)
         if DOCUMENT in role.env:
             before = role.args[: role.args.index("--") + 1]
             arguments = [[*before, *point["args"]] for point in points]
@@ -260,7 +262,7 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
-    if points_of(role.metadata) or len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
+    if SWEEP_KEY in role.metadata or len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
         role.args += ["--", *document.pop("arguments", [])]
     role.env[DOCUMENT] = plain_json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:

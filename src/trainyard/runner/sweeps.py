@@ -14,8 +14,9 @@ from trainyard.errors import ConfigError, TrainyardError, UsageError
 from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.app import RetryPolicy
 from trainyard.specs.substitution import macros
-from trainyard.specs.sweep_points import METADATA_KEY, MOST_BYTES, label_of, points_of
+from trainyard.specs.sweep_points import MOST_BYTES, label_of, points_of
 from trainyard.specs.training import METADATA_KEY as TRAIN_KEY
+from trainyard.specs.training import SWEEP_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def one_job(component: str, points: Sequence[Point], make: Callable[[Point], App
     role.num_replicas = len(points)
     if len(points) > 1:
         role.retry_policy = RetryPolicy.REPLICA
-    role.metadata[METADATA_KEY] = {
+    role.metadata[SWEEP_KEY] = {
         "points": [
             {"values": point.values, "args": _arguments(app.roles[0])}
             for point, app in zip(points, apps, strict=True)
@@ -384,5 +385,5 @@ def keep_failed(app: AppDef, status: AppStatus | None) -> None:
     kept = [point for index, point in enumerate(points) if index in failed]
     if not kept:
         raise ConfigError("no point of the sweep has failed", hint="`trainyard points` shows their states.")
-    role.metadata[METADATA_KEY] = {"points": kept}
+    role.metadata[SWEEP_KEY] = {"points": kept}
     role.num_replicas = len(kept)

@@ -6,6 +6,8 @@ takes the one of its replica. So the table travels with the job on every schedul
 
 from __future__ import annotations
 
+from trainyard.specs.training import SWEEP_KEY
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 
     from trainyard.specs.app import Role
 
-METADATA_KEY = "sweep"
 #: Runs the command of this replica: argument N, counted from 0, in shell words. Many systems call Python
 #: python3 alone.
 SELECT = (
@@ -32,7 +33,7 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     Each has ``values``, what varies by name, and ``args``, the arguments of the role (of the script, if it
     runs under the toolkit).
     """
-    found = metadata.get(METADATA_KEY)
+    found = metadata.get(SWEEP_KEY)
     points = found.get("points") if isinstance(found, dict) else None
     return list(points) if isinstance(points, list) else []
 

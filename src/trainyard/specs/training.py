@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 METADATA_KEY = "train"
+#: Names in the metadata the points of a sweep, see `specs.sweep_points`.
+SWEEP_KEY = "sweep"
 #: Names in the metadata the program of a builtin, one of `specs.builtin_programs`.
 PROGRAM_KEY = "program"
 #: False in the metadata of a role whose script is wanted without the toolkit, also where that is the rule.

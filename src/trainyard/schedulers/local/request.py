@@ -18,8 +18,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.sweep_points import own_command
-from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
 TYPE_CHECKING = False
@@ -184,7 +183,11 @@ def _plan_role(
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
-        command = own_command(role.entrypoint, role.args, index)
+        command = [role.entrypoint, *role.args]
+        if SWEEP_KEY in role.metadata:
+            from trainyard.specs.sweep_points import own_command
+
+            command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
