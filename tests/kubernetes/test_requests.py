@@ -278,7 +278,7 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overlay", "said"),
     [
-        ({"nodeSelector": {}}, "'nodeSelector', which a pod has not"),
+        ({"nodeSelector": {}}, "'nodeSelector', which pods do not have"),
         (3, "must be a dict"),
         ("/tmp/x.yaml", "is not a URI"),
         ("file:///no/such/file", "cannot read the pod overlay /no/such/file"),
