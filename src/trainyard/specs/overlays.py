@@ -89,7 +89,7 @@ def _joined(name: str, on: str, there: Any, items: Any) -> list[Any]:
     for which, found in (("the request", there), ("the overlay", items)):
         wrong = not isinstance(found, (list, tuple)) or any(not isinstance(item, Mapping) for item in found)
         if wrong:
-            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): in {which} that is not a list of dicts")
+            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): {which} needs a list of dicts there")
     merged = list(there)
     for item in items:
         if on not in item:
