@@ -30,14 +30,17 @@ class Cause:
         text: what happened, as the end of the sentence "train/0 ...".
         advice: what helps most often.
         is_consequence: whether it mostly follows from the failure of another replica.
-        retry_class: by which of `trainyard.specs.retries.CLASSES` retries are counted and asked for.
     """
 
     name: str
     text: str
     advice: str = ""
     is_consequence: bool = False
-    retry_class: str = OTHER
+
+    @property
+    def retry_class(self) -> str:
+        """By which of `trainyard.specs.retries.CLASSES` its retries are asked for and counted."""
+        return _RETRY_CLASSES.get(self.name, OTHER)
 
 
 @dataclass
@@ -59,23 +62,21 @@ _MORE_MEMORY = (
     "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
 )
 _TABLE = [
-    Cause("out_of_memory", "ran out of memory", _MORE_MEMORY, retry_class=OOM),
+    Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
     Cause(
         "gpu_out_of_memory",
         "ran out of GPU memory",
         "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
-        retry_class=EXCEPTION,
     ),
     Cause(
         "shared_memory",
         "ran out of shared memory",
         "Data loader workers exchange batches through /dev/shm: give more of it, or use fewer workers.",
-        retry_class=OOM,
     ),
-    Cause("disk_full", "found no space left on a disk", "Free space, or write to another file system."),
+    Cause("disk_full", "ran out of disk space", "Free space, or write to another file system."),
     Cause(
         "open_files",
-        "opened more files than it may",
+        "opened more files than its limit allows",
         "Raise the limit (ulimit -n), or use fewer data loader workers.",
     ),
     Cause(
@@ -87,13 +88,11 @@ _TABLE = [
         "preempted",
         "was preempted: its machine was needed for another job or taken back",
         "Run it again. With --max_retries and --checkpoints it goes on by itself.",
-        retry_class=PREEMPTED,
     ),
     Cause(
         "node_lost",
         "lost the machine that it ran on",
         "Run it again. With --max_retries and --checkpoints it goes on by itself.",
-        retry_class=NODE,
     ),
     Cause(
         "image",
@@ -104,60 +103,33 @@ _TABLE = [
         "architecture",
         "cannot run on this kind of processor",
         "Build the image or program for the architecture of the machine that runs it.",
-        retry_class=EXCEPTION,
     ),
-    Cause(
-        "missing_program",
-        "names a program that is not there",
-        "Check the command, PATH and the image.",
-        retry_class=EXCEPTION,
-    ),
+    Cause("missing_program", "names a program that does not exist", "Check the command, PATH and the image."),
     Cause(
         "not_executable",
-        "names a program that may not be executed",
+        "names a program that is not executable",
         "Make it executable (chmod +x) and check its first line, or run it by its interpreter.",
-        retry_class=EXCEPTION,
     ),
     Cause(
         "missing_module",
-        "imports a Python module that is not there",
+        "imports a Python module that is not installed",
         "Install it where the job runs: image, environment, or requirements.txt beside the script.",
-        retry_class=EXCEPTION,
     ),
     Cause(
         "missing_directory",
-        "has a working directory that is not there",
+        "has a working directory that does not exist",
         "Create the directory where the job runs, or name another one.",
-        retry_class=EXCEPTION,
     ),
-    Cause(
-        "missing_file",
-        "looks for a file that is not there",
-        "Check the path as the job sees it.",
-        retry_class=EXCEPTION,
-    ),
-    Cause(
-        "permission",
-        "may not do something with a file",
-        "Check the owner and the mode of the file.",
-        retry_class=EXCEPTION,
-    ),
-    Cause("syntax", "has a syntax error", "Fix the line that the message names.", retry_class=EXCEPTION),
-    Cause(
-        "usage",
-        "does not understand its arguments",
-        "Compare the arguments with the program's --help.",
-        retry_class=EXCEPTION,
-    ),
+    Cause("missing_file", "looks for a file that does not exist", "Check the path as the job sees it."),
+    Cause("permission", "lacks the permission to use a file", "Check the owner and the mode of the file."),
+    Cause("syntax", "has a syntax error", "Fix the line that the message names."),
+    Cause("usage", "does not understand its arguments", "Compare the arguments with the program's --help."),
     Cause(
         "gpu_driver",
-        "does not fit the GPU driver of its machine",
+        "does not match the GPU driver of its machine",
         "Use a build for the CUDA version of the driver (nvidia-smi shows it), or another machine.",
-        retry_class=NODE,
     ),
-    Cause(
-        "no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA.", retry_class=EXCEPTION
-    ),
+    Cause("no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA."),
     Cause(
         "cuda",
         "failed on the GPU",
@@ -167,7 +139,6 @@ _TABLE = [
         "bad_gpu",
         "ran on a defective GPU",
         "Run it on another machine, and tell the administrators.",
-        retry_class=NODE,
     ),
     Cause(
         "nccl",
@@ -177,7 +148,7 @@ _TABLE = [
     ),
     Cause(
         "rendezvous",
-        "did not meet the other replicas in time",
+        "timed out waiting for the other replicas",
         "Look for replicas that never started, and whether they reach the first host's port.",
         is_consequence=True,
     ),
@@ -192,24 +163,13 @@ _TABLE = [
     Cause("connection", "cannot reach a server", "Check the address, and whether the job may reach it."),
     Cause(
         "credentials",
-        "has no right to something that it needs",
+        "lacks a permission or credentials that it needs",
         "Give the job credentials: variables, a role, or a token (gated models need one).",
-        retry_class=EXCEPTION,
     ),
-    Cause(
-        "segfault",
-        "crashed: segmentation fault",
-        "Native code failed: PYTHONFAULTHANDLER=1 shows where.",
-        retry_class=EXCEPTION,
-    ),
+    Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
     Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log mostly say why."),
     Cause("bus_error", "crashed: bus error", "Often /dev/shm is full, or a mapped file was cut."),
-    Cause(
-        "illegal_instruction",
-        "crashed: illegal instruction",
-        "It was built for a newer processor.",
-        retry_class=EXCEPTION,
-    ),
+    Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
     Cause(
         "killed",
         "was killed by SIGKILL",
@@ -221,23 +181,27 @@ _TABLE = [
         "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
     ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
-    Cause("stack", "called itself too deeply", "Look for a recursion without end.", retry_class=EXCEPTION),
-    Cause(
-        "not_finite",
-        "computed values that are not finite",
-        "Lower the learning rate, clip gradients.",
-        retry_class=EXCEPTION,
-    ),
-    Cause("dependency", "never started: a job that it waits for did not end as was asked"),
+    Cause("stack", "exceeded the depth of recursion", "Look for a recursion without end."),
+    Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
+    Cause("dependency", "never started: a job that it waits for did not end as required"),
     Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
-    Cause(
-        "exception", "raised an exception", "Fix the line that the traceback names.", retry_class=EXCEPTION
-    ),
+    Cause("exception", "raised an exception", "Fix the line that the traceback names."),
     Cause("exit", "ended by itself with an error", "The end of its log mostly says why."),
     Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
 ]
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
+
+#: Classes of retries by cause; `OTHER` for those that are not here.
+_RETRY_CLASSES = {
+    **dict.fromkeys(("out_of_memory", "shared_memory"), OOM),
+    **dict.fromkeys(("node_lost", "bad_gpu", "gpu_driver"), NODE),
+    "preempted": PREEMPTED,
+    **dict.fromkeys(("exception", "syntax", "usage", "stack", "not_finite", "segfault"), EXCEPTION),
+    **dict.fromkeys(("missing_program", "missing_module", "missing_directory", "missing_file"), EXCEPTION),
+    **dict.fromkeys(("architecture", "illegal_instruction", "not_executable", "permission"), EXCEPTION),
+    **dict.fromkeys(("credentials", "gpu_out_of_memory", "no_gpu"), EXCEPTION),
+}
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
