@@ -21,7 +21,9 @@ from trainyard.schedulers.responses import (
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogPart,
     LogQuery,
+    LogRange,
     Stream,
 )
 from trainyard.specs.dryrun_info import Generic
@@ -57,7 +59,9 @@ __all__ = [
     "Leftover",
     "ListAppResponse",
     "LogBlock",
+    "LogPart",
     "LogQuery",
+    "LogRange",
     "Scheduler",
     "Stream",
     "filter_regex",
@@ -446,6 +450,13 @@ class Scheduler(ABC, Generic[T]):
             for role, k in replicas
         }
         return merge_line_iterators(iterators, query.last)
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, at a cost that does not grow with the log.
+
+        None where logs can be read from their beginning only, or from their end.
+        """
+        return None
 
 
 def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
