@@ -12,6 +12,8 @@ LEVELS = [
     ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["ui"],
+    ["metrics"],
     ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],

@@ -204,6 +204,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Make a job from a component and submit it; returns its handle.
 
@@ -216,6 +217,8 @@ class Runner:
             parent_run_id: the run that this one belongs to.
             after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
                 takes them; with ``:any`` behind the handle, any end will do.
+            metrics: names and regular expressions of the metrics in its log, kept with the job; the first
+                group is the value.
 
         Raises:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
@@ -224,7 +227,7 @@ class Runner:
         with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             self.scheduler(scheduler or self._default_scheduler()).expect_submission()
             info = self.dryrun_component(
-                component, component_args, scheduler, cfg, workspace, parent_run_id, after
+                component, component_args, scheduler, cfg, workspace, parent_run_id, after, metrics
             )
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
@@ -238,6 +241,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         from trainyard.components.finder import get_component
@@ -257,7 +261,7 @@ class Runner:
                     stacklevel=2,
                 )
         app = found.parse(component_args, defaults)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -269,10 +273,11 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -284,6 +289,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
         from trainyard.runner.preparation import prepare
@@ -303,6 +309,8 @@ class Runner:
                 from trainyard.runner.dependencies import depend_on
 
                 depend_on(self, info, after)
+            if metrics:
+                info.record["metrics"] = dict(metrics)
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:

@@ -41,6 +41,7 @@ def planned_rerun(
             "component": record.component,
             "component_args": record.component_args,
             "rerun_of": record.handle,
+            "metrics": record.metrics,
         }
         if workspace is None and not reused:  # its images, if it has any, hold the code already
             info.record |= {"fingerprint": record.fingerprint, "images": record.images}

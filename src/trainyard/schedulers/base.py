@@ -21,6 +21,7 @@ from trainyard.schedulers.responses import (
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogGrowth,
     LogPart,
     LogQuery,
     LogRange,
@@ -59,6 +60,7 @@ __all__ = [
     "Leftover",
     "ListAppResponse",
     "LogBlock",
+    "LogGrowth",
     "LogPart",
     "LogQuery",
     "LogRange",
@@ -455,6 +457,19 @@ class Scheduler(ABC, Generic[T]):
         """Return a part of a replica's log, at a cost that does not grow with the log.
 
         None where logs can be read from their beginning only, or from their end.
+        """
+        return None
+
+    def log_growth(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
+    ) -> Iterator[LogGrowth] | None:
+        """Return what logs have grown by since a position, by stream; None if only `log_blocks` can read.
+
+        Args:
+            app_id: id of the job.
+            replicas: pairs of a role's name and a replica's index.
+            position: how far each log has been read, as JSON values; empty at first. It is moved on.
+            to_the_end: also yield a last line without its end, since no more will come.
         """
         return None
 

@@ -9,7 +9,7 @@ from trainyard.specs.status import NONE, AppState, AppStatus, RoleStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from trainyard.specs.app import Role
@@ -199,3 +199,21 @@ class LogPart:
     end: str
     before: int
     size: int
+
+
+@dataclass
+class LogGrowth:
+    """Whole lines that one output stream of a replica has grown by.
+
+    Args:
+        role: name of its role.
+        replica: its index.
+        data: the lines; the last may lack its end.
+        times: tells when the byte at an offset of ``data`` was written, in seconds since the epoch; nan where
+            nobody knows.
+    """
+
+    role: str
+    replica: int
+    data: bytes
+    times: Callable[[int], float]

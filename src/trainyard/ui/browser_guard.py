@@ -16,7 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,12 @@ class BrowserGuard:
             raise RuntimeError(f"{scope['type']} is not served")
         nonce = scope["state"]["nonce"] = secrets.token_urlsafe(16)
         scope["state"]["csrf"] = self._kept.csrf
-        answer = self._refusal(scope) or self._exchange(scope) or self._without_cookie(scope)
+        answer = (
+            self._foreign_host(scope)
+            or self._exchange(scope)
+            or self._foreign_page(scope)
+            or self._without_cookie(scope)
+        )
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -78,12 +83,15 @@ class BrowserGuard:
 
         await (answer or self._app)(scope, receive, send_guarded)
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+    def _foreign_host(self, scope: Scope) -> PlainTextResponse | None:
+        if Headers(scope=scope).get("host", "") in self._hosts:
+            return None
+        return _refused("This server answers to 127.0.0.1 and localhost only.", 421)
+
+    def _foreign_page(self, scope: Scope) -> PlainTextResponse | None:
         """Return the answer to what no page of ours sends, None if one may have sent it."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if host not in self._hosts:
-            return _refused("This server answers to 127.0.0.1 and localhost only.", 421)
+        host = headers["host"]
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return _refused("Requests of other origins are refused.")
         if headers.get("sec-fetch-site", "none") not in _SAME:
@@ -102,15 +110,21 @@ class BrowserGuard:
             return _refused("The request is too long, or does not say how long it is.", 413)
         return None
 
-    def _exchange(self, scope: Scope) -> RedirectResponse | PlainTextResponse | None:
-        """Give a cookie to who has the token, and lead away from the URL that holds it."""
+    def _exchange(self, scope: Scope) -> HTMLResponse | PlainTextResponse | None:
+        """Give a cookie to who has the token, and lead away from the URL that holds it.
+
+        A redirection would not do: browsers keep a strict cookie back where a link of another program leads.
+        """
         query = scope["query_string"]
-        if scope["path"] != "/" or b"token=" not in query:
+        if scope["path"] != "/" or scope["method"] != "GET" or b"token=" not in query:
             return None
         given = parse_qs(query.decode("latin-1")).get("token", [""])[0]
         if not _is_equal(given, self._kept.token):
             return _refused("This token is not valid: `trainyard ui` prints another URL each time it starts.")
-        answer = RedirectResponse("/", 303)
+        answer = HTMLResponse(
+            '<!doctype html><meta http-equiv="refresh" content="0;url=/">'
+            '<link rel="icon" href="data:,"><a href="/">Jobs</a>'
+        )
         answer.set_cookie(self.cookie_name, self._kept.cookie, httponly=True, samesite="strict", path="/")
         return answer
 

@@ -22,7 +22,7 @@ from trainyard.ui.html_parts import (
     url,
     verbatim,
 )
-from trainyard.ui.log_lines import as_html
+from trainyard.ui.log_html import as_html
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,9 +157,16 @@ def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
             h.thead(".hidden")[
                 h.tr[[h.th(scope="col")[text] for text in ("Replica", "State", "Time", "What")]]
             ],
-            h.tbody[[_replica_row(each, first, span, now) for each in shown]],
+            h.tbody[
+                [_replica_row(each, first, span, now) for each in shown],
+                h.tr(".scale", aria_hidden="true")[
+                    h.td,
+                    h.td,
+                    h.td(".lane")[h.div(".axis")[h.span["0 s"], h.span[format_duration(span)]]],
+                    h.td,
+                ],
+            ],
         ],
-        h.p(".axis")[h.span["0 s"], h.span[format_duration(span)]],
     ]
 
 

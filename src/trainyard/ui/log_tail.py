@@ -103,7 +103,7 @@ async def _by_ranges(pool: RunnerPool, lane: str, view: LogView, start: str) -> 
         await pool.pause(LOOK_SECONDS)
 
 
-class _Follower:
+class _ThreadedTail:
     """Follows a log in a thread, as far as its reader keeps up."""
 
     def __init__(self, view: LogView, last: int) -> None:
@@ -164,7 +164,7 @@ async def _by_thread(pool: RunnerPool, view: LogView, start: str) -> AsyncIterat
         return
     if start:
         yield _event(_note("… connected again; lines that were written meanwhile may be missing"), "")
-    follower = _Follower(view, 0 if start else LAST_LINES)
+    follower = _ThreadedTail(view, 0 if start else LAST_LINES)
     try:
         while not pool.is_closing():
             for item in follower.take():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trainyard.errors import TrainyardError, UnknownAppException, UsageError, described
@@ -19,6 +19,7 @@ from trainyard.specs.status import AppState, AppStatus
 from trainyard.ui import job_page, jobs_page
 from trainyard.ui.assets import ASSETS
 from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
+from trainyard.ui.chart_data import ChartData
 from trainyard.ui.html_parts import Parts, problem, url, verbatim
 from trainyard.ui.log_tail import tail_of
 from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
@@ -45,7 +46,6 @@ CHUNK, LAST_LINES = 64 << 10, 1000
 LIST_PATIENCE = 0.7
 #: Seconds that reading a log, explaining a failure or ending jobs may take.
 LOG_PATIENCE, LONG_PATIENCE = 15.0, 60.0
-MOST_SELECTED = 1000
 MOST_COMPARED = 12
 
 
@@ -61,7 +61,7 @@ class WebApp:
         self._schedulers = frozenset(schedulers)
         self._pool = pool
         self._freshness = Freshness(pool)
-        self._replicas: OrderedDict[str, list[tuple[str, int]]] = OrderedDict()
+        self._chart_data = ChartData(pool)
         self.asgi = Starlette(
             routes=[
                 Route("/", self.jobs),
@@ -105,6 +105,7 @@ class WebApp:
             HISTORY,
             lambda runner: runner.recorded_jobs(wanted.filter(), jobs_page.PAGE_SIZE, wanted.offset),
         )
+        tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
         problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
         parts = Parts(request)
         if not whole:
@@ -113,19 +114,19 @@ class WebApp:
 
     async def act(self, request: Request) -> Response:
         """Cancel, repeat or delete jobs."""
-        form = await request.form(max_files=0, max_fields=MOST_SELECTED + 10)
-        given = request.headers.get(CSRF_HEADER) or str(form.get(CSRF_FIELD, ""))
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
         if not may_change(given, request.scope["state"]["csrf"]):
             raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
-        handles = [self._checked(str(value)) for value in form.getlist("handle")]
-        action = str(form.get("action", ""))
+        handles = [self._checked(value) for value in form.get("handle", [])]
+        action = form.get("action", [""])[0]
         if action not in jobs_page.ACTIONS or not handles:
             raise UsageError("no job is selected" if not handles else "there is no such action")
         results = await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
-            if form.get("back") == "job" and action == "cancel":
+            if form.get("back") == ["job"] and action == "cancel":
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
         return HTMLResponse(job_page.results_page(Parts(request), jobs_page.ACTIONS[action], results))
 
@@ -368,9 +369,8 @@ class WebApp:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of jobs, cut into buckets, as JSON."""
-        from starlette.responses import JSONResponse
-
-        return JSONResponse({"series": []})
+        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
+        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED]))
 
     # ---- shared
 

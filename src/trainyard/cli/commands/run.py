@@ -41,6 +41,14 @@ def add_arguments(parser: Parser) -> None:
         "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
     )
     parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME=REGEX",
+        help="a metric in the log, its value in parentheses: 'loss=loss: ([0-9.]+)'; see `trainyard metrics`;"
+        " may be given several times",
+    )
+    parser.add_argument(
         "--tee_logs",
         "--tee-logs",
         action="store_true",

@@ -16,6 +16,7 @@ from trainyard.schedulers.base import (
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogGrowth,
     LogPart,
     LogQuery,
     LogRange,
@@ -50,7 +51,7 @@ _STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
     is_local = True
 
     def __init__(self, session_name: str) -> None:
@@ -270,6 +271,19 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, [(role_name, k)], log_dirs)
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
+
+    def log_growth(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
+    ) -> Iterator[LogGrowth] | None:
+        """Return what the replicas' files have grown by since a position."""
+        from trainyard.schedulers.exec.process.log_growth import growth
+
+        job = ProcessJob.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
+        return growth(logs, position, to_the_end=to_the_end)
 
 
 def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:

@@ -152,7 +152,8 @@
     if (className) made.className = className;
     return made;
   }
-  const shown = (value) => value === null || value === undefined ? "–" : Number(value.toPrecision(5)).toString();
+  const compact = (value) => value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
+  const shown = (value) => value === null || value === undefined ? "–" : compact(Number(value.toPrecision(5)));
 
   function draw(metric, several) {
     let chart = charts.get(metric);
@@ -191,7 +192,7 @@
       });
       chart.plot = new uPlot({
         width: Math.max(chart.figure.clientWidth - 22, 200), height: 190, series, bands, scales: { x: { time: false } },
-        axes: [axis, { ...axis, size: 58 }], legend: { show: false }, cursor: { y: false },
+        axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => shown(tick)) }], legend: { show: false }, cursor: { y: false },
       }, data, chart.place);
       chart.place.setAttribute("role", "img");
     }
