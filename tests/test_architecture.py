@@ -10,6 +10,7 @@ from tests.docs.documents import ROOT
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
     ["compat"],
+    ["notebook"],
     ["cli.commands"],
     ["cli"],
     ["ui"],

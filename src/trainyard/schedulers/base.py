@@ -67,9 +67,27 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
+    "late_class",
+    "not_ended",
     "not_running",
     "poll_until_ended",
 ]
+
+
+class _LateClass:
+    """An attribute whose class is imported when it is first asked for: commands that read jobs never do."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        module, _, name = self._path.partition(":")
+        return getattr(__import__(module, fromlist=(name,)), name)
+
+
+def late_class(path: str) -> Any:
+    """Return an attribute that is the class ``package.module:Class``, imported late; for ``opts_class``."""
+    return _LateClass(path)
 
 
 class Scheduler(ABC, Generic[T]):
@@ -340,7 +358,7 @@ class Scheduler(ABC, Generic[T]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Ask jobs to stop, with few calls where the backend allows it; returns what failed for each."""
-        return {app_id: _attempt(self.cancel, app_id) for app_id in app_ids}
+        return {app_id: attempt(self.cancel, app_id) for app_id in app_ids}
 
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
@@ -367,7 +385,7 @@ class Scheduler(ABC, Generic[T]):
 
     def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Remove what the scheduler keeps of jobs that have ended; returns what failed for each."""
-        return {app_id: _attempt(self.delete, app_id) for app_id in app_ids}
+        return {app_id: attempt(self.delete, app_id) for app_id in app_ids}
 
     def _delete_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot delete jobs")
@@ -474,7 +492,8 @@ class Scheduler(ABC, Generic[T]):
         return None
 
 
-def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
+def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
+    """Do something with a job; returns what failed."""
     from trainyard.errors import BackendError, TrainyardError
 
     try:

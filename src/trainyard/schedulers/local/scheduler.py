@@ -22,6 +22,7 @@ from trainyard.schedulers.base import (
     LogRange,
     Scheduler,
     Stream,
+    late_class,
     not_ended,
     not_running,
 )
@@ -53,6 +54,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
     is_local = True
+    opts_class = late_class("trainyard.schedulers.local.options:LocalOpts")
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
@@ -63,13 +65,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             launcher.discard()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for: reading commands never do."""
-        from trainyard.schedulers.local.options import LocalOpts
-
-        return LocalOpts
 
     # ---- submitting
 

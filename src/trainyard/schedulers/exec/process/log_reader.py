@@ -307,11 +307,11 @@ class Merger:
             if grown:
                 stream.hold(stream.cut(grown))
         order = record.order or record.streams * record.writes
-        placed = self._place(order, settled=record.settled)
+        placed = self._order_lines(order, settled=record.settled)
         if not record.counted:
             return b"".join(placed) + self._place_everything()
         if record.settled:
-            placed += self._place_held(record.streams)
+            placed += self._order_held_lines(record.streams)
             for stream in self._streams:
                 stream.level()
         return b"".join(placed)
@@ -355,7 +355,7 @@ class Merger:
             stream.level()
         return whole
 
-    def _place(self, order: bytes, *, settled: bool) -> list[bytes]:
+    def _order_lines(self, order: bytes, *, settled: bool) -> list[bytes]:
         """Lay the held lines of both streams along the sequence of writes."""
         totals = [order.count(0), order.count(1)]
         for stream, total in zip(self._streams, totals, strict=True):
@@ -379,7 +379,7 @@ class Merger:
                 taken[which] += 1
         return result
 
-    def _place_held(self, order: bytes) -> list[bytes]:
+    def _order_held_lines(self, order: bytes) -> list[bytes]:
         """Place all that is held, in the order in which the streams were first written to."""
         result: list[bytes] = []
         for which in dict.fromkeys(order + b"\0\1"):
