@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
     "list": "list jobs",
+    "ui": "serve a page that shows jobs, their logs and charts",
     "describe": "show the definition of a job",
     "cancel": "ask jobs to stop",
     "diff": "show what changed between two jobs: code, arguments, options, environment",

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         DescribeAppResponse,
         ListAppResponse,
         LogBlock,
+        LogPart,
         LogQuery,
+        LogRange,
         Scheduler,
         Stream,
     )
@@ -517,6 +519,16 @@ class Runner:
 
         return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
 
+    def recorded_jobs(
+        self, wanted: JobFilter, limit: int | None = None, offset: int = 0
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return a page of the history, the latest first, and the number of all that match.
+
+        States are those that were seen last: no scheduler is asked.
+        """
+        records = self.history.select(wanted, limit, offset=offset, as_recorded=True)
+        return records, self.history.count(wanted, as_recorded=True)
+
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
     ) -> AppStatus | None:
@@ -695,6 +707,11 @@ class Runner:
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
             return scheduler.log_blocks(app_id, replicas, query)
+
+    def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
+        scheduler, app_id = self._locate(app_handle)
+        return scheduler.log_part(app_id, role_name, k, wanted)
 
     # ---- shared
 

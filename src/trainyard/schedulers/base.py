@@ -22,7 +22,9 @@ from trainyard.schedulers.responses import (
     ListAppResponse,
     LogBlock,
     LogGrowth,
+    LogPart,
     LogQuery,
+    LogRange,
     Stream,
 )
 from trainyard.specs.dryrun_info import Generic
@@ -59,7 +61,9 @@ __all__ = [
     "ListAppResponse",
     "LogBlock",
     "LogGrowth",
+    "LogPart",
     "LogQuery",
+    "LogRange",
     "Scheduler",
     "Stream",
     "filter_regex",
@@ -466,6 +470,13 @@ class Scheduler(ABC, Generic[T]):
             for role, k in replicas
         }
         return merge_line_iterators(iterators, query.last)
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, at a cost that does not grow with the log.
+
+        None where logs can be read from their beginning only, or from their end.
+        """
+        return None
 
     def log_growth(
         self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
