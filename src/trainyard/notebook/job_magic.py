@@ -82,8 +82,8 @@ class CellJob:
 
     def why(self) -> Explanation:
         """Return why the job failed, or why it waits, as ``trainyard why`` finds it."""
-        from trainyard.runner.explanation import explain
         from trainyard.runner import get_runner
+        from trainyard.runner.explanation import explain
 
         with get_runner() as runner:
             status = runner.status(self.handle)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.exec.process.hang_watch import HangWatch
-    from trainyard.schedulers.exec.retry_counts import RetryCounts
     from trainyard.schedulers.exec.process.slots import SlotQueue, Ticket
+    from trainyard.schedulers.exec.retry_counts import RetryCounts
     from trainyard.system.interface import FileEvents
 
 #: State changes closer together than this are written as one.
