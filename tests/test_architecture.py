@@ -13,6 +13,7 @@ LEVELS = [
     ["notebook"],
     ["cli.commands"],
     ["cli"],
+    ["ui"],
     ["metrics"],
     ["diagnosis"],
     ["aws_endpoint"],
