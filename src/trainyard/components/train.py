@@ -85,7 +85,7 @@ def script(
     asked = [key for key, value in wanted.items() if value]
     if asked and not toolkit:
         raise ConfigError(
-            f"{' and '.join(asked)} cannot be had with toolkit=false: it is the toolkit that sees to them",
+            f"{' and '.join(asked)} need the toolkit, which --toolkit=false leaves out",
             hint=f"Leave --toolkit=false out, or {' and '.join(asked)}.",
         )
     program = _program(script)

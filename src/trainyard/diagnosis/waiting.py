@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "what could run it is down or reserved",
         "Ask the administrators, or choose another queue.",
     ),
-    "later": ("it may not begin yet", ""),
+    "later": ("its start time has not come", ""),
     "suspended": ("its scheduler has suspended it", "It goes on when its scheduler resumes it."),
     "refused": (
         "it cannot be started",

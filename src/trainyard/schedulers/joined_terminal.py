@@ -143,7 +143,7 @@ def window_size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Have this terminal hand every key on as it is, and be as before in the end."""
+    """Let this terminal pass every key on unchanged; its settings are restored at the end."""
     import tty
 
     with restored_terminal():
@@ -190,7 +190,7 @@ def _signals() -> Iterator[Wakeup | None]:
         wakeup.close()
 
 
-def _end(signum: int, frame: object) -> None:
+def _exit_by_signal(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
@@ -215,7 +215,7 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
                 for signum in (signal.SIGINT, signal.SIGQUIT):  # a handler: SIG_IGN would be inherited
                     before[signum] = signal.signal(signum, lambda *_: None)
                 for signum in _ENDING:
-                    before[signum] = signal.signal(signum, _end)
+                    before[signum] = signal.signal(signum, _exit_by_signal)
             process = subprocess.Popen(list(words), env=None if env is None else dict(env), cwd=cwd)
             try:
                 code = process.wait()

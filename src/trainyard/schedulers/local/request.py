@@ -15,10 +15,10 @@ from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
-from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
+from trainyard.specs.limits import MOST_RETRIES, seconds_problem
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
 #: Of the toolkit: the ports at which the hosts of a distributed job meet.
-_PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+_PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 #: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
 _MEETING_PORTS = range(12000, 20000)
 #: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
@@ -183,7 +183,11 @@ def _plan_role(
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
-        arguments = [values.substitute(argument) for argument in role.args]
+        command = [role.entrypoint, *role.args]
+        if SWEEP_KEY in role.metadata:
+            from trainyard.specs.sweep_points import own_command
+
+            command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
@@ -196,7 +200,7 @@ def _plan_role(
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
-        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
+        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -227,15 +231,12 @@ def _meeting_ports(name: str) -> dict[str, str]:
 def _check_options(opts: LocalOpts) -> None:
     if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
         raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
-    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
-        if seconds is not None and not abs(seconds) < float("inf"):
-            raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
-        if seconds is not None and seconds > MOST_SECONDS:
-            raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
-    if opts.timeout is not None and opts.timeout <= 0:
-        raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    problem = seconds_problem("timeout", opts.timeout)
+    problem = problem or seconds_problem("grace_period", opts.grace_period, may_be_zero=True)
+    if problem:
+        raise ConfigError(problem)
     if opts.chain < 1 or opts.chain > MOST_RETRIES:
-        raise ConfigError(f"chain is {opts.chain}, it must be from 1 to {MOST_RETRIES}")
+        raise ConfigError(f"chain is {opts.chain}; it must be from 1 to {MOST_RETRIES}")
     if opts.chain > 1 and opts.timeout is None:
         raise ConfigError(
             f"chain={opts.chain} continues a job that its time limit ended, and it has none",
@@ -246,9 +247,7 @@ def _check_options(opts: LocalOpts) -> None:
     if opts.max_running is not None and not opts.array:
         raise ConfigError("max_running is for arrays", hint="Set array=true, too.")
     if opts.max_running is not None and opts.max_running < 1:
-        raise ConfigError(f"max_running is {opts.max_running}, it must be at least 1")
-    if opts.grace_period < 0:
-        raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+        raise ConfigError(f"max_running is {opts.max_running}; it must be at least 1")
 
 
 def _search_path(cwd: str, *, prepend_cwd: bool) -> str:

@@ -35,7 +35,7 @@ class Record(_FIELDS):
     """Sizes of the files at a time, and the writes seen since the record before.
 
     ``order`` holds the stream of each write, 0 or 1, where both were written to; otherwise it is empty,
-    and ``writes`` tells how many there were.
+    and ``writes`` is their number.
     """
 
     __slots__ = ()

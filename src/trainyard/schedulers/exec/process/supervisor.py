@@ -272,7 +272,7 @@ class Supervisor:
         if self._wakeup.fileno() in ready:
             self._handle_signals()
         elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
-            self._reap()  # no signal tells of the ends of processes that are not our children
+            self._reap()  # no signal reports the ends of processes that are not our children
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             heapq.heappop(self._deadlines)[2]()
