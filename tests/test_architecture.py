@@ -10,8 +10,11 @@ from tests.docs.documents import ROOT
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
     ["compat"],
+    ["notebook"],
     ["cli.commands"],
     ["cli"],
+    ["ui"],
+    ["metrics"],
     ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],

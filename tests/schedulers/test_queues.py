@@ -77,7 +77,7 @@ def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> N
     script = f"{WAITS}; exit $((TRAINYARD_REPLICA % 2))"
     app_id = queue.submit(role(script, num_replicas=4), array=True, max_running=2)
     queue.seen(app_id, lambda r: r.state == AppState.RUNNING)
-    (native,) = queue.scheduler._look_at([app_id])[app_id].native
+    (native,) = queue.scheduler._observe_many([app_id])[app_id].native
     states = [replica.state for replica in native.replicas.values()]
     assert 1 <= states.count(AppState.RUNNING) <= 2
     assert AppState.PENDING in states

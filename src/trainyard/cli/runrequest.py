@@ -118,15 +118,31 @@ class RunRequest:
         options = effective_options(self._config, self.scheduler, opts, given, refuse_surplus=keeps_all)
         self._options = options
         self._check_what_travels(runner.scheduler_run_opts(self.scheduler))
+        cfg = {name: setting.value for name, setting in options.items()}
+        metrics = self._metrics(cfg, opts)
         return {
             "component": self.component,
             "component_args": self._args.component_args,
             "scheduler": self.scheduler,
-            "cfg": {name: setting.value for name, setting in options.items()},
+            "cfg": cfg,
             "workspace": self._travelling(runner),
             "parent_run_id": self._args.parent_run_id,
             "after": self._args.after,
+            "metrics": metrics,
         }
+
+    def _metrics(self, cfg: dict[str, Any], opts: runopts) -> dict[str, str] | None:
+        """Return the metrics of the command line; a scheduler that searches itself gets them too."""
+        texts = getattr(self._args, "metric", None)
+        if not texts:
+            return None
+        from trainyard.metric_search import parse_definitions
+
+        metrics = parse_definitions(texts)
+        if opts.get("metric_definitions") is not None:
+            own = [{"Name": name, "Regex": regex} for name, regex in metrics.items()]
+            cfg["metric_definitions"] = [*(cfg.get("metric_definitions") or ()), *own]
+        return metrics
 
     def sources(self) -> dict[str, str]:
         """Return where each option that is not a default was set. Call `arguments` first."""

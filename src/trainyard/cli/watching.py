@@ -165,7 +165,7 @@ def wait_for_end(
 
 @contextlib.contextmanager
 def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
-    """Yield an event that is set whenever something of the job changes; None if nobody tells of that."""
+    """Yield an event that is set whenever the job changes; None if the backend does not report changes."""
     from trainyard.specs.handles import parse_app_handle
 
     parsed = parse_app_handle(handle)

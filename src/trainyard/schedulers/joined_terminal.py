@@ -143,7 +143,7 @@ def window_size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Have this terminal hand every key on as it is, and be as before in the end."""
+    """Let this terminal pass every key on unchanged; its settings are restored at the end."""
     import tty
 
     with restored_terminal():
@@ -208,7 +208,7 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
     received: list[int] = []
     can_be_ended = False
 
-    def end(signum: int, frame: object) -> None:
+    def exit_by_signal(signum: int, frame: object) -> None:
         # a program that is just being started would stay behind, and hold the terminal
         received.append(signum)
         if can_be_ended:
@@ -219,7 +219,7 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
             for signum in (signal.SIGINT, signal.SIGQUIT):  # a handler: SIG_IGN would be inherited
                 before[signum] = signal.signal(signum, lambda *_: None)
             for signum in _ENDING:
-                before[signum] = signal.signal(signum, end)
+                before[signum] = signal.signal(signum, exit_by_signal)
         with restored_terminal():
             process = subprocess.Popen(list(words), env=None if env is None else dict(env), cwd=cwd)
             try:

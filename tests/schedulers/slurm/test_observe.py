@@ -165,7 +165,7 @@ def test_a_state_that_is_not_known_is_open(word):
         (
             "PENDING",
             "DependencyNeverSatisfied",
-            "cannot start: DependencyNeverSatisfied (a job that it waits for did not end as was asked)",
+            "cannot start: DependencyNeverSatisfied (a job that it waits for did not end as required)",
         ),
         ("TIMEOUT", "TimeLimit", "the time limit was reached"),
         ("NODE_FAIL", "NodeDown", "a node failed"),

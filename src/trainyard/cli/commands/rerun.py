@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_handle_argument(parser)
+    parser.add_argument(
+        "--failed", action="store_true", help="of a sweep, only the points that failed or were cancelled"
+    )
     add_submission_options(parser)
     add_plan_options(parser, "the same code as before")
 
@@ -40,6 +43,7 @@ def run(args: Namespace) -> int:
         if plan.source:
             check_exit_code_source(plan.source, runner.replicas(original))
         changes = {"scheduler": args.scheduler, "cfg": cfg, "workspace": args.workspace, "after": args.after}
+        changes["only_failed"] = args.failed
         if args.dryrun:
             info = runner.dryrun_rerun(original, **changes)
             return show_plan(runner, info, args.json)

@@ -18,6 +18,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
     not_ended,
     not_running,
 )
@@ -52,6 +53,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     is_local = True
     ships_by_default = True
     runs_images = True
+    opts_class = late_class("trainyard.schedulers.docker.options:DockerOpts")
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
@@ -93,13 +95,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         made, self._made = self._made, None
         if made is not None:
             made.close()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for: reading commands never do."""
-        from trainyard.schedulers.docker.options import DockerOpts
-
-        return DockerOpts
 
     # ---- code
 

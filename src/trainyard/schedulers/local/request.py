@@ -14,11 +14,11 @@ from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
+from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
+from trainyard.specs.limits import MOST_RETRIES, seconds_problem
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
 #: Of the toolkit: the ports at which the hosts of a distributed job meet.
-_PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+_PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 #: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
 _MEETING_PORTS = range(12000, 20000)
 #: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
@@ -81,6 +81,11 @@ class LocalRequest:
     chain: int = 1
     #: The jobs that have to end first: ``app_id``, ``job_dir``, and whether ``any_end`` will do.
     after: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether each replica starts alone, and how many of them run at a time.
+    array: bool = False
+    max_running: int | None = None
+    #: ``folder`` of the queue, ``cpus`` and ``gpus`` that there are, and ``needs`` of a replica by role.
+    slots: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -118,8 +123,11 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
-    if opts.auto_set_cuda_visible_devices:
+    if opts.auto_set_cuda_visible_devices and not opts.slots:
         _place_gpus(app, roles)
+    if opts.array:
+        for plan in roles:
+            plan.retry_policy = RetryPolicy.REPLICA.value
     found = [(role.name, _find_program(role, cwd, path, manifest)) for role in roles]
     found += [(role.name, _script_problem(role, cwd, manifest)) for role in app.roles]
     problems = [f"\n  - role {name!r}: {problem}" for name, problem in found if problem]
@@ -139,6 +147,9 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         cwd=cwd,
         path=path,
         chain=opts.chain,
+        array=opts.array,
+        max_running=opts.max_running,
+        slots=_slots(app, opts) if opts.slots else None,
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
@@ -172,7 +183,11 @@ def _plan_role(
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
-        arguments = [values.substitute(argument) for argument in role.args]
+        command = [role.entrypoint, *role.args]
+        if SWEEP_KEY in role.metadata:
+            from trainyard.specs.sweep_points import own_command
+
+            command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
@@ -185,7 +200,7 @@ def _plan_role(
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
-        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
+        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -216,22 +231,23 @@ def _meeting_ports(name: str) -> dict[str, str]:
 def _check_options(opts: LocalOpts) -> None:
     if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
         raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
-    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
-        if seconds is not None and not abs(seconds) < float("inf"):
-            raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
-        if seconds is not None and seconds > MOST_SECONDS:
-            raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
-    if opts.timeout is not None and opts.timeout <= 0:
-        raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    problem = seconds_problem("timeout", opts.timeout)
+    problem = problem or seconds_problem("grace_period", opts.grace_period, may_be_zero=True)
+    if problem:
+        raise ConfigError(problem)
     if opts.chain < 1 or opts.chain > MOST_RETRIES:
-        raise ConfigError(f"chain is {opts.chain}, it must be from 1 to {MOST_RETRIES}")
+        raise ConfigError(f"chain is {opts.chain}; it must be from 1 to {MOST_RETRIES}")
     if opts.chain > 1 and opts.timeout is None:
         raise ConfigError(
             f"chain={opts.chain} continues a job that its time limit ended, and it has none",
             hint="Set one: -cfg timeout=SECONDS.",
         )
-    if opts.grace_period < 0:
-        raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+    if opts.array and opts.chain > 1:
+        raise ConfigError("chain is for jobs whose replicas run together", hint="Leave out array or chain.")
+    if opts.max_running is not None and not opts.array:
+        raise ConfigError("max_running is for arrays", hint="Set array=true, too.")
+    if opts.max_running is not None and opts.max_running < 1:
+        raise ConfigError(f"max_running is {opts.max_running}; it must be at least 1")
 
 
 def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
@@ -306,7 +322,42 @@ def _ignored(role: Role) -> list[str]:
     return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]
 
 
-# ---- GPUs
+# ---- slots and GPUs
+
+
+def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
+    """Return what the supervisor has to know of this machine's slots.
+
+    Raises:
+        ConfigError: the option cannot be read, or the job can never have what it asks for.
+    """
+    from trainyard.schedulers.exec.process.slots import own_cpus, slots_dir
+
+    cpus, gpus = own_cpus(), visible_gpus()
+    if opts.slots != "auto":
+        first, _, second = str(opts.slots).partition(":")
+        if not first.isdigit() or (second and not second.isdigit()) or not int(first):
+            raise ConfigError(
+                f"slots is {opts.slots!r}, and has to be 'auto', CPUS or CPUS:GPUS",
+                hint="For example: -cfg slots=auto, or -cfg slots=8:2 for 8 CPUs and 2 GPUs.",
+            )
+        cpus = int(first)
+        if second:
+            named = [*gpus, *(str(index) for index in range(int(second)) if str(index) not in gpus)]
+            gpus = named[: int(second)]
+    needs = {role.name: (max(role.resource.cpu, 1), max(role.resource.gpu, 0)) for role in app.roles}
+    counts = [(1 if opts.array else role.num_replicas, *needs[role.name]) for role in app.roles]
+    combine = max if opts.array else sum
+    for kind, there, wanted in (
+        ("CPUs", cpus, combine(count * each for count, each, _ in counts)),
+        ("GPUs", len(gpus), combine(count * each for count, _, each in counts)),
+    ):
+        if wanted > there:
+            raise ConfigError(
+                f"the job can never start: it asks for {wanted} {kind}, and slots={opts.slots} has {there}",
+                hint="Ask for fewer, or say how many slots there are: -cfg slots=CPUS:GPUS.",
+            )
+    return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs}
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
