@@ -270,7 +270,8 @@ class Runner:
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
+            more = {"after": after} if after else {}  # subclasses written for TorchX do not have it
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
