@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs compat-report clean
+.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs site compat-report clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -126,6 +126,12 @@ bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)
 	$(BIN)/python benchmarks/sagemaker.py --sdk $(SAGEMAKER_SDK)
+
+# The documentation as a site, in site/. Beside each page lies its Markdown, which llms.txt names.
+site: docs $(VENV)/.dev
+	$(BIN)/zensical build --clean --strict
+	cd docs && find . -name '*.md' -exec cp --parents {} ../site/ \;
+	rm -f site/generate.py site/requirements.txt
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the code: what is declared there once is not written down again by hand.
+"""Writes docs/reference/*.md and docs/llms.txt: what is declared once is not written down again by hand.
 
 ``python docs/generate.py`` writes the files; with ``--check`` it only tells which of them are out of date.
 Nothing of installed plugins gets into them.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import trainyard.errors
+from trainyard._toolkit import errors as toolkit_errors
 from trainyard.cli.catalog import COMMANDS, load_command
 from trainyard.cli.commands.schedulers import shown
 from trainyard.cli.parser import Parser, add_common_options
@@ -21,12 +24,17 @@ from trainyard.components.component import Component
 from trainyard.components.component_help import read_docstring
 from trainyard.components.finder import BUILTINS, get_component
 from trainyard.components.parameters import Parameter
+from trainyard.diagnosis.causes import CAUSES
+from trainyard.diagnosis.waiting import KINDS
 from trainyard.schedulers.capabilities import COLUMNS, capabilities_of
 from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
 from trainyard.specs.conversion import type_name
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+REFERENCE = DOCS / "reference"
+LLMS = DOCS / "llms.txt"
+LINKED_ROW = re.compile(r"\| \[[^\]]+\]\((?P<page>[^)]+)\) \| (?P<text>.+) \|")
 NOTE = "<!-- Made by docs/generate.py from the code (`make docs`). Do not edit. -->"
 
 
@@ -183,6 +191,68 @@ def spelled(action: argparse.Action) -> str:
     return ", ".join(code(f"{option} {metavar}" if action.nargs != 0 else option) for option in shown)
 
 
+def errors() -> Iterator[str]:
+    """Yield the lines of the page on exceptions, exit codes and causes of failure."""
+    yield from heading("Errors")
+    yield "## Exceptions of the launcher"
+    yield ""
+    yield "All are in `trainyard.errors`. `message` says what was attempted and what is wrong, `hint`"
+    yield "what to do; the exit code is that of the command."
+    yield ""
+    yield from table(
+        ("exception", "is a", "exit code", "raised when"), exception_rows(trainyard.errors, True)
+    )
+    yield from ("", "## Exceptions of the toolkit", "")
+    yield "All are in `trainyard_toolkit.errors`. The class is what `output/failure.json` has"
+    yield "([how a run ends](../contract.md#how-a-run-ends))."
+    yield ""
+    rows = exception_rows(toolkit_errors, False)
+    yield from table(("exception", "is a", "class", "raised when"), rows)
+    yield from ("", "## Causes of failure", "")
+    yield "What `trainyard why` finds, by the name that `--json` gives."
+    yield ""
+    rows = [(code(cause.name), cause.text, markup(cause.advice)) for cause in CAUSES.values()]
+    yield from table(("cause", "the replica ...", "what helps most often"), rows)
+    yield from ("", "## Kinds of waiting", "")
+    rows = [(code(kind), text, markup(advice)) for kind, (text, advice) in KINDS.items()]
+    yield from table(("kind", "why the job waits", "what would start it"), rows)
+
+
+def exception_rows(module: Any, has_exit_code: bool) -> Iterator[Sequence[str]]:
+    """Yield the rows of a table of a module's exceptions, in the order of their declaration."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not inspect.isclass(value) or not issubclass(value, Exception):
+            continue
+        if (value.__module__, value.__name__) != (module.__name__, name):  # of another module, or an alias
+            continue
+        bases = [base for base in value.__mro__[1:] if not base.__name__.startswith("_")]
+        what = value.exit_code if has_exit_code else code(getattr(value, "failure_class", ""))
+        summary = inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0]
+        yield (code(name), code(bases[0].__name__), str(what), markup(" ".join(summary.split())))
+
+
+def llms() -> Iterator[str]:
+    """Yield the lines of llms.txt: the pages by subject, a line each (https://llmstxt.org)."""
+    yield "# trainyard"
+    yield ""
+    yield "> Run machine-learning and batch jobs on any scheduler (processes on this machine, Docker, Slurm,"
+    yield "> Kubernetes, AWS Batch, SageMaker, Ray, LSF, Grid Engine) from one job description, and give the"
+    yield "> script the same contract everywhere. Command line `trainyard`, Python `trainyard.runner`,"
+    yield "> in jobs `trainyard_toolkit`."
+    for line in (DOCS / "index.md").read_text().splitlines():
+        if line.startswith("## "):
+            title = ["", line, ""]
+        elif row := LINKED_ROW.fullmatch(line):
+            yield from title
+            title = []
+            yield f"- [{title_of(DOCS / row['page'])}]({row['page']}): {row['text']}"
+
+
+def title_of(path: Path) -> str:
+    """Return the title of a page; of one that is not written yet, its name."""
+    return path.read_text().partition("# ")[2].partition("\n")[0] if path.exists() else path.stem
+
+
 def heading(title: str) -> Iterable[str]:
     """Return the beginning of a page."""
     return (NOTE, "", f"# {title}", "")
@@ -221,12 +291,20 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "resources.md": resources,
     "components.md": components,
     "commands.md": commands,
+    "errors.md": errors,
 }
 
 
 def page(name: str) -> str:
-    """Return what a page should hold."""
+    """Return what a page of the reference should hold."""
     return "\n".join(PAGES[name]()) + "\n"
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Yield each file and what it should hold."""
+    for name in PAGES:
+        yield REFERENCE / name, page(name)
+    yield LLMS, "\n".join(llms()) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -235,14 +313,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail if a page is out of date")
     args = parser.parse_args(argv)
     stale = 0
-    for name in PAGES:
-        path = REFERENCE / name
-        if path.exists() and path.read_text() == page(name):
+    for path, text in files():
+        if path.exists() and path.read_text() == text:
             continue
         stale += 1
         if not args.check:
-            REFERENCE.mkdir(exist_ok=True)
-            path.write_text(page(name))
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
         sys.stdout.write(f"{path}: {'out of date' if args.check else 'written'}\n")
     return 1 if args.check and stale else 0
 

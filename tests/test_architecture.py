@@ -10,9 +10,11 @@ from tests.docs.documents import ROOT
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
     ["compat"],
+    ["notebook"],
     ["cli.commands"],
     ["cli"],
-    ["diagnosis"],
+    ["ui"],
+    ["metrics"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],
@@ -34,7 +36,7 @@ LEVELS = [
     ["schedulers"],
     ["workspace.images"],
     ["image_registry", "workspace"],
-    ["docker"],
+    ["diagnosis", "docker"],
     ["http", "specs"],
     ["system"],
     ["apps.serve", "apps.utils", "tracker.backend"],

@@ -1,16 +1,17 @@
-"""The cell magic ``%%workspacefile``, in a real IPython where there is one."""
+"""The cell magics ``%%workspacefile`` and ``%%trainyard``, in a real IPython."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trainyard import notebook
-from trainyard.errors import UsageError
+from trainyard.errors import TrainyardError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ class Shell:
 def test_the_magic_is_registered() -> None:
     shell = Shell()
     notebook.load_ipython_extension(shell)
-    assert shell.magics == {"workspacefile": "cell"}
+    assert shell.magics == {"workspacefile": "cell", "trainyard": "cell"}
 
 
 def test_a_job_runs_the_cells(tmp_path: Path) -> None:
@@ -68,3 +69,81 @@ with get_runner() as runner:
     )
     assert done.returncode == 0, done.stderr
     assert "from the notebook" in done.stdout
+
+
+NOTEBOOK = """
+import sys
+from IPython.testing.globalipapp import start_ipython
+shell = start_ipython()
+shell.run_line_magic("load_ext", "trainyard.notebook")
+for cell in sys.stdin.read().split("=====\\n"):
+    done = shell.run_cell(cell)
+    print("ERROR", done.error_in_exec) if done.error_in_exec else None
+    shown = getattr(done.result, "_repr_html_", None)
+    print(shown() if shown else done.result)
+"""
+
+
+@pytest.fixture
+def run_cells(tmp_path: Path) -> Callable[..., str]:
+    """Return what a notebook of these cells shows."""
+    pytest.importorskip("IPython")
+
+    def run(*cells: str) -> str:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "IPYTHONDIR": str(tmp_path / "ipython")}
+        done = subprocess.run(
+            [sys.executable, "-c", NOTEBOOK],
+            input="=====\n".join(cells),
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "job_magic.py" not in done.stdout + done.stderr  # our own frames
+        return done.stdout
+
+    return run
+
+
+def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> None:
+    shown = run_cells(
+        "%%workspacefile greeting.py\nTEXT = '<b>hello</b>'\n",
+        "%%trainyard train.script --num-replicas 2 -- --lr 0.1\n"
+        "import sys, greeting\nprint(greeting.TEXT, *sys.argv[1:])\n",
+        "_.status.state.name",
+    )
+    assert "cell/1 <b>hello</b> --lr 0.1" in shown  # the log, under the cell
+    assert "<td>cell/1</td><td>SUCCEEDED</td>" in shown
+    assert "<pre>&lt;b&gt;hello&lt;/b&gt; --lr 0.1</pre>" in shown
+    assert shown.rstrip().endswith("SUCCEEDED")
+
+
+def test_a_failed_cell_says_why(run_cells: Callable[..., str]) -> None:
+    shown = run_cells("%%trainyard\nraise SystemExit(open('nothing').read())\n")
+    assert "FAILED: cell/0: exit code 1" in shown
+    assert "No such file or directory" in shown
+
+
+def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:
+    shown = run_cells(
+        "%%trainyard --detach\nimport time\ntime.sleep(600)\n", "job = _\njob.cancel()\njob.wait().state.name"
+    )
+    assert shown.rstrip().endswith("CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--bad", "unknown option --bad"),
+        ("--dryrun", "cannot take --dryrun"),
+        ("--workspace .", "the notebook's workspace"),
+        ("-s nowhere", "nowhere"),
+        ('"open', "No closing quotation"),
+        ("train.script --no-such-option 1", "no-such-option"),
+    ],
+)
+def test_a_wrong_line_is_an_error_and_no_traceback(line: str, message: str) -> None:
+    with pytest.raises(TrainyardError, match=message):
+        notebook.trainyard(line, "print()")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: How often a running job is asked for its state, in seconds: at first, and at last.
 FIRST_POLL = 0.25
 LONGEST_POLL = 10.0
-#: The same for a job whose backend tells of changes.
+#: The same for a job whose backend reports changes.
 LONGEST_NOTIFIED_POLL = 60.0
 
 

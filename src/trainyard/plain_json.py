@@ -83,7 +83,7 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
 
 
 def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"JSON has nothing for a {type(value).__name__}")
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def pretty(value: Any, default: Callable[[Any], Any] | None = None, margin: str = "\n") -> str:

@@ -153,7 +153,7 @@ def missing_secrets_error(what: str, missing: set[str]) -> ConfigError:
     if given:
         lost.append(f"{', '.join(given)} {'was' if len(given) == 1 else 'were'} given directly")
     if "" in missing:
-        lost.append("one was given directly and is known by no name")
+        lost.append("one was given directly, without a name")
     exports = " ".join(f"{name}=..." for name in names)
     hint = f"Set them and try again: export {exports}" if names else ""
     if "" in missing:

@@ -34,7 +34,7 @@ def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixtu
     ("words", "said"),
     [
         ([], "no command given"),
-        (["lits"], "Did you mean list?"),
+        (["lits"], "Did you mean list"),
         (["logs"], "It is called `trainyard log`."),
         (["--wat"], "Known: --debug, --help, --log_level, --version."),
         (["--verson"], "Did you mean --version?"),

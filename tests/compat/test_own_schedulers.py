@@ -1,4 +1,4 @@
-"""TorchX's own schedulers as classes: to derive from, to patch, and to call, as products built on TorchX do."""
+"""TorchX's own schedulers as classes: derived from, patched and called, as products built on TorchX do."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_patched_method_is_called_through_the_runner() -> None:
 
 def test_a_derived_scheduler_is_asked_by_its_hooks() -> None:
     class Mine(TorchxSlurmScheduler):
-        cancelled: list[str] = []  # noqa: RUF012
+        cancelled: list[str] = []
 
         def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
             return AppDryRunInfo([app.name], repr)
@@ -133,7 +133,8 @@ def test_a_local_scheduler_with_an_image_provider(tmp_path: Path) -> None:
     assert [each.state for each in found.roles_statuses[0].replicas] == [AppState.SUCCEEDED] * 2
     lines = list(scheduler.log_iter(app_id, "r", 0, should_tail=True))
     assert sorted(lines) == ["err\n", f"out 0 {app_id} image\n"]
-    assert next(iter(scheduler.log_iter(app_id, "r", 1, regex="extra"))).startswith("/extra:")
+    (line,) = scheduler.log_iter(app_id, "r", 1, regex="extra")
+    assert line.startswith("/extra:")
     assert scheduler.describe("nothing") is None
     with pytest.raises(RuntimeError, match="no log of replica 5"):
         scheduler.log_iter(app_id, "r", 5)

@@ -32,9 +32,10 @@ def name_of(path: Path) -> str:
 
 
 def with_commands() -> list[Path]:
-    """Return the documents whose commands are run: README.md and docs/."""
+    """Return the documents whose commands are run: README.md, SKILL.md and docs/."""
     return [
         path
         for path in documents()
-        if path.name == "README.md" or (ROOT / "docs" in path.parents and GENERATED not in path.parents)
+        if path.name in ("README.md", "SKILL.md")
+        or (ROOT / "docs" in path.parents and GENERATED not in path.parents)
     ]

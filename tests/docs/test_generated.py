@@ -27,6 +27,10 @@ def test_page_is_up_to_date(name: str) -> None:
     assert (GENERATED / name).read_text() == generator.page(name), "run `make docs`"
 
 
+def test_llms_txt_is_up_to_date() -> None:
+    assert (ROOT / "docs/llms.txt").read_text() == "\n".join(generator.llms()) + "\n", "run `make docs`"
+
+
 def test_every_page_is_generated() -> None:
     assert {path.name for path in GENERATED.iterdir()} == set(generator.PAGES)
 
@@ -34,11 +38,12 @@ def test_every_page_is_generated() -> None:
 def test_check_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     reference = tmp_path / "reference"
     monkeypatch.setattr(generator, "REFERENCE", reference)
+    monkeypatch.setattr(generator, "LLMS", tmp_path / "llms.txt")
     assert generator.main(["--check"]) == 1
     assert not reference.exists()
     assert generator.main([]) == 0
     assert generator.main(["--check"]) == 0
-    assert capsys.readouterr().out.count("written") == len(generator.PAGES)
+    assert capsys.readouterr().out.count("written") == len(generator.PAGES) + 1
 
 
 def test_pages_hold_what_is_declared() -> None:

@@ -278,7 +278,7 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overlay", "said"),
     [
-        ({"nodeSelector": {}}, "'nodeSelector', which a pod has not"),
+        ({"nodeSelector": {}}, "'nodeSelector', which pods do not have"),
         (3, "must be a dict"),
         ("/tmp/x.yaml", "is not a URI"),
         ("file:///no/such/file", "cannot read the pod overlay /no/such/file"),
@@ -286,7 +286,7 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
         ({"spec": {"restartPolicy": "Sometimes"}}, "restartPolicy 'Sometimes'"),
         ({"spec": {"volumes": [{"name": "B_ad"}]}}, "the name 'B_ad' of a volume"),
         ({"metadata": {"labels": {"a b": "c"}}}, "the key 'a b'"),
-        ({JOIN("spec", on="x"): []}, "is no list of dicts"),
+        ({JOIN("spec", on="x"): []}, "the request needs a list of dicts there"),
         ({"spec": {"__join__:containers": []}}, "is not complete"),
         ({"spec": {"volumes": [], PUT("volumes"): []}}, "spec.volumes is there twice"),
         ({"spec": {JOIN("containers", on="name"): [{"image": "a"}]}}, "an item has no 'name'"),

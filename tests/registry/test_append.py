@@ -176,7 +176,7 @@ def test_platform_is_chosen_from_a_list(logged_in, client, repo, layer):
     assert document["annotations"]["org.opencontainers.image.base.digest"] == index
     other = pulled(client, append_layer(base, target, [layer], with_layer(layer), "linux/s390x"))[2]
     assert other["architecture"] == "s390x"
-    with pytest.raises(ConfigError, match=f"not there for linux/mips, only for {own}, linux/s390x\n"):
+    with pytest.raises(ConfigError, match=f"not available for linux/mips, only for {own}, linux/s390x\n"):
         append_layer(base, target, [layer], with_layer(layer), "linux/mips")
 
 

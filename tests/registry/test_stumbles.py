@@ -84,7 +84,7 @@ def test_limit_on_the_size_of_requests_makes_pieces_smaller(registry, connect, r
     assert fetched(connect(registry.host), repo, sha256(content)) == content
     with http_proxy(registry.port, lambda seen, _: Fault(413) if seen.method == "PATCH" else None) as proxy:
         other = os.urandom(10 * MIB)
-        with pytest.raises(RegistryError, match="takes no body of this size") as caught:
+        with pytest.raises(RegistryError, match="accepts no request of this size") as caught:
             connect(proxy.host).upload_blob(repo, other, sha256(other), len(other))
         assert "client_max_body_size" in caught.value.hint
 

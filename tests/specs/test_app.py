@@ -105,7 +105,7 @@ def test_validate_reports_everything_at_once() -> None:
     for text in (
         "two roles are named 'a'",
         "role 'a': it has no entrypoint",
-        "num_replicas is 0, it must be at least 1",
+        "num_replicas is 0; it must be at least 1",
         "max_retries is -1",
         "min_replicas 2 is not between 1 and num_replicas 1",
         "name is empty or holds '=' or NUL",
@@ -139,18 +139,18 @@ def test_resource_copy_adds_capabilities_and_shares_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"args": ["--lr", 0.1]}, "args[1] is of type float, it must be a text"),
-        ({"args": "--lr 0.1"}, "args is of type str, it must be a list"),
-        ({"env": {"N": 1}}, "env['N'] is of type int, it must be a text"),
-        ({"env": {1: "N"}}, "the key 1 of env is of type int, it must be a text"),
-        ({"env": None}, "env is None, it must be a dict"),
-        ({"entrypoint": Path("x")}, "entrypoint is of type PosixPath, it must be a text"),
-        ({"num_replicas": "2"}, "num_replicas is of type str, it must be a whole number"),
-        ({"max_retries": True}, "max_retries is of type bool, it must be a whole number"),
-        ({"retry_policy": "REPLICA"}, "retry_policy is of type str, it must be a RetryPolicy"),
-        ({"resource": None}, "resource is None, it must be a Resource"),
-        ({"mounts": ["type=bind"]}, "mounts[0] is of type str, it must be a mount (see parse_mounts)"),
-        ({"port_map": {"http": "80"}}, "port_map['http'] is of type str, it must be a whole number"),
+        ({"args": ["--lr", 0.1]}, "args[1] is of type float; it must be a text"),
+        ({"args": "--lr 0.1"}, "args is of type str; it must be a list"),
+        ({"env": {"N": 1}}, "env['N'] is of type int; it must be a text"),
+        ({"env": {1: "N"}}, "the key 1 of env is of type int; it must be a text"),
+        ({"env": None}, "env is None; it must be a dict"),
+        ({"entrypoint": Path("x")}, "entrypoint is of type PosixPath; it must be a text"),
+        ({"num_replicas": "2"}, "num_replicas is of type str; it must be a whole number"),
+        ({"max_retries": True}, "max_retries is of type bool; it must be a whole number"),
+        ({"retry_policy": "REPLICA"}, "retry_policy is of type str; it must be a RetryPolicy"),
+        ({"resource": None}, "resource is None; it must be a Resource"),
+        ({"mounts": ["type=bind"]}, "mounts[0] is of type str; it must be a mount (see parse_mounts)"),
+        ({"port_map": {"http": "80"}}, "port_map['http'] is of type str; it must be a whole number"),
     ],
 )
 def test_values_of_the_wrong_type_are_named(changes: dict[str, Any], said: str) -> None:
@@ -161,7 +161,7 @@ def test_values_of_the_wrong_type_are_named(changes: dict[str, Any], said: str) 
 
 
 def test_roles_that_are_none() -> None:
-    with pytest.raises(ConfigError, match=r"roles\[0\] is of type str, it must be a Role"):
+    with pytest.raises(ConfigError, match=r"roles\[0\] is of type str; it must be a Role"):
         validate_app(AppDef("job", ["r"]))  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="roles is of type Role, it must be a list of Role"):
+    with pytest.raises(ConfigError, match="roles is of type Role; it must be a list of Role"):
         validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]

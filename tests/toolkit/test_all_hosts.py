@@ -138,7 +138,7 @@ def test_ports_can_be_chosen(hosts: Hosts) -> None:
         print(ports, os.environ["TORCHRUN_LINE"])
     """
     scripts(hosts, seen)
-    ports = {"TRAINYARD_MUSTER_PORT": "8123", "TRAINYARD_MASTER_PORT": "8456"}
+    ports = {"TRAINYARD_RENDEZVOUS_PORT": "8123", "TRAINYARD_MASTER_PORT": "8456"}
     results = hosts.run(**ports, **hosts.env)
     for i, (name, (code, out, err)) in enumerate(results.items()):
         assert code == 0, err

@@ -74,7 +74,7 @@ def test_what_is_shown(cli: Cli, runs: Path) -> None:
     ("words", "code", "message"),
     [
         (["list", "jbos"], 2, "Did you mean"),
-        (["show"], 2, "trackers can only list"),
+        (["show"], 2, "the action must be list"),
         (["list", "metadata"], 2, "needs a job"),
         (["list", "jobs", "x"], 2, "--parent-run-id"),
         (["list", "lineage", "x", "--sources-only", "--descendants-only"], 2, "exclude each other"),

@@ -420,7 +420,7 @@ def message_of(event: LogLine) -> str:
 
 
 def event_id(stream: JobStream, event: LogLine) -> str:
-    """Return what tells an event from all others; clients that follow count on it."""
+    """Return an id that no other event has; clients that follow rely on it."""
     number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
     return f"{number:020d}{event.start:036d}"
 

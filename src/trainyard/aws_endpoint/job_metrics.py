@@ -36,7 +36,7 @@ def get_metric_statistics(params: dict[str, Any], region: str = "") -> dict[str,
         raise ApiError("InvalidParameterValue", "StartTime must be before EndTime")
     start -= start % min(period, 60)
     if (end - start) / period > MOST_POINTS:
-        raise ApiError("InvalidParameterCombination", f"more than {MOST_POINTS} points: take a longer Period")
+        raise ApiError("InvalidParameterCombination", f"more than {MOST_POINTS} points: use a longer Period")
     points: dict[int, list[float]] = {}
     for moment, value in _values(params, region):
         if start <= moment < end:

@@ -184,7 +184,7 @@ class Property:
         return (0, number, "") if number is not None else (1, 0.0, found[0])
 
     def test(self, operator: str, wanted: str) -> Test:
-        """Return what tells whether a value stands in a relation to the wanted one.
+        """Return a function that tells whether a value stands in a relation to the wanted one.
 
         Raises:
             ApiError: the relation is not for this kind of property, or the wanted value is of another kind.

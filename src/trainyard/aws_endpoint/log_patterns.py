@@ -25,7 +25,7 @@ _REGEX = re.compile(r"(?:[A-Za-z0-9:_#=@/;,\-^$?\[\]{}|*+.\s]|\\.)*", re.DOTALL)
 
 
 def matcher(pattern: str) -> Matcher:
-    """Return what tells whether a message matches a pattern. Capitals matter.
+    """Return a function that tells whether a message matches a pattern. Capitals matter.
 
     All words and phrases have to be in the message, none with ``-`` may be, and of those with ``?`` one has
     to be; where there are others beside them, the service ignores those with ``?``.
@@ -48,7 +48,7 @@ def matcher(pattern: str) -> Matcher:
     while place < len(text):
         term = _TERM.match(text, place)
         if term is None:
-            raise _refused(f"there is no term at {text[place:].strip()[:40]!r}")
+            raise _refused(f"expected a term at {text[place:].strip()[:40]!r}")
         {"": wanted, "-": excluded, "?": optional}[term["sign"]].append(_test(term))
         place = term.end()
     if wanted or excluded or not optional:
@@ -69,7 +69,7 @@ def _test(term: re.Match[str]) -> Matcher:
 
 def _expression(text: str) -> Matcher:
     if not _REGEX.fullmatch(text):
-        raise _refused(f"the regular expression {text!r} has characters that the service does not take")
+        raise _refused(f"the regular expression {text!r} has characters that the service does not accept")
     try:
         search = re.compile(text).search
     except re.error as error:
@@ -121,7 +121,7 @@ class PatternError(ValueError):
 
 
 def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]]) -> Callable[[str], bool]:
-    """Return what tells whether a message is JSON that satisfies a pattern.
+    """Return a function that tells whether a message is JSON that satisfies a pattern.
 
     A comparison holds if a value that its selector finds satisfies it: one that finds nothing satisfies none
     but ``NOT EXISTS``, ``!=`` included. ``*`` in a text stands for any characters.
@@ -137,7 +137,7 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
     if not text.endswith("}"):
         raise PatternError("the closing } is missing")
     parser = _JsonPatternParser(text[1:-1], expression)
-    test = parser.whole()
+    test = parser.parse()
 
     def is_match(message: str) -> bool:
         try:
@@ -159,22 +159,22 @@ class _JsonPatternParser:
         while place < end:
             token = _JSON_TOKEN.match(text, place)
             if token is None:
-                raise PatternError(f"there is no term at {text[place:].strip()[:40]!r}")
+                raise PatternError(f"expected a term at {text[place:].strip()[:40]!r}")
             self._tokens.append(token)
             place = token.end()
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> ValueTest:
+    def parse(self) -> ValueTest:
         test = self._either()
         if self._at < len(self._tokens):
-            raise PatternError(f"nothing is expected at {self._tokens[self._at][0].strip()!r}")
+            raise PatternError(f"unexpected text at {self._tokens[self._at][0].strip()!r}")
         return test
 
     def _peek(self) -> str:
         return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
 
-    def _take(self, what: str) -> re.Match[str]:
+    def _next(self, what: str) -> re.Match[str]:
         if self._at >= len(self._tokens):
             raise PatternError(f"{what} is missing at the end")
         self._at += 1
@@ -201,11 +201,11 @@ class _JsonPatternParser:
             if self._depth > DEEPEST:
                 raise PatternError("there are too many parentheses in each other")
             test = self._either()
-            if self._take(")")[0].strip() != ")":
+            if self._next(")")[0].strip() != ")":
                 raise PatternError("a ) is missing")
             self._depth -= 1
             return test
-        token = self._take("a selector")
+        token = self._next("a selector")
         if token["selector"] is None:
             raise PatternError(f"{token[0].strip()!r} is not a selector, such as $.level")
         select = _selector(token["selector"])
@@ -214,10 +214,10 @@ class _JsonPatternParser:
             if tuple(word.upper() for word in following) == words:
                 self._at += len(words)
                 return lambda event, state=state: state(select(event))  # type: ignore[misc]
-        sign = self._take("an operator")
+        sign = self._next("an operator")
         if sign["sign"] not in ("=", "!=", *_ORDERS):
             raise PatternError(f"{sign[0].strip()!r} is not an operator")
-        value = self._comparison(sign["sign"], self._take("a value"))
+        value = self._comparison(sign["sign"], self._next("a value"))
         return lambda event: any(value(found) for found in select(event))
 
     def _comparison(self, sign: str, token: re.Match[str]) -> ValueTest:

@@ -88,7 +88,7 @@ class EndpointServer(ThreadingHTTPServer):
         operation = self._operations.get(target)
         if operation is None:
             raise ApiError(
-                "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
+                "UnknownOperationException", f"{target or 'this'} is not supported by this endpoint"
             )
         return operation(without_nulls(params), region)
 
@@ -166,8 +166,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request that cannot be parsed."""
-        self.request_version = self.protocol_version  # else there would be no head
-        self._refuse(ApiError("UnknownOperationException", message or "this is not understood", code))
+        self.request_version = self.protocol_version  # without it no head would be written
+        self._refuse(ApiError("UnknownOperationException", message or "the request cannot be read", code))
 
     def _check_peer(self) -> None:
         name = self.headers.get("Host", "")
@@ -201,7 +201,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         kind = self.headers.get_content_type()
         if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
             raise ApiError(
-                "SerializationException", "AWS's old query protocol is not spoken here: take a later SDK"
+                "SerializationException",
+                "the endpoint does not support AWS's old query protocol: use a newer SDK",
             )
         try:
             params = wire_formats.decode_cbor(body) if self._speaks_cbor() else json.loads(body or b"{}")
@@ -290,7 +291,7 @@ def region_of_signature(authorization: str) -> str:
     """Return the region that a request was signed for. The signature itself is not checked.
 
     Raises:
-        ApiError: it is not signed, or in a way that the service does not take.
+        ApiError: it is not signed, or in a way that the service does not accept.
     """
     if not authorization:
         raise ApiError("MissingAuthenticationTokenException", "Missing Authentication Token", 403)

@@ -69,7 +69,7 @@ class _CborReader:
         self._data = data
         self.place = 0
 
-    def _take(self, count: int) -> bytes:
+    def _read(self, count: int) -> bytes:
         data = self._data[self.place : self.place + count]
         if len(data) < count:
             raise ValueError("the CBOR document ends too early")
@@ -79,19 +79,19 @@ class _CborReader:
     def item(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise ValueError("the CBOR document is too deep")
-        first = self._take(1)[0]
+        first = self._read(1)[0]
         kind, code = first >> 5, first & 31
         if kind == 7:
             return self._simple(code)
         if code == 31 and kind in (2, 3, 4, 5):
             return self._open_ended(kind, depth)
         if code > 27:
-            raise ValueError("the CBOR document has a length that means nothing")
-        number = code if code < 24 else int.from_bytes(self._take(1 << code - 24), "big")
+            raise ValueError("the CBOR document has an invalid length")
+        number = code if code < 24 else int.from_bytes(self._read(1 << code - 24), "big")
         if kind in (0, 1):
             return number if kind == 0 else -1 - number
         if kind in (2, 3):
-            data = self._take(number)
+            data = self._read(number)
             return data if kind == 2 else data.decode()
         if kind == 4:
             return [self._value(depth) for _ in range(number)]
@@ -102,7 +102,7 @@ class _CborReader:
     def _value(self, depth: int) -> Any:
         value = self.item(depth + 1)
         if value is _BREAK:
-            raise ValueError("the CBOR document has a break where a value is to be")
+            raise ValueError("the CBOR document has a break in place of a value")
         return value
 
     def _pair(self, depth: int) -> tuple[str, Any]:
@@ -119,11 +119,11 @@ class _CborReader:
             return found
         if kind == 5:
             if len(found) % 2 or not all(isinstance(key, str) for key in found[::2]):
-                raise ValueError("the CBOR document has a map that is none")
+                raise ValueError("the CBOR document has an invalid map")
             return dict(zip(found[::2], found[1::2], strict=True))
         empty: Any = b"" if kind == 2 else ""
         if not all(isinstance(part, type(empty)) for part in found):
-            raise ValueError("the CBOR document has a text of other things")
+            raise ValueError("the CBOR document has a text with parts of another type")
         return empty.join(found)
 
     def _simple(self, code: int) -> Any:
@@ -135,11 +135,11 @@ class _CborReader:
             return None
         if code in (25, 26, 27):
             form = {25: ">e", 26: ">f", 27: ">d"}[code]
-            value = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+            value = struct.unpack(form, self._read(struct.calcsize(form)))[0]
             if not math.isfinite(value):
-                raise ValueError("the CBOR document has a number without end")
+                raise ValueError("the CBOR document has a number of indefinite length")
             return value
-        raise ValueError("the CBOR document has a value that means nothing here")
+        raise ValueError("the CBOR document has a value of an unknown type")
 
 
 # ---- event streams

@@ -142,7 +142,7 @@ class Parser:
                 value = [*(values[argument.dest] or ()), value]
             values[argument.dest] = value
             given.add(argument.dest)
-        if not self._place(words, values):
+        if not self._set_positionals(words, values):
             return None
         if any(a.is_option and a.options.get("required") and a.dest not in given for a in self._arguments):
             return None
@@ -150,8 +150,8 @@ class Parser:
         vars(result).update(values)
         return result
 
-    def _place(self, words: list[str], values: dict[str, Any]) -> bool:
-        """Give the words that are no options to the positional arguments; False if they do not fit."""
+    def _set_positionals(self, words: list[str], values: dict[str, Any]) -> bool:
+        """Give the words that are not options to the positional arguments; False if they do not fit."""
         for argument in self._arguments:
             if argument.is_option:
                 continue

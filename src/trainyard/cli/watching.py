@@ -130,7 +130,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
-    from trainyard.diagnosis.explanation import Explanation, explain_failed
+    from trainyard.runner.explanation import Explanation, explain_failed
 
     report = Explanation(handle, status, explain_failed(runner, handle, status))
     note("\n".join(f"why: {clean(line)}" for line in report.short()))
@@ -165,7 +165,7 @@ def wait_for_end(
 
 @contextlib.contextmanager
 def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
-    """Yield an event that is set whenever something of the job changes; None if nobody tells of that."""
+    """Yield an event that is set whenever the job changes; None if the backend does not report changes."""
     from trainyard.specs.handles import parse_app_handle
 
     parsed = parse_app_handle(handle)

@@ -138,11 +138,11 @@ def powers_of_two_gpus(resource: Resource) -> dict[float, str]:
     """Return the halves of a resource's gpus down to one: share -> number of gpus.
 
     Raises:
-        ValueError: the number of gpus is no power of two.
+        ValueError: the number of gpus is not a power of two.
     """
     gpus = resource.gpu
     if gpus < 1 or gpus & (gpus - 1):
-        raise ValueError(f"the number of gpus is {gpus}, it must be a power of two")
+        raise ValueError(f"the number of gpus is {gpus}; it must be a power of two")
     return {(gpus >> shift) / gpus: str(gpus >> shift) for shift in range(gpus.bit_length())}
 
 
@@ -151,7 +151,7 @@ def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
 
     def shares(resource: Resource) -> dict[float, str]:
         if resource.memMB < 1 or resource.memMB % 1024:
-            raise ValueError(f"memMB is {resource.memMB}, it must be a multiple of 1024")
+            raise ValueError(f"memMB is {resource.memMB}; it must be a multiple of 1024")
         whole = resource.memMB // 1024
         odd = whole // (whole & -whole)
         if minGiB < odd:
@@ -182,7 +182,7 @@ class PluginRegistry:
     def get(self, plugin_type: PluginType) -> dict[str, Any]:
         """Return the plugins of a kind, by name."""
         if plugin_type not in self._found:
-            self._found[plugin_type] = self._look(plugin_type)
+            self._found[plugin_type] = self._discover(plugin_type)
         return self._found[plugin_type]
 
     def info(self, plugin_type: PluginType | None = None) -> dict[Any, Any]:
@@ -219,11 +219,11 @@ class PluginRegistry:
                 lines += [f"{'- ' if not n else '  '}{key}: {plugin[key]}" for n, key in enumerate(plugin)]
         return "\n".join(lines)
 
-    def _look(self, kind: PluginType) -> dict[str, Any]:
+    def _discover(self, kind: PluginType) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self._sources & PluginSource.NAMESPACE_PKG:
             errors: list[tuple[str, str]] = []
-            _take(found, namespace_plugins(_kind_name(kind), errors))
+            _load_into(found, namespace_plugins(_kind_name(kind), errors))
             self._errors += [RegistrationError(module, error, plugin_type=kind) for module, error in errors]
         if self._sources & PluginSource.ENTRYPOINT:
             for point in entry_points(_kind_name(kind)):
@@ -232,7 +232,7 @@ class PluginRegistry:
         return found
 
 
-def _take(found: dict[str, Any], plugins: Iterable[NamespacePlugin]) -> None:
+def _load_into(found: dict[str, Any], plugins: Iterable[NamespacePlugin]) -> None:
     for plugin in plugins:
         found[plugin.name] = plugin.load()
 

@@ -121,7 +121,7 @@ def _resolved(value: Any, resolve: bool) -> Any:
 def _joined(name: str, old: Any, new: list[dict[str, Any]], on: str) -> list[dict[str, Any]]:
     items = list(old)
     if not all(isinstance(item, dict) for item in items):
-        raise TypeError(f"the items of {name} are no mappings, so they cannot be joined on {on}")
+        raise TypeError(f"the items of {name} are not mappings, so they cannot be joined on {on}")
     for item in new:
         same = next((each for each in items if on in item and each.get(on) == item[on]), None)
         if same is None:

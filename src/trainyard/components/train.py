@@ -85,7 +85,7 @@ def script(
     asked = [key for key, value in wanted.items() if value]
     if asked and not toolkit:
         raise ConfigError(
-            f"{' and '.join(asked)} cannot be had with toolkit=false: it is the toolkit that sees to them",
+            f"{' and '.join(asked)} need the toolkit, which --toolkit=false leaves out",
             hint=f"Leave --toolkit=false out, or {' and '.join(asked)}.",
         )
     program = _program(script)
@@ -143,17 +143,9 @@ def _program(script: str) -> list[str]:
 
 
 def _metric(name: str, regex: str) -> dict[str, str]:
-    import re
+    from trainyard.metric_search import check_definition
 
-    example = "An example: --metric 'loss=loss: ([0-9.]+)'"
-    try:
-        groups = re.compile(regex).groups
-    except re.error as error:
-        raise ConfigError(
-            f"metric {name!r}: the regular expression {regex!r} is not valid: {error}", hint=example
-        ) from None
-    if not groups:
-        raise ConfigError(f"metric {name!r}: {regex!r} has no parentheses around the value", hint=example)
+    check_definition(name, regex)
     return {"name": name, "regex": regex}
 
 

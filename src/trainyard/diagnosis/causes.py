@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Cause:
     text: str
     advice: str = ""
     is_consequence: bool = False
+
+    @property
+    def retry_class(self) -> str:
+        """By which of `trainyard.specs.retries.CLASSES` its retries are asked for and counted."""
+        return _RETRY_CLASSES.get(self.name, OTHER)
 
 
 @dataclass
@@ -67,10 +73,10 @@ _TABLE = [
         "ran out of shared memory",
         "Data loader workers exchange batches through /dev/shm: give more of it, or use fewer workers.",
     ),
-    Cause("disk_full", "found no space left on a disk", "Free space, or write to another file system."),
+    Cause("disk_full", "ran out of disk space", "Free space, or write to another file system."),
     Cause(
         "open_files",
-        "opened more files than it may",
+        "opened more files than its limit allows",
         "Raise the limit (ulimit -n), or use fewer data loader workers.",
     ),
     Cause(
@@ -98,36 +104,41 @@ _TABLE = [
         "cannot run on this kind of processor",
         "Build the image or program for the architecture of the machine that runs it.",
     ),
-    Cause("missing_program", "names a program that is not there", "Check the command, PATH and the image."),
+    Cause("missing_program", "names a program that does not exist", "Check the command, PATH and the image."),
     Cause(
         "not_executable",
-        "names a program that may not be executed",
+        "names a program that is not executable",
         "Make it executable (chmod +x) and check its first line, or run it by its interpreter.",
     ),
     Cause(
         "missing_module",
-        "imports a Python module that is not there",
+        "imports a Python module that is not installed",
         "Install it where the job runs: image, environment, or requirements.txt beside the script.",
     ),
     Cause(
         "missing_directory",
-        "has a working directory that is not there",
+        "has a working directory that does not exist",
         "Create the directory where the job runs, or name another one.",
     ),
-    Cause("missing_file", "looks for a file that is not there", "Check the path as the job sees it."),
-    Cause("permission", "may not do something with a file", "Check the owner and the mode of the file."),
+    Cause("missing_file", "looks for a file that does not exist", "Check the path as the job sees it."),
+    Cause("permission", "lacks the permission to use a file", "Check the owner and the mode of the file."),
     Cause("syntax", "has a syntax error", "Fix the line that the message names."),
     Cause("usage", "does not understand its arguments", "Compare the arguments with the program's --help."),
     Cause(
         "gpu_driver",
-        "does not fit the GPU driver of its machine",
+        "does not match the GPU driver of its machine",
         "Use a build for the CUDA version of the driver (nvidia-smi shows it), or another machine.",
     ),
     Cause("no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA."),
     Cause(
         "cuda",
         "failed on the GPU",
-        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. After Xid or ECC errors use another machine.",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed.",
+    ),
+    Cause(
+        "bad_gpu",
+        "ran on a defective GPU",
+        "Run it on another machine, and tell the administrators.",
     ),
     Cause(
         "nccl",
@@ -137,7 +148,7 @@ _TABLE = [
     ),
     Cause(
         "rendezvous",
-        "did not meet the other replicas in time",
+        "timed out waiting for the other replicas",
         "Look for replicas that never started, and whether they reach the first host's port.",
         is_consequence=True,
     ),
@@ -152,7 +163,7 @@ _TABLE = [
     Cause("connection", "cannot reach a server", "Check the address, and whether the job may reach it."),
     Cause(
         "credentials",
-        "has no right to something that it needs",
+        "lacks a permission or credentials that it needs",
         "Give the job credentials: variables, a role, or a token (gated models need one).",
     ),
     Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
@@ -164,10 +175,15 @@ _TABLE = [
         "was killed by SIGKILL",
         "Something outside killed it, most often the kernel or the site for its memory.",
     ),
+    Cause(
+        "hung",
+        "hung: it gave no sign of life",
+        "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
+    ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
-    Cause("stack", "called itself too deeply", "Look for a recursion without end."),
-    Cause("not_finite", "computed values that are not finite", "Lower the learning rate, clip gradients."),
-    Cause("dependency", "never started: a job that it waits for did not end as was asked"),
+    Cause("stack", "exceeded the depth of recursion", "Look for a recursion without end."),
+    Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
+    Cause("dependency", "never started: a job that it waits for did not end as required"),
     Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
     Cause("exception", "raised an exception", "Fix the line that the traceback names."),
@@ -175,6 +191,17 @@ _TABLE = [
     Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
 ]
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
+
+#: Classes of retries by cause; `OTHER` for those that are not here.
+_RETRY_CLASSES = {
+    **dict.fromkeys(("out_of_memory", "shared_memory"), OOM),
+    **dict.fromkeys(("node_lost", "bad_gpu", "gpu_driver"), NODE),
+    "preempted": PREEMPTED,
+    **dict.fromkeys(("exception", "syntax", "usage", "stack", "not_finite", "segfault"), EXCEPTION),
+    **dict.fromkeys(("missing_program", "missing_module", "missing_directory", "missing_file"), EXCEPTION),
+    **dict.fromkeys(("architecture", "illegal_instruction", "not_executable", "permission"), EXCEPTION),
+    **dict.fromkeys(("credentials", "gpu_out_of_memory", "no_gpu"), EXCEPTION),
+}
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
@@ -196,6 +223,7 @@ _RULES = [
         r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
         r"deadline has passed"
     )),
+    Rule("hung", SCHEDULER, r"because it hung\b"),
     Rule("image", SCHEDULER, (
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
         r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
@@ -232,9 +260,11 @@ _RULES = [
         r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
         r"ProcessGroupNCCL.*(timeout|timed out)"
     )),
+    Rule("bad_gpu", ERROR, (
+        r"uncorrectable ECC|NVRM: Xid|GPU has fallen off the bus|CUDA_ERROR_(ECC|HARDWARE|SYSTEM_NOT_READY)"
+    )),
     Rule("cuda", ERROR, (
-        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|"
-        r"uncorrectable ECC|NVRM: Xid"
+        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR"
     )),
     Rule("rendezvous", ERROR, (
         r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|"

@@ -117,7 +117,7 @@ def _explain_job(status: AppStatus) -> Failure:
 
 
 def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[str]) -> Failure:
-    # the job's own reason tells of the replica where it is the only one, or where the replica has none
+    # the job's reason describes the replica if it is the only one, or where the replica has none
     whole = _texts(status.msg) if not replica.reason or len(status.replicas()) == 1 else []
     reasons = dict.fromkeys([*_texts(replica.reason), *whole])
     # "exit code 1: TEXT" quotes the program, whose words are not the scheduler's

@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "what could run it is down or reserved",
         "Ask the administrators, or choose another queue.",
     ),
-    "later": ("it may not begin yet", ""),
+    "later": ("its start time has not come", ""),
     "suspended": ("its scheduler has suspended it", "It goes on when its scheduler resumes it."),
     "refused": (
         "it cannot be started",
@@ -70,6 +70,7 @@ KINDS: dict[str, tuple[str, str]] = {
 #: The first that matches decides. Words of squeue(1), bjobs(1), qstat(1), Kubernetes' scheduler and
 #: quota admission, Kueue's conditions, AWS Batch's status reasons, SageMaker's secondary states.
 _RULES = [
+    ("no_capacity", r"waits for \d+ of \d+ (CPUs|GPUs)"),  # slots of this machine
     ("image", (
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
         r"InvalidImageName"

@@ -58,10 +58,10 @@ def parse_challenges(header: str) -> list[Challenge]:
     """
     challenges: list[Challenge] = []
     position = 0
-    while (position := _end(_SEPARATORS, header, position)) < len(header):
+    while (position := _skip(_SEPARATORS, header, position)) < len(header):
         scheme = _CHALLENGE.match(header, position)
         if scheme is None:
-            position = max(position + 1, _end(_WORD, header, position))
+            position = max(position + 1, _skip(_WORD, header, position))
             continue
         position, parameters = scheme.end(), {}
         while (match := _PARAMETER.match(header, position)) is not None:
@@ -73,7 +73,7 @@ def parse_challenges(header: str) -> list[Challenge]:
     return challenges
 
 
-def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+def _skip(pattern: re.Pattern[str], text: str, position: int) -> int:
     match = pattern.match(text, position)
     return position if match is None else match.end()
 

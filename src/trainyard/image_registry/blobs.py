@@ -106,7 +106,7 @@ class BlobStream:
             return b""
         block = self._read_some(self._answer or self._open(), size)
         if not block and self._end is not None:
-            raise Trouble(f"a blob broke off at {self._at:,} of {self._end:,} bytes")
+            raise Trouble(f"the transfer of a blob was cut off at {self._at:,} of {self._end:,} bytes")
         return block
 
     def _open(self) -> Response:
@@ -129,7 +129,7 @@ class BlobStream:
             while left:
                 block = self._read_some(answer, min(BLOCK, left))
                 if not block:
-                    raise Trouble("a blob broke off")
+                    raise Trouble("the transfer of a blob was cut off")
                 left -= len(block)
         return answer
 
@@ -143,8 +143,8 @@ class BlobStream:
         self.close()
         if self._hash is not None and self._hash.hexdigest() != self._digest.partition(":")[2]:
             raise ContentMismatchError(
-                f"cannot {self._purpose}: the content of the blob {self._digest} is not what its digest says",
-                hint="The registry damages what it sends, or something on the way does.",
+                f"cannot {self._purpose}: the content of the blob {self._digest} does not match its digest",
+                hint="The registry or a proxy in between damages what it sends.",
             )
 
 
@@ -338,7 +338,9 @@ class BlobUpload:
         reached = _reached(answer)
         self._offset = start + length if reached is None else reached
         if not start < self._offset <= self._size:
-            raise _UploadLostError(RegistryError(f"cannot {self._purpose}: it counts {self._offset:,} bytes"))
+            raise _UploadLostError(
+                RegistryError(f"cannot {self._purpose}: it reports {self._offset:,} uploaded bytes")
+            )
 
     def _note_progress(self, backoff: Backoff) -> None:
         """Forget the failures once the registry has more than ever before."""

@@ -137,8 +137,8 @@ class RegistryClient:
             wanted = selector if ":" in selector else answer.headers.get("docker-content-digest", "")
             if wanted and not matches(body, wanted):
                 raise ContentMismatchError(
-                    f"{self.registry}/{repository} sent a manifest whose content is not that of {wanted}",
-                    hint="The registry damages what it sends, or something on the way does.",
+                    f"{self.registry}/{repository} sent a manifest whose content does not match {wanted}",
+                    hint="The registry or a proxy in between damages what it sends.",
                 )
             media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
             return ManifestDocument(body, media_type, wanted or digest_of(body))

@@ -328,7 +328,7 @@ def _choose(index: dict[str, Any], platform: str, reference: Reference) -> str:
             others.add(has)
     there = ", ".join(sorted(others)) or "nothing"
     raise ConfigError(
-        f"the image {reference} is not there for {platform}, only for {there}",
+        f"the image {reference} is not available for {platform}, only for {there}",
         hint="Choose a platform that it has, or another image.",
     )
 

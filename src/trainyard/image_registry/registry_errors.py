@@ -137,7 +137,7 @@ def refusal(purpose: Purpose, status: int, body: bytes, auth: Authorizer) -> Reg
         return _no_repository(purpose, status, words)
     if status == 413:
         return RegistryError(
-            f"cannot {purpose}: it takes no body of this size (413), not even in small pieces",
+            f"cannot {purpose}: it accepts no request of this size (413), not even in small pieces",
             hint="A proxy in front of the registry limits the size; nginx calls it client_max_body_size.",
             status=status,
         )
@@ -227,7 +227,7 @@ def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) ->
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return RegistryUnavailableError(
-            f"cannot {purpose}: there is no TLS with it: {error.reason or error}",
+            f"cannot {purpose}: the TLS connection failed: {error.reason or error}",
             hint=""
             if insecure
             else f"If it speaks http only: export TRAINYARD_INSECURE_REGISTRIES={registry}",

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
+    from trainyard.runner.sweeps import Point
     from trainyard.schedulers.base import (
         DescribeAppResponse,
         ListAppResponse,
         LogBlock,
+        LogPart,
         LogQuery,
+        LogRange,
         Scheduler,
         Stream,
     )
@@ -202,6 +205,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Make a job from a component and submit it; returns its handle.
 
@@ -214,6 +218,8 @@ class Runner:
             parent_run_id: the run that this one belongs to.
             after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
                 takes them; with ``:any`` behind the handle, any end will do.
+            metrics: names and regular expressions of the metrics in its log, kept with the job; the first
+                group is the value.
 
         Raises:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
@@ -222,7 +228,7 @@ class Runner:
         with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             self.scheduler(scheduler or self._default_scheduler()).expect_submission()
             info = self.dryrun_component(
-                component, component_args, scheduler, cfg, workspace, parent_run_id, after
+                component, component_args, scheduler, cfg, workspace, parent_run_id, after, metrics
             )
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
@@ -236,8 +242,16 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
+        app = self.component_app(component, component_args)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+        info.record |= {"component": component, "component_args": component_args}
+        return info
+
+    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
+        """Return the job that a component makes with these arguments and the configured defaults."""
         from trainyard.components.finder import get_component
 
         found = get_component(component)
@@ -254,10 +268,64 @@ class Runner:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        app = found.parse(component_args, defaults)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
-        info.record |= {"component": component, "component_args": component_args}
-        return info
+        return found.parse(component_args, defaults)
+
+    def run_sweep(
+        self,
+        component: str,
+        points: Sequence[Point],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+    ) -> AppHandle:
+        """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
+
+        Args:
+            component: see `run_component`; it makes a job of one replica.
+            points: as `trainyard.runner.sweeps.grid` makes them.
+            scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
+            parallel: how many points run at a time; None for as many as there is room for.
+
+        Raises:
+            ConfigError: a point is wrong, or the scheduler has no arrays; nothing was submitted.
+            BackendError: the scheduler refused.
+        """
+        info = self.dryrun_sweep(
+            component, points, scheduler, cfg, workspace, parent_run_id, after, metrics, parallel
+        )
+        return self.schedule(info)
+
+    def dryrun_sweep(
+        self,
+        component: str,
+        points: Sequence[Point],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
+        from trainyard.runner.sweeps import dryrun_sweep
+
+        return dryrun_sweep(
+            self,
+            component,
+            points,
+            scheduler or self._default_scheduler(),
+            cfg,
+            parallel,
+            workspace=workspace,
+            parent_run_id=parent_run_id,
+            after=after,
+            metrics=metrics,
+        )
 
     def run(
         self,
@@ -267,10 +335,12 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            more = {"after": after} if after else {}  # subclasses written for TorchX do not have it
+            # What subclasses written for TorchX do not have is given only where it is set.
+            more = {**({"after": after} if after else {}), **({"metrics": metrics} if metrics else {})}
             info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
@@ -283,6 +353,7 @@ class Runner:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
         from trainyard.runner.preparation import prepare
@@ -302,6 +373,8 @@ class Runner:
                 from trainyard.runner.dependencies import depend_on
 
                 depend_on(self, info, after)
+            if metrics:
+                info.record["metrics"] = dict(metrics)
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
@@ -332,6 +405,7 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         after: Sequence[str] = (),
+        only_failed: bool = False,
     ) -> AppHandle:
         """Submit a job of the history again, exactly: same definition, code, options and directory.
 
@@ -341,6 +415,7 @@ class Runner:
             cfg: options that replace the old ones.
             workspace: other code than the job had.
             after: jobs to wait for, see `run_component`. Those that the job waited for are not repeated.
+            only_failed: of a sweep, only the points that failed or were cancelled.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -348,7 +423,7 @@ class Runner:
         """
         from trainyard.runner.rerun import planned_rerun
 
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after) as info:
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
             return self.schedule(info)
 
     def dryrun_rerun(
@@ -359,11 +434,12 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         after: Sequence[str] = (),
+        only_failed: bool = False,
     ) -> AppDryRunInfo[Any]:
         """Like `rerun`, but only make the request. Touches nothing."""
         from trainyard.runner.rerun import planned_rerun
 
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after) as info:
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
             return info
 
     def _record_git_facts(self, only_done: bool = False) -> None:
@@ -444,6 +520,16 @@ class Runner:
         from trainyard.runner.jobsearch import search
 
         return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
+
+    def recorded_jobs(
+        self, wanted: JobFilter, limit: int | None = None, offset: int = 0
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return a page of the history, the latest first, and the number of all that match.
+
+        States are those that were seen last: no scheduler is asked.
+        """
+        records = self.history.select(wanted, limit, offset=offset, as_recorded=True)
+        return records, self.history.count(wanted, as_recorded=True)
 
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
@@ -623,6 +709,11 @@ class Runner:
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
             return scheduler.log_blocks(app_id, replicas, query)
+
+    def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
+        scheduler, app_id = self._locate(app_handle)
+        return scheduler.log_part(app_id, role_name, k, wanted)
 
     # ---- shared
 

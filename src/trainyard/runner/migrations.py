@@ -66,6 +66,7 @@ MIGRATIONS: list[list[str]] = [
         WHERE phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')
         """,
     ],
+    ["ALTER TABLE jobs ADD COLUMN metrics TEXT"],  # JSON
 ]
 
 

@@ -21,6 +21,7 @@ from trainyard.specs.training import (
     DOCUMENT,
     METADATA_KEY,
     PROGRAM_KEY,
+    SWEEP_KEY,
     channel_uri,
     check_channels,
     local_path,
@@ -90,6 +91,7 @@ def prepare(
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
     start_programs(own, scheduler)
+    start_points(own)
     info = scheduler.make_dryrun(own, cfg or {}, workspace)
     info.warnings = [*notes, *info.warnings]
     info.record |= {
@@ -224,6 +226,28 @@ def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
             role.args = [*command[1:], *toolkit_arguments(name, role.args)]
 
 
+def start_points(app: AppDef) -> None:
+    """Let each replica of a sweep run the command of its point, in place."""
+    for role in app.roles:
+        if SWEEP_KEY not in role.metadata:
+            continue
+        from trainyard.specs.sweep_points import points_of, run_own_command
+
+        points = points_of(role.metadata)
+        if DOCUMENT in role.env:
+            before = role.args[: role.args.index("--") + 1]
+            arguments = [[*before, *point["args"]] for point in points]
+        elif role.metadata.get(PROGRAM_KEY) is not None and role.args[:1] != points[0]["args"][:1]:
+            from trainyard.specs.builtin_programs import toolkit_arguments
+
+            name = role.metadata[PROGRAM_KEY]
+            start = len(role.args) - len(toolkit_arguments(name, points[0]["args"]))
+            arguments = [[*role.args[:start], *toolkit_arguments(name, point["args"])] for point in points]
+        else:
+            arguments = [point["args"] for point in points]
+        run_own_command(role, [[role.entrypoint, *words] for words in arguments])
+
+
 def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     place = scheduler.toolkit_place(role)
     if place is None:
@@ -238,7 +262,7 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
-    if len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
+    if SWEEP_KEY in role.metadata or len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
         role.args += ["--", *document.pop("arguments", [])]
     role.env[DOCUMENT] = plain_json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:

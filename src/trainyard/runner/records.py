@@ -20,7 +20,7 @@ INTERRUPTED = "the submission was interrupted"
 #: States in which a job is not asked for again: it has ended, or its scheduler has forgotten it.
 SETTLED_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "UNKNOWN")
 
-JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images"})
+JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images", "metrics"})
 
 
 class JobRecord:
@@ -59,6 +59,7 @@ class JobRecord:
     fingerprint: str | None  # identifies the exact code that went with it
     images: dict[str, str] | None  # role -> the exact image that holds the code
     native_id: str | None  # the backend's own id of the job, where the app id is a different one
+    metrics: dict[str, str] | None  # names and regular expressions of the metrics in its log
 
     __slots__ = (*__annotations__, "_json")
 

@@ -29,18 +29,24 @@ def planned_rerun(
     cfg: Mapping[str, Any] | None,
     workspace: Workspace | str | None,
     after: Sequence[str] = (),
+    only_failed: bool = False,
 ) -> Iterator[AppDryRunInfo[Any]]:
     """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
     record = recorded(runner.history, app_handle, "repeat")
     with _directory_of(record):
         name = scheduler or record.scheduler
         app, options = _recover(record, name, cfg)
+        if only_failed:
+            from trainyard.runner.sweeps import keep_failed
+
+            keep_failed(app, runner.status(record.handle))
         reused = workspace is None and _frozen_code(record, runner.scheduler(name), app)
         info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id, after)
         info.record |= {
             "component": record.component,
             "component_args": record.component_args,
             "rerun_of": record.handle,
+            "metrics": record.metrics,
         }
         if workspace is None and not reused:  # its images, if it has any, hold the code already
             info.record |= {"fingerprint": record.fingerprint, "images": record.images}

@@ -134,6 +134,7 @@ def describe_submission(
         "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
+        "metrics": redactor.json(record.get("metrics")),
     }
 
 

@@ -12,7 +12,7 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 
-from trainyard.schedulers.capabilities import UNDECLARED, Capabilities, check_needs
+from trainyard.schedulers.capabilities import UNDECLARED, Capabilities, check_needs, has_own
 from trainyard.schedulers.responses import (
     NOT_SET,
     Check,
@@ -21,7 +21,10 @@ from trainyard.schedulers.responses import (
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogGrowth,
+    LogPart,
     LogQuery,
+    LogRange,
     Stream,
 )
 from trainyard.specs.dryrun_info import Generic
@@ -57,13 +60,34 @@ __all__ = [
     "Leftover",
     "ListAppResponse",
     "LogBlock",
+    "LogGrowth",
+    "LogPart",
     "LogQuery",
+    "LogRange",
     "Scheduler",
     "Stream",
     "filter_regex",
+    "late_class",
+    "not_ended",
     "not_running",
     "poll_until_ended",
 ]
+
+
+class _LateClass:
+    """An attribute whose class is imported when it is first asked for: commands that read jobs never do."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        module, _, name = self._path.partition(":")
+        return getattr(__import__(module, fromlist=(name,)), name)
+
+
+def late_class(path: str) -> Any:
+    """Return an attribute that is the class ``package.module:Class``, imported late; for ``opts_class``."""
+    return _LateClass(path)
 
 
 class Scheduler(ABC, Generic[T]):
@@ -334,7 +358,7 @@ class Scheduler(ABC, Generic[T]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Ask jobs to stop, with few calls where the backend allows it; returns what failed for each."""
-        return {app_id: _attempt(self.cancel, app_id) for app_id in app_ids}
+        return {app_id: attempt(self.cancel, app_id) for app_id in app_ids}
 
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
@@ -361,7 +385,7 @@ class Scheduler(ABC, Generic[T]):
 
     def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Remove what the scheduler keeps of jobs that have ended; returns what failed for each."""
-        return {app_id: _attempt(self.delete, app_id) for app_id in app_ids}
+        return {app_id: attempt(self.delete, app_id) for app_id in app_ids}
 
     def _delete_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot delete jobs")
@@ -375,6 +399,17 @@ class Scheduler(ABC, Generic[T]):
             cfg: options; missing ones are not checked.
         """
         raise NotImplementedError(f"{self.backend} has nothing that could be checked")
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Ask the backend whether this very job could run now: what `doctor` cannot know without the job.
+
+        Nothing is sent, built or submitted. By default what is checked before code is shipped.
+        """
+        from trainyard.progress import Silent
+
+        if not has_own(self, "check_before_shipping"):
+            return []
+        return [accepted("the job", lambda: self.check_before_shipping(info, Silent()), "would be accepted")]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return what jobs left behind at the backend more than ``older_than`` seconds ago."""
@@ -447,8 +482,29 @@ class Scheduler(ABC, Generic[T]):
         }
         return merge_line_iterators(iterators, query.last)
 
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, at a cost that does not grow with the log.
 
-def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
+        None where logs can be read from their beginning only, or from their end.
+        """
+        return None
+
+    def log_growth(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
+    ) -> Iterator[LogGrowth] | None:
+        """Return what logs have grown by since a position, by stream; None if only `log_blocks` can read.
+
+        Args:
+            app_id: id of the job.
+            replicas: pairs of a role's name and a replica's index.
+            position: how far each log has been read, as JSON values; empty at first. It is moved on.
+            to_the_end: also yield a last line without its end, since no more will come.
+        """
+        return None
+
+
+def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
+    """Do something with a job; returns what failed."""
     from trainyard.errors import BackendError, TrainyardError
 
     try:
@@ -475,6 +531,17 @@ def not_running(replica: str, state: object) -> ConfigError:
         f"{replica} does not run, so nothing can be started in it: it is {state}",
         hint="`trainyard status` shows which replicas run.",
     )
+
+
+def accepted(name: str, attempt: Callable[[], object], text: str) -> Check:
+    """Return the finding of something that raises an error where it fails."""
+    from trainyard.errors import TrainyardError
+
+    try:
+        attempt()
+    except TrainyardError as error:
+        return Check(name, False, error.message, error.hint)
+    return Check(name, True, text)
 
 
 def poll_until_ended(

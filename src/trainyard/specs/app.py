@@ -156,7 +156,7 @@ def _app_problems(app: AppDef) -> list[str]:
 def _app_type_problems(app: AppDef) -> list[str]:
     roles: Any = app.roles
     if not isinstance(roles, (list, tuple)):
-        return [f"roles is {_a(roles)}, it must be a list of Role"]
+        return [f"roles is {_a(roles)}; it must be a list of Role"]
     problems = _wrong("name", app.name, str, "a text")
     for number, role in enumerate(roles):
         problems += _wrong(f"roles[{number}]", role, Role, "a Role")
@@ -184,7 +184,7 @@ def _role_type_problems(role: Role) -> list[str]:
 def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str) -> list[str]:
     taken: Any = (list, tuple) if container is list else container
     if not isinstance(items, taken):
-        return [f"{name} is {_a(items)}, it must be a {container.__name__}"]
+        return [f"{name} is {_a(items)}; it must be a {container.__name__}"]
     pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
     problems = []
     for key, item in pairs:
@@ -196,7 +196,7 @@ def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str)
 
 def _wrong(name: str, value: object, wanted: Any, what: str) -> list[str]:
     fits = isinstance(value, wanted) and not (wanted is int and isinstance(value, bool))
-    return [] if fits else [f"{name} is {_a(value)}, it must be {what}"]
+    return [] if fits else [f"{name} is {_a(value)}; it must be {what}"]
 
 
 def _a(value: object) -> str:
@@ -209,8 +209,8 @@ def _role_problems(role: Role) -> list[str]:
         "it has no name": not role.name,
         "its name holds a '/'": "/" in role.name,
         "it has no entrypoint": not role.entrypoint or role.entrypoint == MISSING,
-        f"num_replicas is {role.num_replicas}, it must be at least 1": role.num_replicas < 1,
-        f"max_retries is {role.max_retries}, it must not be negative": role.max_retries < 0,
+        f"num_replicas is {role.num_replicas}; it must be at least 1": role.num_replicas < 1,
+        f"max_retries is {role.max_retries}; it must not be negative": role.max_retries < 0,
         f"min_replicas {role.min_replicas} is not between 1 and num_replicas {role.num_replicas}": (
             role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas
         ),
@@ -235,7 +235,7 @@ def _excesses(role: Role) -> list[str]:
         **{f"port {name!r}": (port, MOST_PORT) for name, port in role.port_map.items()},
     }
     return [
-        f"{name} is {value}, it must be at most {most:,}"
+        f"{name} is {value}; it must be at most {most:,}"
         for name, (value, most) in numbers.items()
         if isinstance(value, (int, float)) and value > most
     ]

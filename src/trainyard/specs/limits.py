@@ -1,4 +1,4 @@
-"""How large numbers may be that people give. What is larger is a slip, and would take memory or time."""
+"""The largest numbers that people may give. What is larger is a slip, and would take memory or time."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def whole_number(text: str, least: int, most: int) -> int:
     if value > most:
         raise ValueError(f"{cut(text)} is more than {most:,}, the most that is possible")
     return value
+
+
+def seconds_problem(name: str, seconds: float | None, *, may_be_zero: bool = False) -> str:
+    """Return what is wrong with an option that is a duration; "" if nothing is, or it is not given."""
+    if seconds is None or (0 <= seconds <= MOST_SECONDS and (seconds > 0 or may_be_zero)):
+        return ""
+    least = "at least 0" if may_be_zero else "more than 0"
+    return f"{name} is {seconds:g} s; it must be {least} and at most {MOST_SECONDS:.0f}"
 
 
 def cut(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Overlays: what a scheduler's request shall hold beside what `AppDef` and `Role` can say.
+"""Overlays: what a scheduler's request has beside what `AppDef` and `Role` can say.
 
 An overlay has the form of the request. It lies in the metadata of a role or job, by the scheduler's name, and
 is laid over the request when that is made: dicts are merged, lists appended, tuples replace a list,
@@ -64,7 +64,7 @@ def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     """Return a request with an overlay laid over it; neither of the two is changed.
 
     Raises:
-        ConfigError: JOIN meets what is no list of dicts, or items without its field.
+        ConfigError: JOIN is applied to what is not a list of dicts, or items without its field.
     """
     merged = dict(base)
     for key, value in overlay.items():
@@ -89,7 +89,7 @@ def _joined(name: str, on: str, there: Any, items: Any) -> list[Any]:
     for which, found in (("the request", there), ("the overlay", items)):
         wrong = not isinstance(found, (list, tuple)) or any(not isinstance(item, Mapping) for item in found)
         if wrong:
-            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): in {which} that is no list of dicts")
+            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): {which} needs a list of dicts there")
     merged = list(there)
     for item in items:
         if on not in item:

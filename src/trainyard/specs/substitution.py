@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class macros:
-    """The macros. Write ``macros.app_id`` (that is, ``${app_id}``) where its value shall stand.
+    """The macros. Write ``macros.app_id`` (that is, ``${app_id}``) where its value belongs.
 
     They are substituted in a role's ``args``, the values of its ``env`` and the strings in its
     ``metadata``. Substitution turns ``$$`` into ``$`` and leaves unknown ``${names}`` alone.

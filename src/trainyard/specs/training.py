@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 METADATA_KEY = "train"
+#: Names in the metadata the points of a sweep, see `specs.sweep_points`.
+SWEEP_KEY = "sweep"
 #: Names in the metadata the program of a builtin, one of `specs.builtin_programs`.
 PROGRAM_KEY = "program"
 #: False in the metadata of a role whose script is wanted without the toolkit, also where that is the rule.
@@ -35,9 +37,10 @@ def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_of(specification: Mapping[str, Any], app_id: str) -> str:
-    """Return where the results of a job are sent to; "" if nowhere."""
+    """Return where the results of a job are sent to; "" if nowhere. Those of a sweep's points lie apart."""
     uri = (specification.get("output") or {}).get("uri") or ""
-    return f"{uri.rstrip('/')}/{app_id}/output" if uri else ""
+    place = f"{app_id}-*" if str(specification.get("name", "")).endswith("-${replica_id}") else app_id
+    return f"{uri.rstrip('/')}/{place}/output" if uri else ""
 
 
 def output_in(environment: Mapping[str, str]) -> str:

@@ -47,7 +47,7 @@ def host_name() -> str:
 
 
 def machine() -> dict[str, str]:
-    """Return what tells this machine and its present boot from others."""
+    """Return an id of this machine and its present boot."""
     return {"host": host_name(), "boot_id": system.boot_id()}
 
 

@@ -353,7 +353,7 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
         400,
         {
             "__type": "UnknownOperationException",
-            "message": "SageMaker.CreateModel is not carried out on this machine",
+            "message": "SageMaker.CreateModel is not supported by this endpoint",
         },
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"

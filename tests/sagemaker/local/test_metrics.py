@@ -95,7 +95,7 @@ def test_what_metrics_refuse(cloudwatch: Any) -> None:
         with pytest.raises(botocore.exceptions.ClientError, match=words) as error:
             cloudwatch.get_metric_statistics(**query(job, **change))
         assert error.value.response["Error"]["Code"] == code
-    with pytest.raises(botocore.exceptions.ClientError, match="ListMetrics is not carried out"):
+    with pytest.raises(botocore.exceptions.ClientError, match="ListMetrics is not supported"):
         cloudwatch.list_metrics()
 
 
@@ -118,7 +118,7 @@ def test_other_protocols(endpoint: Any) -> None:
     assert (status, json.loads(body)["Datapoints"]) == (200, [])
     status, body = post("/", b"Action=ListMetrics", Content_Type="application/x-www-form-urlencoded")
     assert status == 400
-    assert b"take a later SDK" in body
+    assert b"use a newer SDK" in body
     path = "/service/GraniteServiceVersion20100801/operation/GetMetricStatistics"
     status, body = post(path, b"\xa1\x61", smithy_protocol="rpc-v2-cbor", Content_Type="application/cbor")
     assert (status, decode_cbor(body)["__type"]) == (400, "SerializationException")

@@ -196,15 +196,21 @@ def test_no_moment_is_bad_for_a_signal(folder, name):
 
 def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
     process = start_saving(folder, "replica", "r", "0")
-    children = [pid for pid in children_of(process.pid) if "run.sh" in command_of(pid)]
-    assert len(children) == 1  # what keeps the index
-    os.kill(children[0], signal.SIGSTOP)
+    wait_until(lambda: index_keepers(process.pid), "what keeps the index")
+    (keeper,) = index_keepers(process.pid)
+    os.kill(keeper, signal.SIGSTOP)
     try:
         process.terminate()
         assert process.communicate(timeout=50)[1] == b""
     finally:
-        os.kill(children[0], signal.SIGCONT)
-    wait_until(lambda: not command_of(children[0]), "the end of what keeps the index")
+        os.kill(keeper, signal.SIGCONT)
+    wait_until(lambda: not command_of(keeper), "the end of what keeps the index")
+
+
+def index_keepers(pid: int) -> list[int]:
+    """Return what keeps the index of the replica that this process runs, once its output goes nowhere."""
+    found = [child for child in children_of(pid) if "run.sh" in command_of(child)]
+    return [child for child in found if os.readlink(f"/proc/{child}/fd/2") == os.devnull]
 
 
 def command_of(pid: int) -> str:

@@ -139,7 +139,7 @@ def test_a_refusal_has_rays_own_words(stub: StubDashboard) -> None:
 
 def test_something_else_at_the_address_is_told(stub: StubDashboard) -> None:
     stub.answer("GET", "/api/jobs/", (200, "<html>hello</html>"))
-    with pytest.raises(BackendError, match="something else than JSON"):
+    with pytest.raises(BackendError, match="something other than JSON"):
         Dashboard(stub.address).get("/api/jobs/")
 
 

@@ -196,7 +196,7 @@ def test_a_cancellation_that_ray_does_not_take_is_an_error(
     monkeypatch.setattr("trainyard.schedulers.ray.scheduler.STOP_PATIENCE", 0.0)
     stub.answer("GET", "/api/jobs/job-1", (200, job("PENDING")))
     stub.answer("POST", "/api/jobs/job-1/stop", (200, {"stopped": False}))
-    with pytest.raises(BackendError, match="did not take the order"):
+    with pytest.raises(BackendError, match="did not accept the request to stop"):
         scheduler.cancel("job-1")
 
 

@@ -311,3 +311,21 @@ def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkey
     found = Jobs().scheduler.describe(app_id)  # neither queue nor accounting has it any more
     assert found.state == AppState.FAILED
     assert found.roles_statuses[0].replicas[0].exit_code == 3
+
+
+@pytest.mark.slow
+def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path, monkeypatch):
+    from trainyard.runner import get_runner
+    from trainyard.runner.sweeps import Point
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(sys.argv[1] == '2')")
+    with get_runner() as runner:
+        found = [Point({"n": n}, ["--cpu", "1", "--script", "train.py", "--", n, "a 'b'"]) for n in "123"]
+        handle = runner.run_sweep("train.script", found, "slurm", {**jobs.cfg, "time": "5"}, parallel=2)
+        status = runner.wait(handle)
+        assert [each.state.name for each in status.replicas()] == ["SUCCEEDED", "FAILED", "SUCCEEDED"], status
+        first = [next(iter(runner.log_lines(handle, "train", k, streams=Stream.STDOUT))) for k in range(3)]
+        assert first == [f"[{n!r}, \"a 'b'\"]\n" for n in "123"]
+        again = runner.rerun(handle, only_failed=True)
+        assert [each.state.name for each in runner.wait(again).replicas()] == ["FAILED"]

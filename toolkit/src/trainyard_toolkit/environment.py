@@ -22,7 +22,7 @@ HYPERPARAMETERS_FILE = "hyperparameters.json"
 INPUT_DATA_CONFIG_FILE = "inputdataconfig.json"
 RESOURCE_CONFIG_FILE = "resourceconfig.json"
 
-# Module-level paths of the predecessors: `environment.model_dir` and its like, see __getattr__.
+# Module-level paths of the predecessors: `environment.model_dir` and others, see __getattr__.
 _PATHS = {
     "base_dir": "base",
     "code_dir": "code",

@@ -211,7 +211,7 @@ class Writer:
         self._reserve = os.path.join(layout.output, ".failure.reserve")
 
     def prepare(self) -> None:
-        """Remove what an earlier attempt left, and reserve room. A read-only directory is no error yet."""
+        """Remove what an earlier attempt left, and reserve room. A read-only directory is accepted."""
         for path in (self.layout.failure, self.layout.failure_json, self.layout.success):
             _remove(path)
         try:

@@ -166,7 +166,7 @@ class HostView:
         if missing:
             log.warning(
                 f"The names of {', '.join(missing)} do not resolve yet: these hosts have not come within the "
-                "time of TRAINYARD_HOST_WAIT_SECONDS. The script is started all the same."
+                "time of TRAINYARD_HOST_WAIT_SECONDS. The script is started nevertheless."
             )
 
     def _own_hosts_file(self) -> str:

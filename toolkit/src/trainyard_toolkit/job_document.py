@@ -281,7 +281,7 @@ def _strings(document: dict[str, Any], name: str) -> list[str]:
     value = document.get(name, [])
     if all(isinstance(item, str) for item in value):
         return list(value)
-    raise ConfigError(f"{name!r} in the job document must be a list of texts, not {value!r}.")
+    raise ConfigError(f"{name!r} in the job document must be a list of strings, not {value!r}.")
 
 
 def _check(document: dict[str, Any], keys: dict[str, tuple[type, ...]], what: str) -> None:

@@ -30,8 +30,8 @@ _LONGEST_MESSAGE = 1024 * 1024
 
 
 def port() -> int:
-    """The port that the first host listens on: ``TRAINYARD_MUSTER_PORT``, default 7779."""
-    return int(os.environ.get("TRAINYARD_MUSTER_PORT", PORT))
+    """The port that the first host listens on: ``TRAINYARD_RENDEZVOUS_PORT``, default 7779."""
+    return int(os.environ.get("TRAINYARD_RENDEZVOUS_PORT", PORT))
 
 
 def wait_seconds() -> float:
@@ -168,7 +168,7 @@ class Chief:
             if failed:
                 raise other_host_failed(host, failed[0])
             if not any(message.get("ready") for message in messages):
-                raise ClusterError(f"Host {host} came but did not get ready. Its own log says why.")
+                raise ClusterError(f"Host {host} came but did not become ready. Its log says why.")
 
     @property
     def missing(self) -> list[str]:
@@ -182,7 +182,7 @@ class Chief:
                 self.lines[host], self.hellos[host] = line, message
                 line.send(greeting)
                 return True
-            log.warning(f"A connection that calls itself {host!r} was turned away: no such host is awaited.")
+            log.warning(f"A connection that names itself {host!r} was turned away: no such host is awaited.")
             line.close()
             line.lost = True
         return False
@@ -230,7 +230,7 @@ class Chief:
             line.close()
 
 
-def listen(number: int, variable: str = "TRAINYARD_MUSTER_PORT") -> socket.socket:
+def listen(number: int, variable: str = "TRAINYARD_RENDEZVOUS_PORT") -> socket.socket:
     """Listen on a port for the other hosts.
 
     Args:

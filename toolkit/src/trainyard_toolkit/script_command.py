@@ -85,7 +85,7 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
     """
     if not name:
         raise CodeError(
-            "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
+            "No entry point: which script should be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
     is_whole_path = os.path.isabs(name) and name.endswith((".py", ".sh"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
 QUIET_OF_OTHERS = 0.5  # ... where it must have become known by then that its program was killed
-SCAN_INTERVAL = 0.5  # seconds, where the system does not tell of changes
+SCAN_INTERVAL = 0.5  # seconds, where the system does not report changes
 LONGEST_WAIT = 2.0  # a file that is written again all the time is sent this often
 THREADS = 8
 _ATTEMPTS = 3  # to send a file that changes while it is sent

@@ -135,7 +135,7 @@ class Training:
 
             variables["SM_USER_ARGS"] = to_json(args)
         for variable in script_launch.drop_too_long(variables):
-            log.warning(f"The variable {variable} is left out: it is longer than the system takes.")
+            log.warning(f"The variable {variable} is left out: it is longer than the system allows.")
         self._open_results(env)
         recorders = self._recorders()
         run = script_launch.Launch(

@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         handle = _resolve(runner, args.handle)
         runner.interrupt(handle, absence)
-    note(f"{handle.rpartition('/')[2]}: its machines are being taken away")
+    note(f"{handle.rpartition('/')[2]}: simulating a spot interruption")
     return EXIT_OK
 
 

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     add_submission_options(parser)
     add_plan_options(parser, "the current directory, if the scheduler ships code")
-    parser.add_argument(
-        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
-    )
+    add_record_options(parser)
     parser.add_argument(
         "--tee_logs",
         "--tee-logs",
@@ -55,6 +53,21 @@ def add_arguments(parser: Parser) -> None:
         "component_args", nargs="...", metavar="...", help="arguments of the component"
     )
     complete_with(rest, "component_argument_completer")
+
+
+def add_record_options(parser: Parser) -> None:
+    """Add the options about what is noted of a job."""
+    parser.add_argument(
+        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME=REGEX",
+        help="a metric in the log, its value in parentheses: 'loss=loss: ([0-9.]+)'; see `trainyard metrics`;"
+        " may be given several times",
+    )
 
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:

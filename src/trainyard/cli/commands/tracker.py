@@ -63,12 +63,12 @@ def run(args: Namespace) -> int:
 def _check(args: Namespace) -> None:
     if args.action != "list":
         raise UsageError(
-            f"trackers can only list, not {args.action!r}",
+            f"the action must be list, not {args.action!r}",
             hint="Right: trainyard tracker list jobs",
         )
     if args.subject not in SUBJECTS:
         raise UsageError(
-            f"trackers do not know {args.subject!r}, but {', '.join(SUBJECTS)}",
+            f"the subject must be one of {', '.join(SUBJECTS)}, not {args.subject!r}",
             hint=did_you_mean(args.subject, SUBJECTS),
         )
     if args.subject == "jobs" and args.run:
@@ -94,7 +94,7 @@ def _tracker(wanted: str | None) -> TrackerBase:
     name = wanted or next(iter(configured))
     if name not in configured:
         raise ConfigError(
-            f"the tracker {name!r} is not configured, but {', '.join(configured)}",
+            f"the tracker {name!r} is not configured; configured: {', '.join(configured)}",
             hint=did_you_mean(name, configured),
         )
     try:

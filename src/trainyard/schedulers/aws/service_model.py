@@ -1,4 +1,4 @@
-"""The SDK's model of a service: checks requests offline, and tells which operations and members it has.
+"""The SDK's model of a service: checks requests offline, and knows which operations and members it has.
 
 The SDK checks types, required and unknown members and minimum lengths before it sends a request. Its model
 also holds enumerations, patterns, and maximum lengths and values, which only the service checks. Here all of

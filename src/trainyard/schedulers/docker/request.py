@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import math
 import os
 import zlib
 from typing import Any
@@ -17,7 +16,7 @@ from trainyard.schedulers.exec.container.inventory import results_dir
 from trainyard.schedulers.exec.container.logs import LOG_CONFIG
 from trainyard.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.limits import MOST_SECONDS
+from trainyard.specs.limits import seconds_problem
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
@@ -282,16 +281,11 @@ def _ignored(role: Role) -> list[str]:
 
 def _check(app: AppDef, opts: DockerOpts) -> None:
     """Refuse what is wrong, as far as that can be known without asking the daemon."""
-    problems = []
-    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
-        if seconds is not None and not math.isfinite(seconds):
-            problems.append(f"{name} is {seconds:g}, it must be a number of seconds")
-        elif seconds is not None and seconds > MOST_SECONDS:
-            problems.append(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
-    if opts.timeout is not None and opts.timeout <= 0:
-        problems.append(f"timeout is {opts.timeout:g} s, it must be more than 0")
-    if opts.grace_period < 0:
-        problems.append(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+    durations = (
+        seconds_problem("timeout", opts.timeout),
+        seconds_problem("grace_period", opts.grace_period, may_be_zero=True),
+    )
+    problems = [problem for problem in durations if problem]
     problems += [f"role {role.name!r}: {problem}" for role in app.roles for problem in _role_problems(role)]
     problems += _publish_problems(app, opts)
     problems += [
@@ -315,7 +309,7 @@ def _role_problems(role: Role) -> list[str]:
     ]
     for name, port in role.port_map.items():
         if not 0 < port < 65536:
-            problems.append(f"port_map[{name!r}] is {port}, it must be a port number from 1 to 65535")
+            problems.append(f"port_map[{name!r}] is {port}; it must be a port number from 1 to 65535")
     resource: Resource = role.resource
     if 0 < resource.memMB < 6:
         problems.append(f"memMB is {resource.memMB}, Docker's minimum is 6")

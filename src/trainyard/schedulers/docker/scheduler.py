@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from trainyard.docker.engine import Engine
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
     not_ended,
     not_running,
 )
@@ -52,6 +54,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     is_local = True
     ships_by_default = True
     runs_images = True
+    opts_class = late_class("trainyard.schedulers.docker.options:DockerOpts")
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
@@ -94,13 +97,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         if made is not None:
             made.close()
 
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for: reading commands never do."""
-        from trainyard.schedulers.docker.options import DockerOpts
-
-        return DockerOpts
-
     # ---- code
 
     def _images(self) -> LocalImages:
@@ -134,6 +130,18 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         from trainyard.schedulers.exec.container.submission import submit
 
         return submit(self.engine, dryrun_info.request)
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check the daemon, and the network of the options."""
+        from trainyard.schedulers.docker.doctor import examine
+
+        return examine(self.engine, cfg)
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Check that the daemon has the images or can pull them, and is large enough."""
+        from trainyard.schedulers.docker.doctor import examine_job
+
+        return examine_job(self.engine, info)
 
     # ---- observing
 

@@ -1,12 +1,16 @@
-"""Directories of jobs: how much they take, and whether they hold results."""
+"""Directories of jobs: how much they take, whether they hold results, and removing what is left of them."""
 
 from __future__ import annotations
 
 import os
 
+from trainyard.errors import StateStoreError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from trainyard.schedulers.responses import Leftover
 
 
 def size_of(roots: Iterable[str]) -> int:
@@ -21,6 +25,28 @@ def size_of(roots: Iterable[str]) -> int:
                     continue
                 files[info.st_dev, info.st_ino] = info.st_blocks * 512
     return sum(files.values())
+
+
+def remove_leftovers(items: Iterable[Leftover], remove: Callable[[Leftover], object]) -> int:
+    """Remove each of some leftovers; returns how many bytes that frees.
+
+    Raises:
+        StateStoreError: one cannot be removed; the others are.
+    """
+    freed, problems = 0, []
+    for item in items:
+        try:
+            remove(item)
+            freed += item.size
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(f"cannot remove {item.id}: {error.strerror or error}")
+        except StateStoreError as error:
+            problems.append(error.message)
+    if problems:
+        raise StateStoreError("; ".join(problems), hint="Fix the permissions and try again.")
+    return freed
 
 
 def has_results(root: str) -> bool:

@@ -178,7 +178,7 @@ class Commands(ABC):
         try:
             out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=timeout)
         except subprocess.TimeoutExpired:
-            _end(process)
+            _kill(process)
             raise UnreachableError(
                 f"{command[0]} {self.where} did not answer within {timeout:g} s",
                 hint="Nothing is known about the jobs now. Try again later.",
@@ -190,7 +190,7 @@ class Commands(ABC):
             except (subprocess.TimeoutExpired, OSError, ValueError):
                 pass
             finally:
-                _end(process)
+                _kill(process)
             raise
         return Answer(command, process.returncode, out[:most], err.decode("utf-8", "replace"))
 
@@ -218,7 +218,7 @@ def _is_missing(answer: Answer) -> bool:
     return "not found" in answer.err or "No such file" in answer.err
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program with all that it started, and collect it."""
     import signal
 

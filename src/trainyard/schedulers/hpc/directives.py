@@ -40,7 +40,9 @@ class Directives:
         for line in lines or ():
             text = line.strip().removeprefix(self._mark).strip()
             if "\n" in text:
-                raise ConfigError(f"a line of native has a line break: {line!r}", hint="Give each by itself.")
+                raise ConfigError(
+                    f"a line of native has a line break: {line!r}", hint="Give each option separately."
+                )
             self._lines.append(text)
 
     def lines(self) -> list[str]:

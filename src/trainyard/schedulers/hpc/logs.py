@@ -61,13 +61,13 @@ class StoredFile:
         if count <= 0:
             return b""
         if not self._start <= offset < self._start + len(self._data):
-            self.keep(offset, self._logs.fetch(self.path, offset, max(count, FETCH)))
+            self.buffer(offset, self._logs.fetch(self.path, offset, max(count, FETCH)))
         begin = offset - self._start
         data = self._data[begin : begin + count]
         self.read_to = offset + len(data)
         return data
 
-    def keep(self, offset: int, data: bytes) -> None:
+    def buffer(self, offset: int, data: bytes) -> None:
         """Keep what was fetched, until it is read."""
         self._start, self._data = offset, data
 
@@ -111,7 +111,7 @@ class AttemptsLog:
     """The log of a replica over all its attempts, in their order. It reads like a `ReplicaLog`."""
 
     def __init__(self, logs: SharedLogs, folder: str, stream: Stream) -> None:
-        self.index_path = folder  # what tells it apart from others
+        self.index_path = folder  # identifies it
         self.chunk = 0
         self._logs = logs
         self._stream = stream
@@ -119,7 +119,7 @@ class AttemptsLog:
         self._last = 0
 
     def find_attempts(self) -> None:
-        """Look which attempts there are by now."""
+        """Find the attempts that exist by now."""
         prefix = self.index_path + "/"
         for path in self._logs.paths_in(self.index_path):
             number = path[len(prefix) :].removesuffix(".out")
@@ -141,21 +141,21 @@ class AttemptsLog:
         for number, log in self._attempts.items():
             is_over = number != last
             log.chunk = self.chunk or log.chunk
-            yield from self._whole(log.rest() if is_over else log.grown(), is_over)
+            yield from self._end_torn_lines(log.rest() if is_over else log.grown(), is_over)
 
     def rest(self) -> Iterator[Part]:
         """Yield all that there is."""
         last = max(self._attempts, default=-1)
         for number, log in self._attempts.items():
             log.chunk = self.chunk or log.chunk
-            yield from self._whole(log.rest(), number != last)
+            yield from self._end_torn_lines(log.rest(), number != last)
 
     def close(self) -> None:
         """Forget what was fetched."""
         for log in self._attempts.values():
             log.close()
 
-    def _whole(self, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
+    def _end_torn_lines(self, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
         """Pass parts on; end the last line of an attempt that was torn off, so the next one begins a line."""
         for part in parts:
             if part.data:
@@ -217,8 +217,8 @@ class SharedLogs:
         """Return the paths of the files in a folder."""
         return self._by_folder.get(folder, [])
 
-    def look(self) -> set[str]:
-        """Look which logs have grown, and fetch what is new; returns their folders.
+    def refresh(self) -> set[str]:
+        """Find the logs that have grown, and fetch what is new; returns their folders.
 
         Raises:
             UnreachableError: the storage cannot be reached.
@@ -244,7 +244,7 @@ class SharedLogs:
         share = max(FETCH_OF_ALL // max(len(behind), 1), 4096)
         ranges = [(file.path, file.read_to, min(share, FETCH)) for file in behind]
         for file, data in zip(behind, self._storage.read_ranges(ranges), strict=True):
-            file.keep(file.read_to, data)
+            file.buffer(file.read_to, data)
 
     # ---- following: what `follow_logs` needs of a watch
 
@@ -252,7 +252,7 @@ class SharedLogs:
         """Block until some logs may have grown; ``changed`` has their folders then."""
         self._pause()
         try:
-            self.changed = self.look()
+            self.changed = self.refresh()
         except UnreachableError:
             self.changed = set()
             if not self._failures.pause():
@@ -262,11 +262,11 @@ class SharedLogs:
         if self.changed:
             self._pauses.reset()
 
-    def look_again(self) -> None:
-        """Look at all logs, however long the storage cannot be reached."""
+    def refresh_with_retries(self) -> None:
+        """Refresh all logs, however long the storage cannot be reached."""
         while True:
             try:
-                self.look()
+                self.refresh()
             except UnreachableError:
                 if not self._failures.pause():
                     raise
@@ -308,7 +308,7 @@ class SharedLogs:
 def read(logs: SharedLogs, query: LogQuery) -> Iterator[LogBlock]:
     """Yield what there is."""
     try:
-        logs.look()
+        logs.refresh()
         yield from read_logs(logs.logs, query)
     finally:
         logs.close()
@@ -325,14 +325,14 @@ def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> 
         if now < next_question:
             return False
         if has_ended():
-            logs.look_again()  # what was written just before the end
+            logs.refresh_with_retries()  # what was written just before the end
             return True
         next_question = time.monotonic() + questions.delay()
         return False
 
     logs.is_patient = True
     try:
-        logs.look_again()
+        logs.refresh_with_retries()
         if query.last is not None:
             yield from read_logs(logs.logs, query, to_be_continued=True)
         yield from follow_logs(logs.logs, query, logs, is_over)

@@ -1,4 +1,4 @@
-"""From what the queue says and what the job's folder tells to a description of the job. Pure functions.
+"""A description of a job, from what the queue says and what the job's folder holds. Pure functions.
 
 Absent is not ended: only an explicit terminal state of the queue or of the accounting, or an exit record that
 our own script left, ends a job. What is not known stays open.

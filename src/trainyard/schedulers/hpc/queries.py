@@ -59,7 +59,7 @@ class NativeJob:
         restarts: how often the queue has started it again.
         by_time_limit: whether the queue ended it because its time was over.
         is_lost: whether the queue only says that it lost the host. It may have started the job again since,
-            and not accounted for that yet; what the job's own records tell of an end is believed then.
+            and not accounted for that yet; then the end that the job's records hold is believed.
         replicas: by index in the whole job (role after role), where the queue tells replicas apart.
     """
 
@@ -83,7 +83,7 @@ class NativeJob:
 class JobIds:
     """A job that the queue is asked about: our id, and its native ids, one for each submission, if known.
 
-    ``may_have_more`` tells of a chain whose client may have been killed before it noted the last one's id.
+    ``may_have_more`` marks a chain whose client may have been killed before it noted the last one's id.
     """
 
     app_id: str

@@ -175,7 +175,7 @@ class JobPlan:
         return self.replicas > 1 and not self.is_array
 
     @property
-    def together(self) -> list[tuple[Role, int]]:
+    def allocated(self) -> list[tuple[Role, int]]:
         """The roles that share an allocation, with how many replicas of each; an array's element is one."""
         roles = self.app.roles
         return [(role, role.num_replicas) for role in roles] if self.is_gang else [(roles[0], 1)]
@@ -367,7 +367,7 @@ def _check_names(app: AppDef) -> None:
     if wrong:
         raise ConfigError(
             f"a role of a job on a cluster cannot be named {wrong[0]!r}",
-            hint="Take letters, digits, '_', '-' and '.'.",
+            hint="Use letters, digits, '_', '-' and '.'.",
         )
 
 

@@ -21,6 +21,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc import shared_folder
@@ -182,7 +183,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Args:
             commands: where to run it.
             command: it, with the ids.
-            over: matches lines that say that one has ended already, or is about to, which is no failure.
+            over: matches lines that say that one has ended already, or is about to, which is not a failure.
 
         Raises:
             BackendError: it was refused, in its own words.
@@ -327,7 +328,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         info.request.dependencies = self.merge_dependencies(options)
 
     def _last_native_id(self, app_id: str, host: str) -> str:
-        place, native, job = self._look(app_id)
+        place, native, job = self._observe(app_id)
         if place.host != host:
             raise ConfigError(
                 f"{app_id} was submitted on another cluster", hint="Only jobs of one queue can wait."
@@ -422,19 +423,19 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     # ---- observing
 
-    def _look(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
+    def _observe(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
         """Return where a job is, what the queue says and what its folder tells; raises what goes wrong."""
-        found = self._look_at([app_id])[app_id]
+        found = self._observe_many([app_id])[app_id]
         if found.problem:
             raise UnreachableError(found.problem, hint="Nothing is known about the job now. Try again later.")
         return found.place, found.native, found.job
 
-    def _look_at(self, app_ids: Iterable[str]) -> dict[str, Look]:
-        """Look at jobs: one query and a few reads for all of the same place."""
-        looks = {app_id: Look(self.place_of(app_id)) for app_id in app_ids}
+    def _observe_many(self, app_ids: Iterable[str]) -> dict[str, Observed]:
+        """Observe jobs: one query and a few reads for all of the same place."""
+        seen = {app_id: Observed(self.place_of(app_id)) for app_id in app_ids}
         groups: dict[tuple[str, str], list[str]] = {}
-        for app_id, look in looks.items():
-            groups.setdefault((look.place.host, look.place.shared), []).append(app_id)
+        for app_id, each in seen.items():
+            groups.setdefault((each.place.host, each.place.shared), []).append(app_id)
         for (host, shared), ids in groups.items():
             jobs: dict[str, SharedJob] = {}
             storage_problem = ""
@@ -445,30 +446,30 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 storage_problem = error.message
             refs = []
             for app_id in ids:
-                look = looks[app_id]
-                look.job = jobs.get(app_id)
-                native = look.place.native_ids or (look.job.native_ids if look.job else [])
-                if not native and look.job is None and self.is_native_id(app_id):
+                each = seen[app_id]
+                each.job = jobs.get(app_id)
+                native = each.place.native_ids or (each.job.native_ids if each.job else [])
+                if not native and each.job is None and self.is_native_id(app_id):
                     native = [app_id]
-                is_partial = look.job is not None and 0 < len(native) < look.job.chain
+                is_partial = each.job is not None and 0 < len(native) < each.job.chain
                 refs.append(JobIds(app_id, native, is_partial))
             try:
                 answers = self._query(host).ask(refs)
             except BackendError as error:
                 for app_id in ids:
-                    looks[app_id].problem = error.message
+                    seen[app_id].problem = error.message
                 continue
             for app_id in ids:
-                looks[app_id].native = answers.get(app_id, [])
-                looks[app_id].problem = storage_problem
-            # a job that ended between the two looks has left its records by now
-            late = [app_id for app_id in ids if app_id in jobs and looks[app_id].is_behind()]
+                seen[app_id].native = answers.get(app_id, [])
+                seen[app_id].problem = storage_problem
+            # a job that ended between the query and the reading has left its records by now
+            late = [app_id for app_id in ids if app_id in jobs and seen[app_id].is_behind()]
             if late:
                 jobs = shared_folder.read_jobs(self.storage(host), shared, late)
                 shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
                 for app_id, job in jobs.items():
-                    looks[app_id].job = job
-        return looks
+                    seen[app_id].job = job
+        return seen
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job; it is UNREACHABLE while the queue does not answer."""
@@ -478,11 +479,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """Describe jobs: one query of the queue for all of them."""
         from trainyard.schedulers.hpc.observe import describe
 
-        looks = self._look_at(app_ids)
+        seen = self._observe_many(app_ids)
         now = time.time()
         return {
-            app_id: describe(app_id, look.native, look.job, look.problem, now)
-            for app_id, look in looks.items()
+            app_id: describe(app_id, each.native, each.job, each.problem, now)
+            for app_id, each in seen.items()
         }
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
@@ -540,7 +541,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command where a replica runs, by the queue's own means."""
-        place, native, job = self._look(app_id)
+        place, native, job = self._observe(app_id)
         if job is None and not native:
             raise UnknownAppException(f"there is no job {app_id!r}")
         running = next((item for item in native if item.state == AppState.RUNNING), None)
@@ -584,20 +585,20 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         results: dict[str, TrainyardError | None] = {}
         by_host: dict[str, builtins.list[tuple[str, builtins.list[str]]]] = {}
-        for app_id, look in self._look_at(app_ids).items():
+        for app_id, each in self._observe_many(app_ids).items():
             results[app_id] = None
-            if look.problem:
-                results[app_id] = UnreachableError(f"cannot cancel {app_id}: {look.problem}")
+            if each.problem:
+                results[app_id] = UnreachableError(f"cannot cancel {app_id}: {each.problem}")
                 continue
-            live = [item.native_id for item in look.native if not is_terminal(item.state)]
-            if not look.native and look.job is not None and not _has_ended_by_records(look.job):
-                live = look.job.native_ids
+            live = [item.native_id for item in each.native if not is_terminal(item.state)]
+            if not each.native and each.job is not None and not _has_ended_by_records(each.job):
+                live = each.job.native_ids
             if not live:
                 continue
-            if look.job is not None:
-                path = f"{job_folder(look.place.shared, app_id)}/cancelled"
-                self.storage(look.place.host).write(path, user_name().encode())
-            by_host.setdefault(look.place.host, []).append((app_id, live))
+            if each.job is not None:
+                path = f"{job_folder(each.place.shared, app_id)}/cancelled"
+                self.storage(each.place.host).write(path, user_name().encode())
+            by_host.setdefault(each.place.host, []).append((app_id, live))
         for host, items in by_host.items():
             try:
                 self.cancel_natively(self.commands(host), [native for _, ids in items for native in ids])
@@ -617,16 +618,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         results: dict[str, TrainyardError | None] = {}
         by_host: dict[str, builtins.list[tuple[str, str]]] = {}
-        for app_id, look in self._look_at(app_ids).items():
-            found = describe(app_id, look.native, look.job, look.problem, time.time())
+        for app_id, each in self._observe_many(app_ids).items():
+            found = describe(app_id, each.native, each.job, each.problem, time.time())
             results[app_id] = None
             if found is not None and not is_terminal(found.state):
-                results[app_id] = ConfigError(
-                    f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first."
-                )
-            elif look.job is not None:
-                folder = job_folder(look.place.shared, app_id)
-                by_host.setdefault(look.place.host, []).append((app_id, folder))
+                results[app_id] = not_ended(app_id, found.state)
+            elif each.job is not None:
+                folder = job_folder(each.place.shared, app_id)
+                by_host.setdefault(each.place.host, []).append((app_id, folder))
         for host, items in by_host.items():
             try:
                 self.storage(host).remove([folder for _, folder in items])
@@ -683,7 +682,7 @@ def _has_ended_by_records(job: SharedJob) -> bool:
 
 
 @dataclass
-class Look:
+class Observed:
     """What was seen of a job; ``problem`` tells why the queue did not answer."""
 
     place: Place

@@ -63,7 +63,7 @@ class AttemptRecord:
 
 @dataclass
 class SharedJob:
-    """All that a job's folder tells.
+    """All that a job's folder says of it.
 
     Args:
         app_id: the job.

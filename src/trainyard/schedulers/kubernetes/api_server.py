@@ -511,9 +511,9 @@ def notify_of_changes(
     for watch in watches:
         threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
 
-    def end() -> None:
+    def close() -> None:
         stop.set()
         for watch in watches:
             watch.close()
 
-    return end
+    return close

@@ -59,7 +59,7 @@ def _namespace(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
     except KubernetesError as error:
         if error.status != 403:
             raise
-        yield Check("namespace", None, f"{name} cannot be looked at: {error.message}")
+        yield Check("namespace", None, f"{name} cannot be read: {error.message}")
         return
     if there is None:
         yield Check("namespace", False, f"there is no namespace {name}", "Choose one: -cfg namespace=NAME.")

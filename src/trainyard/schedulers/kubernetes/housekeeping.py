@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import TrainyardError
+from trainyard.schedulers.base import not_ended
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
 from trainyard.schedulers.kubernetes.observe import (
@@ -92,10 +93,7 @@ def delete_jobs(jobs: Iterable[FoundJob]) -> Iterator[tuple[FoundJob, TrainyardE
     for job in jobs:
         state = app_reason(job).state
         if not is_terminal(state):
-            yield (
-                job,
-                ConfigError(f"{job.app_id} is {state}, so it cannot be deleted", hint="Cancel it first."),
-            )
+            yield job, not_ended(job.app_id, state)
         else:
             groups.setdefault((id(job.server), job.kind, job.namespace), []).append(job)
     for (_, kind, namespace), some in groups.items():

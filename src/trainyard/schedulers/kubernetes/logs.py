@@ -500,14 +500,14 @@ class _Memory:
         pieces = (self._partial + chunk).split(b"\n")
         self._partial = pieces.pop()
         for piece in pieces:
-            found = self._take(piece + b"\n")
+            found = self._accept(piece + b"\n")
             if found is not None:
                 yield found
 
     def rest(self) -> bytes | tuple[str, bytes]:
         """Return the last line, which has no line end; empty if there is none."""
         piece, self._partial = self._partial, b""
-        return (self._take(piece) or b"") if piece else b""
+        return (self._accept(piece) or b"") if piece else b""
 
     def forget_rest(self) -> None:
         """Forget a line whose end has not come: it will be read again."""
@@ -517,7 +517,7 @@ class _Memory:
         """Tell whether none of the expected lines came again: what followed them may be lost too."""
         return not self._seen_again and bool(self._expected)
 
-    def _take(self, line: bytes) -> tuple[str, bytes] | None:
+    def _accept(self, line: bytes) -> tuple[str, bytes] | None:
         head, _, text = line.partition(b" ")
         stamp = head.decode("ascii", "replace")
         if not stamp[:4].isdigit():  # the kubelet's own words, such as "failed to open log file"

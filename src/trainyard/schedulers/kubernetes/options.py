@@ -88,6 +88,10 @@ class KubernetesOpts(DockerWorkspaceOpts):
     final_exit_codes: list[int] | None = option(
         "exit codes that are not retried, whatever max_retries says", default=None
     )
+    max_running: int | None = option(
+        "how many replicas run at a time; for replicas that are repeated one by one (retry policy replica)",
+        default=None,
+    )
     timeout: int | None = option("stop the job after this many seconds, retries included", default=None)
     grace_period: int = option("seconds between SIGTERM and SIGKILL when a pod is stopped", default=30)
     ttl: int | None = option(

@@ -39,8 +39,8 @@ def overlay_of(metadata: Mapping[str, Any], role: str) -> dict[str, Any]:
     wrong = sorted(key for key in plain_keys(found) if key not in _PARTS)
     if wrong:
         raise ConfigError(
-            f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which a "
-            "pod has not",
+            f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which "
+            "pods do not have",
             hint='It has the form of a pod: {"metadata": {...}, "spec": {...}}.',
         )
     problems = list(operators_in(found))

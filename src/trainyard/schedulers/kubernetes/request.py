@@ -279,10 +279,16 @@ class _ObjectPlan:
     def _job_spec(self, index: int) -> dict[str, Any]:
         role, part = self.app.roles[index], self.parts[index]
         per_replica = role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
+        most = self.opts.max_running
+        if most is not None and (most < 1 or self.kind != JOB or not per_replica or self.opts.gang):
+            raise ConfigError(
+                f"max_running={most} is not possible: it is for Jobs whose replicas start one by one",
+                hint="Give the role the retry policy replica, and leave gang and other kinds out.",
+            )
         spec: dict[str, Any] = {
             "completionMode": "Indexed",
             "completions": role.num_replicas,
-            "parallelism": role.num_replicas,
+            "parallelism": min(most or role.num_replicas, role.num_replicas),
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": self._failure_rules(part, per_replica)},
         }

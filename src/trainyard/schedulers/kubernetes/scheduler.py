@@ -21,6 +21,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from trainyard.schedulers.code_in_images import CodeInPushedImages
@@ -60,6 +61,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         retries=ALL_RETRIES,
         notes={"elastic": "with Volcano or gang=true", "retries": "replica; all with JobSet or Volcano"},
     )
+    opts_class = late_class("trainyard.schedulers.kubernetes.options:KubernetesOpts")
 
     def __init__(
         self, session_name: str, client: Any | None = None, docker_client: Any | None = None
@@ -75,13 +77,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         for server in servers.values():
             server.close()
         self._close_images()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported late."""
-        from trainyard.schedulers.kubernetes.options import KubernetesOpts
-
-        return KubernetesOpts
 
     # ---- submitting
 
@@ -262,7 +257,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         return self._find(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends, is gone, or the time is over: the cluster tells of changes."""
+        """Block until the job ends, is gone, or the time is over: the cluster reports changes."""
         from trainyard.schedulers.kubernetes.api_server import WATCH_SECONDS, Watch
         from trainyard.schedulers.kubernetes.observe import app_reason, list_path, selector
 

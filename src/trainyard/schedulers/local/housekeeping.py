@@ -61,16 +61,7 @@ def remove(items: Iterable[Leftover]) -> int:
     Raises:
         StateStoreError: one cannot be removed; the others are.
     """
-    freed, problems = 0, []
-    for item in items:
-        try:
-            remove_job(ProcessJob.of(item.app_id))
-            freed += item.size
-        except StateStoreError as error:
-            problems.append(error.message)
-    if problems:
-        raise StateStoreError("; ".join(problems), hint="Fix the permissions and try again.")
-    return freed
+    return directories.remove_leftovers(items, lambda item: remove_job(ProcessJob.of(item.app_id)))
 
 
 def remove_job(job: ProcessJob) -> None:

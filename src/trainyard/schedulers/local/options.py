@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 
 @dataclass
-class LocalOpts:
+class LocalOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on this machine."""
 
     log_dir: str | None = option(
@@ -29,6 +30,17 @@ class LocalOpts:
     )
     grace_period: float = option(
         "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
+    )
+    array: bool = option(
+        "run the replicas independently: each starts as soon as there is room for it, and is started again"
+        " alone; by default they start together",
+        default=False,
+    )
+    max_running: int | None = option("how many replicas of an array run at a time", default=None)
+    slots: str | None = option(
+        "wait until the CPUs and GPUs that the roles ask for are free, in a queue with your other jobs that"
+        " have this option: 'auto' for all of this machine's, or how many there are, as CPUS or CPUS:GPUS",
+        default=None,
     )
     fail_fast: bool = option(
         "stop the other replicas when one has failed for good; by default they go on", default=False

@@ -14,11 +14,12 @@ from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
+from trainyard.schedulers.supervision import check_supervision
+from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
+from trainyard.specs.limits import MOST_RETRIES, seconds_problem
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
 TYPE_CHECKING = False
@@ -33,7 +34,7 @@ NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
 #: Of the toolkit: the ports at which the hosts of a distributed job meet.
-_PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+_PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 #: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
 _MEETING_PORTS = range(12000, 20000)
 #: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
@@ -79,8 +80,19 @@ class LocalRequest:
     cwd: str
     path: str
     chain: int = 1
+    #: Rules for retries by class of failure; `hang_timeout` and `on_hang` are those of the options.
+    retry: dict[str, dict[str, int]] = field(default_factory=dict)
+    hang_timeout: float | None = None
+    on_hang: str = "report"
+    notify: list[str] = field(default_factory=list)
+    notify_secret: str = ""
     #: The jobs that have to end first: ``app_id``, ``job_dir``, and whether ``any_end`` will do.
     after: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether each replica starts alone, and how many of them run at a time.
+    array: bool = False
+    max_running: int | None = None
+    #: ``folder`` of the queue, ``cpus`` and ``gpus`` that there are, and ``needs`` of a replica by role.
+    slots: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -97,7 +109,9 @@ class LocalRequest:
             {**vars(role), "replicas": [redactor.json(vars(replica)) for replica in role.replicas]}
             for role in self.roles
         ]
-        return {**vars(self), "roles": roles}
+        told = [redactor.text(target) for target in self.notify]
+        secret = redactor.value("notify_secret", self.notify_secret) if self.notify_secret else ""
+        return {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
 
 
 def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
@@ -113,13 +127,20 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
     """
     _check_options(opts)
+    check_supervision(opts)
     job = ProcessJob.of(app_id)
+    rules, ignored_rules = _retry_rules(opts)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
-    if opts.auto_set_cuda_visible_devices:
+    if opts.auto_set_cuda_visible_devices and not opts.slots:
         _place_gpus(app, roles)
+    if opts.hang_timeout is not None:
+        _add_stack_handler(job, roles)
+    if opts.array:
+        for plan in roles:
+            plan.retry_policy = RetryPolicy.REPLICA.value
     found = [(role.name, _find_program(role, cwd, path, manifest)) for role in roles]
     found += [(role.name, _script_problem(role, cwd, manifest)) for role in app.roles]
     problems = [f"\n  - role {name!r}: {problem}" for name, problem in found if problem]
@@ -139,8 +160,30 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         cwd=cwd,
         path=path,
         chain=opts.chain,
-        warnings=[warning for role in app.roles for warning in _ignored(role)],
+        retry=rules,
+        hang_timeout=opts.hang_timeout,
+        on_hang=opts.on_hang,
+        notify=list(opts.notify or ()),
+        notify_secret=opts.notify_secret or "",
+        array=opts.array,
+        max_running=opts.max_running,
+        slots=_slots(app, opts) if opts.slots else None,
+        warnings=[*(warning for role in app.roles for warning in _ignored(role)), *ignored_rules],
     )
+
+
+def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the rules for retries as the supervisor takes them, and what of them has no effect."""
+    if not opts.retry:
+        return {}, []
+    from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
+
+    rules = parse_retries(opts.retry)
+    ignored = without_effect("local_cwd", rules, (OOM, EXCEPTION, OTHER))
+    if OOM in rules and rules[OOM].most_mb:
+        ignored.append("local_cwd ignores the size in retry oom: it does not limit memory")
+        rules[OOM].most_mb = 0
+    return {name: {**vars(rule)} for name, rule in rules.items()}, ignored
 
 
 def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
@@ -172,7 +215,11 @@ def _plan_role(
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
-        arguments = [values.substitute(argument) for argument in role.args]
+        command = [role.entrypoint, *role.args]
+        if SWEEP_KEY in role.metadata:
+            from trainyard.specs.sweep_points import own_command
+
+            command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
@@ -185,7 +232,7 @@ def _plan_role(
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
-        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
+        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -216,22 +263,23 @@ def _meeting_ports(name: str) -> dict[str, str]:
 def _check_options(opts: LocalOpts) -> None:
     if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
         raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
-    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
-        if seconds is not None and not abs(seconds) < float("inf"):
-            raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
-        if seconds is not None and seconds > MOST_SECONDS:
-            raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
-    if opts.timeout is not None and opts.timeout <= 0:
-        raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    problem = seconds_problem("timeout", opts.timeout)
+    problem = problem or seconds_problem("grace_period", opts.grace_period, may_be_zero=True)
+    if problem:
+        raise ConfigError(problem)
     if opts.chain < 1 or opts.chain > MOST_RETRIES:
-        raise ConfigError(f"chain is {opts.chain}, it must be from 1 to {MOST_RETRIES}")
+        raise ConfigError(f"chain is {opts.chain}; it must be from 1 to {MOST_RETRIES}")
     if opts.chain > 1 and opts.timeout is None:
         raise ConfigError(
             f"chain={opts.chain} continues a job that its time limit ended, and it has none",
             hint="Set one: -cfg timeout=SECONDS.",
         )
-    if opts.grace_period < 0:
-        raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+    if opts.array and opts.chain > 1:
+        raise ConfigError("chain is for jobs whose replicas run together", hint="Leave out array or chain.")
+    if opts.max_running is not None and not opts.array:
+        raise ConfigError("max_running is for arrays", hint="Set array=true, too.")
+    if opts.max_running is not None and opts.max_running < 1:
+        raise ConfigError(f"max_running is {opts.max_running}; it must be at least 1")
 
 
 def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
@@ -306,7 +354,52 @@ def _ignored(role: Role) -> list[str]:
     return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]
 
 
-# ---- GPUs
+def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
+    """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
+    from trainyard.schedulers.exec.process.stack_dump import SIGNAL, VARIABLE
+
+    for replica in (replica for role in roles for replica in role.replicas):
+        found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        replica.env[VARIABLE] = str(int(SIGNAL))
+        replica.env["PYTHONPATH"] = os.pathsep.join(filter(None, [job.python_dir(), found]))
+
+
+# ---- slots and GPUs
+
+
+def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
+    """Return what the supervisor has to know of this machine's slots.
+
+    Raises:
+        ConfigError: the option cannot be read, or the job can never have what it asks for.
+    """
+    from trainyard.schedulers.exec.process.slots import own_cpus, slots_dir
+
+    cpus, gpus = own_cpus(), visible_gpus()
+    if opts.slots != "auto":
+        first, _, second = str(opts.slots).partition(":")
+        if not first.isdigit() or (second and not second.isdigit()) or not int(first):
+            raise ConfigError(
+                f"slots is {opts.slots!r}, and has to be 'auto', CPUS or CPUS:GPUS",
+                hint="For example: -cfg slots=auto, or -cfg slots=8:2 for 8 CPUs and 2 GPUs.",
+            )
+        cpus = int(first)
+        if second:
+            named = [*gpus, *(str(index) for index in range(int(second)) if str(index) not in gpus)]
+            gpus = named[: int(second)]
+    needs = {role.name: (max(role.resource.cpu, 1), max(role.resource.gpu, 0)) for role in app.roles}
+    counts = [(1 if opts.array else role.num_replicas, *needs[role.name]) for role in app.roles]
+    combine = max if opts.array else sum
+    for kind, there, wanted in (
+        ("CPUs", cpus, combine(count * each for count, each, _ in counts)),
+        ("GPUs", len(gpus), combine(count * each for count, _, each in counts)),
+    ):
+        if wanted > there:
+            raise ConfigError(
+                f"the job can never start: it asks for {wanted} {kind}, and slots={opts.slots} has {there}",
+                hint="Ask for fewer, or say how many slots there are: -cfg slots=CPUS:GPUS.",
+            )
+    return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs}
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:

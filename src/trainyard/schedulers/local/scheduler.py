@@ -11,14 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogGrowth,
+    LogPart,
     LogQuery,
+    LogRange,
     Scheduler,
     Stream,
+    late_class,
     not_ended,
     not_running,
 )
@@ -48,8 +53,9 @@ _STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
     is_local = True
+    opts_class = late_class("trainyard.schedulers.local.options:LocalOpts")
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
@@ -60,13 +66,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             launcher.discard()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for: reading commands never do."""
-        from trainyard.schedulers.local.options import LocalOpts
-
-        return LocalOpts
 
     # ---- submitting
 
@@ -140,6 +139,18 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if dryrun_info.shipment is None:
             return submit(dryrun_info, launcher)
         return _submit_with_workspace(dryrun_info, launcher)
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check where jobs keep their files, and say what this machine has."""
+        from trainyard.schedulers.local.doctor import examine
+
+        return examine()
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Compare what the job asks for with what this machine has."""
+        from trainyard.schedulers.local.doctor import examine_job
+
+        return [] if info.app is None else examine_job(info.app)
 
     # ---- observing
 
@@ -256,6 +267,31 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, found by its index."""
+        from trainyard.schedulers.exec.process.log_ranges import read_part
+        from trainyard.schedulers.lines import check_replicas
+
+        job = ProcessJob.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        check_replicas(app_id, [(role_name, k)], log_dirs)
+        return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
+
+    def log_growth(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
+    ) -> Iterator[LogGrowth] | None:
+        """Return what the replicas' files have grown by since a position."""
+        from trainyard.schedulers.exec.process.log_growth import growth
+
+        job = ProcessJob.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
+        return growth(logs, position, to_the_end=to_the_end)
 
 
 def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:

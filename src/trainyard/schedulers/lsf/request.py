@@ -83,8 +83,8 @@ def _name(plan: JobPlan, opts: LsfOpts) -> str:
 
 def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts) -> None:
     roles = plan.app.roles
-    directives.add("-n", sum(cpus_of(role) * count for role, count in plan.together))
-    sizes = {cpus_of(role) for role, _ in plan.together}
+    directives.add("-n", sum(cpus_of(role) * count for role, count in plan.allocated))
+    sizes = {cpus_of(role) for role, _ in plan.allocated}
     if not plan.is_gang:
         directives.add("-R", _quoted("span[hosts=1]"))
     elif len(sizes) == 1:
@@ -93,9 +93,9 @@ def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts) -> None
     if memory > 0:
         reserved = memory
         if opts.mem_per == PER_JOB:
-            reserved = memory = sum(max(role.resource.memMB, 0) * count for role, count in plan.together)
+            reserved = memory = sum(max(role.resource.memMB, 0) * count for role, count in plan.allocated)
         elif opts.mem_per == PER_CORE:  # of reservations; -M limits a process, or a job, never a core
-            reserved = max(math.ceil(role.resource.memMB / cpus_of(role)) for role, _ in plan.together)
+            reserved = max(math.ceil(role.resource.memMB / cpus_of(role)) for role, _ in plan.allocated)
         directives.add("-M", f"{memory}MB" if opts.mem_limit else None)
         directives.add("-R", _quoted(f"rusage[mem={reserved}MB]"))
     gpus = max(role.resource.gpu for role in roles)

@@ -120,8 +120,8 @@ class Dashboard:
             return json.loads(content)
         except ValueError:
             raise BackendError(
-                f"{self.address}{path} answered with something else than JSON: {_words(content)}",
-                hint=f"Something else than Ray's dashboard may be there. {ADDRESS_EXAMPLE}",
+                f"{self.address}{path} answered with something other than JSON: {_words(content)}",
+                hint=f"Something other than Ray's dashboard may be there. {ADDRESS_EXAMPLE}",
             ) from None
 
     def send(
@@ -172,7 +172,7 @@ class Dashboard:
         """Return the web socket that follows a job's log from its beginning.
 
         Raises:
-            NotUpgradedError: no web socket is to be had there.
+            NotUpgradedError: web sockets do not work there.
             DashboardUnreachableError: there was no answer.
         """
         from trainyard.http.websocket import WebSocket
@@ -296,7 +296,7 @@ def _headers_in(environ: Mapping[str, str]) -> dict[str, str]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(
-            f"{HEADERS_VARIABLE} is not a JSON object of texts", hint="""Right: {"X-Team": "research"}."""
+            f"{HEADERS_VARIABLE} is not a JSON object of strings", hint="""Right: {"X-Team": "research"}."""
         )
     return found
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from trainyard.errors import StateStoreError
+from trainyard.schedulers.exec import directories
 from trainyard.schedulers.ray.logs import kept_dir, kept_path
 from trainyard.schedulers.responses import Leftover
 
@@ -37,18 +37,7 @@ def remove(items: Iterable[Leftover]) -> int:
     Raises:
         StateStoreError: one cannot be removed; the others are.
     """
-    freed, problems = 0, []
-    for item in items:
-        try:
-            os.remove(item.id)
-            freed += item.size
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problems.append(f"cannot remove {item.id}: {error.strerror or error}")
-    if problems:
-        raise StateStoreError("; ".join(problems), hint="Fix the permissions and try again.")
-    return freed
+    return directories.remove_leftovers(items, lambda item: os.remove(item.id))
 
 
 def forget(app_id: str) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: For how many seconds a dashboard may be away while a log is followed.
 PATIENCE = 600.0
 FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
-#: How often a log is read whole where no web socket is to be had, in seconds.
+#: How often a log is read whole where web sockets do not work, in seconds.
 FIRST_READING, LONGEST_READING = 0.5, 10.0
 
 
@@ -218,7 +218,7 @@ class LogFollower:
             follows = True
         has_ended = bool(self._patiently(self._has_ended))
         if has_ended or not follows:
-            yield from self._new_part(self._whole(), 0)
+            yield from self._new_part(self._read_all(), 0)
         return has_ended
 
     def _follow(self, socket: WebSocket) -> Iterator[LogBlock]:
@@ -252,7 +252,7 @@ class LogFollower:
         self._seen += len(text)
         self._copy.add(text)
 
-    def _whole(self) -> str:
+    def _read_all(self) -> str:
         """Return the whole log; "" where the driver's node is gone, so that what was read is all there is."""
         try:
             return self._patiently(lambda: whole_log(self._dashboard, self._app_id)) or ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from trainyard.errors import ConfigError
 from trainyard.regular_files import read_regular_file
 from trainyard.schedulers.ray.options import STRATEGIES
 from trainyard.specs.app import NO_IMAGE
-from trainyard.specs.limits import MOST_SECONDS
+from trainyard.specs.limits import seconds_problem
 from trainyard.specs.training import specification
 
 if TYPE_CHECKING:
@@ -48,18 +47,10 @@ def check_options(opts: RayOpts) -> None:
         ("grace_period", opts.grace_period, True),
     )
     for name, seconds, may_be_zero in limits:
-        if seconds is None:
-            continue
-        if (
-            not math.isfinite(seconds)
-            or seconds > MOST_SECONDS
-            or seconds < 0
-            or (seconds == 0 and not may_be_zero)
-        ):
-            least = "at least 0" if may_be_zero else "more than 0"
-            raise ConfigError(f"{name} is {seconds:g} s, it must be {least} and at most {MOST_SECONDS:.0f}")
+        if problem := seconds_problem(name, seconds, may_be_zero=may_be_zero):
+            raise ConfigError(problem)
     if opts.job_dir is not None and not os.path.isabs(opts.job_dir):
-        raise ConfigError(f"job_dir is {opts.job_dir}, it must be an absolute path on the nodes")
+        raise ConfigError(f"job_dir is {opts.job_dir}; it must be an absolute path on the nodes")
 
 
 def check_roles(app: AppDef) -> None:

@@ -17,6 +17,8 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
+    not_ended,
     poll_until_ended,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS
@@ -49,6 +51,7 @@ class RayScheduler(Scheduler["RayOpts"]):
     )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
+    opts_class = late_class("trainyard.schedulers.ray.options:RayOpts")
 
     def __init__(self, session_name: str) -> None:
         super().__init__("ray", session_name)
@@ -58,13 +61,6 @@ class RayScheduler(Scheduler["RayOpts"]):
         """Close the connections. May be called more than once."""
         for dashboard in self._made.values():
             dashboard.close()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for: reading commands never do."""
-        from trainyard.schedulers.ray.options import RayOpts
-
-        return RayOpts
 
     # ---- which cluster
 
@@ -254,11 +250,11 @@ class RayScheduler(Scheduler["RayOpts"]):
 
         dashboard = self.dashboard_of(app_id)
 
-        def look() -> DescribeAppResponse | None:
+        def describe_job() -> DescribeAppResponse | None:
             job = observe.find_job(dashboard, app_id)
             return self._kept(dashboard, app_id) if job is None else observe.brief(dashboard, app_id, job)
 
-        return None if poll_until_ended(look, timeout) is None else self.describe(app_id)
+        return None if poll_until_ended(describe_job, timeout) is None else self.describe(app_id)
 
     # ---- entering
 
@@ -289,26 +285,19 @@ class RayScheduler(Scheduler["RayOpts"]):
                 return
             if not polls.pause():  # Ray stops nothing that it is just starting
                 raise BackendError(
-                    f"Ray at {dashboard.address} did not take the order to stop {app_id}", hint="Try again."
+                    f"Ray at {dashboard.address} did not accept the request to stop {app_id}",
+                    hint="Try again.",
                 )
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Ask jobs to stop, several at a time: Ray takes one in a request."""
-        from concurrent.futures import ThreadPoolExecutor
+        from trainyard.parallel import for_all
+        from trainyard.schedulers.base import attempt
 
         wanted = builtins.list(dict.fromkeys(app_ids))
         for app_id in wanted:  # the dashboards are made in this thread
             self.dashboard_of(app_id)
-
-        def cancel(app_id: str) -> TrainyardError | None:
-            try:
-                self.cancel(app_id)
-            except TrainyardError as error:
-                return error
-            return None
-
-        with ThreadPoolExecutor(8) as pool:
-            return dict(zip(wanted, pool.map(cancel, wanted), strict=True))
+        return dict(zip(wanted, for_all(lambda app_id: attempt(self.cancel, app_id), wanted), strict=True))
 
     def delete(self, app_id: str) -> None:
         """Remove Ray's record of a job that has ended, and the log that is kept here."""
@@ -321,7 +310,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         if job is not None:
             state = reasons.state_of(job)
             if not is_terminal(state):
-                raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+                raise not_ended(app_id, state)
             dashboard.delete(job_path(app_id))
         forget(app_id)
 

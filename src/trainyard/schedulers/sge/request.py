@@ -104,7 +104,7 @@ def _check(opts: SgeOpts) -> None:
 
 
 def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts) -> None:
-    slots = sum(cpus_of(role) * count for role, count in plan.together)
+    slots = sum(cpus_of(role) * count for role, count in plan.allocated)
     if plan.is_gang:
         if not opts.pe:
             raise ConfigError(
@@ -126,8 +126,8 @@ def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
     """Return the requests for memory and gpus, as the site counts them."""
     found = []
     for name, per, unit, needs in (
-        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.together]),
-        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.together]),
+        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.allocated]),
+        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.allocated]),
     ):
         if not any(needs):
             continue
@@ -135,9 +135,9 @@ def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
         if not name:
             continue
         if per == PER_JOB:
-            amount = sum(need * count for need, (_, count) in zip(needs, plan.together, strict=True))
+            amount = sum(need * count for need, (_, count) in zip(needs, plan.allocated, strict=True))
         elif per == PER_SLOT:
-            shares = [need / cpus_of(role) for need, (role, _) in zip(needs, plan.together, strict=True)]
+            shares = [need / cpus_of(role) for need, (role, _) in zip(needs, plan.allocated, strict=True)]
             amount = -int(-max(shares) // 1)
             if not unit and any(share != amount for share in shares):
                 raise ConfigError(

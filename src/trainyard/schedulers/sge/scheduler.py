@@ -91,7 +91,7 @@ class SgeScheduler(HpcScheduler):
         for item in dependencies:
             if item.any_end:
                 continue
-            place, _, job = self._look(item.app_id)
+            place, _, job = self._observe(item.app_id)
             if job is None:
                 raise ConfigError(
                     f"nobody knows whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",

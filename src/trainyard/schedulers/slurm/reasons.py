@@ -69,7 +69,7 @@ _NEVER = {
     "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
     "PartitionTimeLimit": "its time limit is longer than the partition allows",
     "BadConstraints": "no nodes have what it asks for",
-    "DependencyNeverSatisfied": "a job that it waits for did not end as was asked",
+    "DependencyNeverSatisfied": "a job that it waits for did not end as required",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QoS is not valid",
     "AccountNotAllowed": "its account may not use the partition",
@@ -87,7 +87,7 @@ _WAITING = {
     "Resources": "the nodes that it needs are busy",
     "Priority": "jobs of higher priority come first",
     "Dependency": "it waits for other jobs",
-    "BeginTime": "it may not begin yet",
+    "BeginTime": "its start time has not come",
     "JobArrayTaskLimit": "the array's throttle is reached",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
@@ -125,7 +125,7 @@ def state_of(words: str | list[str]) -> tuple[AppState, str]:
         words: one state, perhaps with more behind it ("CANCELLED by 1001") or cut off ("OUT_OF_ME+"); or
             a list of base state and flags, as newer JSON has it.
     """
-    names = [_whole(word) for word in ([words] if isinstance(words, str) else words)]
+    names = [_complete_name(word) for word in ([words] if isinstance(words, str) else words)]
     for name in names:
         if name in FLAG_STATE:
             return FLAG_STATE[name], name
@@ -136,7 +136,7 @@ def state_of(words: str | list[str]) -> tuple[AppState, str]:
     return AppState.UNKNOWN, named
 
 
-def _whole(word: str) -> str:
+def _complete_name(word: str) -> str:
     name = word.strip().split(" ")[0].upper()
     if name.endswith("+"):
         fits = [known for known in (*STATE_OF, *FLAG_STATE) if known.startswith(name[:-1])]

@@ -50,7 +50,7 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
         yield f"container must be one of {', '.join(RUNTIMES)}, not {opts.container!r}"
     for name, value in (("replicas_per_node", opts.replicas_per_node), ("segment", opts.segment)):
         if value is not None and value < 1:
-            yield f"{name} is {value}, it must be at least 1"
+            yield f"{name} is {value}; it must be at least 1"
     for word in opts.sbatch_args or ():
         name = word.removeprefix("--").partition("=")[0]
         if not word.startswith("-") or "\n" in word:

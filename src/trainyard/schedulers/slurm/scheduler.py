@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.errors import ConfigError, UnreachableError
-from trainyard.schedulers.base import Check
+from trainyard.schedulers.base import Check, accepted, late_class
 from trainyard.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
@@ -58,19 +58,13 @@ class SlurmScheduler(HpcScheduler):
         r"zero bytes were transmitted|slurm backup controller in standby|unable to establish control|"
         r"unable to connect|no route to host|problem talking to the database|communication"
     )
+    opts_class = late_class("trainyard.schedulers.slurm.options:SlurmOpts")
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
         self._versions: dict[str, tuple[int, int]] = {}
         self._unaccounted: dict[str, float] = {}
         self._entered: dict[str, Any] = {}
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported late."""
-        from trainyard.schedulers.slurm.options import SlurmOpts
-
-        return SlurmOpts
 
     def run_opts(self) -> runopts:
         """Return the options, those of the predecessor by its names."""
@@ -127,6 +121,11 @@ class SlurmScheduler(HpcScheduler):
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""
         self._check_against_cluster(dryrun_info.request)
         return super().schedule(dryrun_info)
+
+    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Check that nodes of the partition could run the job."""
+        text = "nodes of its partition could run it"
+        return [accepted("the job", lambda: self._check_against_cluster(info.request), text)]
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
         import warnings
@@ -323,7 +322,7 @@ class SlurmScheduler(HpcScheduler):
 
     def queue_position(self, app_id: str) -> str:
         """Return how many jobs of its partition come first, and when Slurm plans to start it."""
-        place, native, _ = self._look(app_id)
+        place, native, _ = self._observe(app_id)
         waiting = next((job for job in native if job.state == AppState.PENDING), None)
         if waiting is None:
             return ""
@@ -363,7 +362,7 @@ class SlurmScheduler(HpcScheduler):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
-        _, _, job = self._look(app_id)
+        _, _, job = self._observe(app_id)
         self._entered = dict(job.document.get("slurm") or {}) if job else {}
         return super().execute(app_id, role_name, k, command, tty=tty)
 

@@ -253,7 +253,7 @@ class _UnpackedLayer:
         while len(self._block) < size and (more := self._next(size)):
             self._left -= len(more)
             if self._left < 0:
-                raise ValueError("the layer unpacks to more than the bound")
+                raise ValueError("the layer unpacks to more than the limit")
             self._block += more
         block, self._block = self._block[:size], self._block[size:]
         return block

@@ -352,14 +352,14 @@ class _BuildOutput:
             if not self._quiet:
                 self._progress.output(line)
 
-    def end(self) -> Iterator[str]:
+    def last_lines(self) -> Iterator[str]:
         if self._step and self._step not in self._last:
             yield self._step
         yield from self._last
 
 
 def _failed(dockerfile: str, reason: str, output: _BuildOutput) -> BackendError:
-    end = "\n".join(f"  {line}" for line in output.end())
+    end = "\n".join(f"  {line}" for line in output.last_lines())
     return BackendError(
         f"building {dockerfile} failed: {reason}" + (f"\nThe end of its output:\n{end}" if end else ""),
         hint=f"Correct {dockerfile}, or provide what its failing step needs.",

@@ -51,7 +51,7 @@ def add_layers(
         history: for each new layer, what made it.
 
     The time of creation stays the base's, so that nothing depends on when this runs. The base's history is
-    kept where it tells of every layer; where it does not, there is none, since tools match it to the layers
+    kept where it describes every layer; where it does not, there is none, since tools match it to the layers
     by counting.
     """
     result = {key: copy.deepcopy(config[key]) for key in _KEPT if config.get(key)}

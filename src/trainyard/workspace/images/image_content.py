@@ -238,7 +238,7 @@ def locate(directory: str, lookup: Lookup) -> ImageDirectory:
         if there is not None and there.kind == "link":
             links += 1
             if links > MOST_LINKS:
-                raise ConfigError(f"the image's directory {directory} is behind a circle of links")
+                raise ConfigError(f"the image's directory {directory} is behind a loop of symbolic links")
             done = [] if there.target.startswith("/") else done
             todo = _parts(there.target) + todo
             found.update(lookup(_prefixes(done, todo)))

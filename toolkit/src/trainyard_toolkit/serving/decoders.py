@@ -62,7 +62,9 @@ def _csv_to_numpy(string_like: str | bytes, dtype: Any) -> Any:
         raise ValueError(str(error)) from None
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
-        raise ValueError(f"its rows have from {lengths[0]} to {lengths[-1]} values; all must have as many")
+        raise ValueError(
+            f"its rows have from {lengths[0]} to {lengths[-1]} values; all must have as many as the first"
+        )
     values = np.array(rows, dtype=str).squeeze() if rows else np.array([], dtype=float)
     if dtype is not None:
         return values.astype(dtype)

@@ -206,7 +206,7 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
         if factory is None:
             _warn(
                 f"there is no tracker {name!r}: it is neither {' nor '.join(BUILT_IN)}, nor an entry point "
-                f"of {' or '.join(GROUPS)}, nor a function as module:name; nothing is noted there"
+                f"of {' or '.join(GROUPS)}, nor a function as module:name; nothing is recorded there"
             )
             continue
         trackers.append(factory(config))

@@ -36,7 +36,7 @@ def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
         return checks  # nothing else can be checked
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("queue", lambda: _queue(session, cfg)),
-        *((name, _role_look(session, name, cfg)) for name in ("job_role_arn", "execution_role_arn")),
+        *((name, _role_check(session, name, cfg)) for name in ("job_role_arn", "execution_role_arn")),
         ("log group", lambda: _log_group(session, cfg)),
         ("image", lambda: image(session, cfg.get("image_repo"))),
     ]
@@ -93,7 +93,7 @@ def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]
         )
 
 
-def _role_look(session: AwsSession, name: str, cfg: Mapping[str, Any]) -> Callable[[], Iterator[Check]]:
+def _role_check(session: AwsSession, name: str, cfg: Mapping[str, Any]) -> Callable[[], Iterator[Check]]:
     return lambda: _role(session, name, cfg.get(name))
 
 

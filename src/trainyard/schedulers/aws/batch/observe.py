@@ -474,7 +474,7 @@ def _summaries(
     filters = [{"name": "AFTER_CREATED_AT", "values": [str(after)]}]
     stopped = threading.Event()
 
-    def look(queue: str) -> list[tuple[str, dict[str, Any]]]:
+    def list_queue(queue: str) -> list[tuple[str, dict[str, Any]]]:
         found = []
         for page in session.pages(
             "batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
@@ -484,7 +484,7 @@ def _summaries(
                 break
         return found
 
-    return [pair for found in for_all(look, queues, on_failure=stopped.set) for pair in found]
+    return [pair for found in for_all(list_queue, queues, on_failure=stopped.set) for pair in found]
 
 
 def _is_since(job: dict[str, Any], since: float | None) -> bool:

@@ -70,7 +70,7 @@ class AWSBatchOpts:
         sends="to",
     )
     live_tail: bool = option(
-        "have CloudWatch Live Tail tell of new lines while a log is followed, so that they are seen sooner; "
+        "let CloudWatch Live Tail report new lines while a log is followed, so that they are seen sooner; "
         "AWS charges for it by the minute. To be set in the configuration, where `log` finds it",
         default=False,
     )

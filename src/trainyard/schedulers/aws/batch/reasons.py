@@ -181,14 +181,16 @@ class QueueInspector:
             needs: what a replica needs: ``VCPU``, ``MEMORY`` in MiB, ``GPU``.
         """
         try:
-            found, environments = self._look(session, queue)
+            found, environments = self._describe(session, queue)
         except AwsError:  # the permission may be missing; the job's state is known nevertheless
             return ""
         if found is None:
             return "its queue no longer exists"
         return "; ".join(queue_problems(found, environments, needs))
 
-    def _look(self, session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    def _describe(
+        self, session: AwsSession, queue: str
+    ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
         key = (session.region, names.queue_name(queue))
         seen = self._seen.get(key)
         if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:

@@ -25,6 +25,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
     not_ended,
     not_running,
     poll_until_ended,
@@ -70,6 +71,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     ships_by_default = True
     runs_images = True
     list_filters = frozenset({"states", "since", "all"})
+    opts_class = late_class("trainyard.schedulers.aws.batch.options:AWSBatchOpts")
 
     def __init__(
         self,
@@ -88,13 +90,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         """Close the connections. May be called more than once."""
         self._jobs.sessions.close()
         self._close_images()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported late."""
-        from trainyard.schedulers.aws.batch.options import AWSBatchOpts
-
-        return AWSBatchOpts
 
     # ---- code
 

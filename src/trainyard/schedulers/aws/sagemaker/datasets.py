@@ -167,7 +167,7 @@ def _missing(data: Dataset, uri: str, s3: S3) -> dict[str, DataFile]:
 def _is_same(file: DataFile, stored: StoredObject, uri: str, s3: S3) -> bool:
     if stored.size != file.size or not stored.has_sha256:
         return False
-    # S3 has refused a small object that is not what its digest says; of a large one it checked the parts
+    # S3 has refused a small object that does not match its digest; of a large one it checked the parts
     return file.size < PART_BYTES or s3.sha256(uri) == _sha256_of_parts(file.path)
 
 

@@ -316,7 +316,7 @@ def _roles(job: Job) -> list[Role]:
 
 
 def _words(job: Job, items: list[str], command: RoleCommand | None) -> list[str]:
-    """Return the command of a role, as it was given if the request tells that."""
+    """Return the command of a role, as it was given, if the request shows it."""
     if command is not None and not command.toolkit:
         return list(command.words or ())
     if command is None and items:

@@ -467,7 +467,7 @@ def _rows(
 
 
 def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
-    """Return what tells by its name whether a training job is an attempt of one of these service jobs.
+    """Return a function that tells by a training job's name whether it is an attempt of one of these jobs.
 
     Batch names attempts ``AWSBatch``, then the request's name, as far as there is room, and 32 digits.
     """

@@ -16,6 +16,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
     not_ended,
     not_running,
 )
@@ -51,6 +52,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     runs_images = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})
+    opts_class = late_class("trainyard.schedulers.aws.sagemaker.options:AWSSageMakerOpts")
 
     def __init__(
         self,
@@ -69,13 +71,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         self._sessions.close()
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for."""
-        from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-
-        return AWSSageMakerOpts
 
     # ---- submitting
 

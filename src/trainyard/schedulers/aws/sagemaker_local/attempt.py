@@ -239,7 +239,7 @@ class Attempt:
         except PlatformFailure as error:
             ended = error
         except Exception as error:  # an unexpected error must not leave the job waiting for ever
-            ended = PlatformFailure(f"lost sight of {name}: {error}")
+            ended = PlatformFailure(f"the state of {name} cannot be read: {error}")
         failed = not (isinstance(ended, Exit) and ended.code == 0)
         with self._lock:
             self._exits[name] = ended

@@ -6,7 +6,7 @@ import builtins
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainyard.errors import BackendError, ConfigError, UnknownAppException
+from trainyard.errors import BackendError, UnknownAppException
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import (
@@ -15,6 +15,8 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    late_class,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import Capabilities
@@ -43,16 +45,10 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     is_local = True
     ships_by_default = True
     reads_training_specs = True
+    opts_class = late_class("trainyard.schedulers.aws.sagemaker_local.options:SageMakerLocalOpts")
 
     def __init__(self, session_name: str) -> None:
         super().__init__(BACKEND, session_name)
-
-    @property
-    def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for."""
-        from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
-
-        return SageMakerLocalOpts
 
     # ---- submitting
 
@@ -187,7 +183,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job = TrainingJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
-            raise ConfigError(f"{app_id} is still running, so it cannot be deleted", hint="Cancel it first.")
+            raise not_ended(app_id, state["status"])
         try:
             housekeeping.remove_results(app_id)
             job.remove()

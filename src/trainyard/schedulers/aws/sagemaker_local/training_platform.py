@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
 
 #: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
-PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 LOOPBACK = "lo"
 _NO_NAMESPACES = (
     "this user cannot make namespaces (unshare) on this machine, and the hosts' names do not resolve either"
 )
 _NOT_ITS_OWN = (
     "/opt/ml is not this host's own here: {reason}. What the program writes to /opt/ml by that name is not "
-    "kept, and its data are not there. Use SAGEMAKER_BASE_DIR={base}, or SM_MODEL_DIR and its like."
+    "kept, and its data are not there. Use SAGEMAKER_BASE_DIR={base}, or variables such as SM_MODEL_DIR."
 )
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -142,7 +142,7 @@ class Platform:
         """Have the image; or ports and addresses that no other job uses.
 
         Raises:
-            StartFailure: the image is not to be had.
+            StartFailure: the image cannot be had.
             PlatformFailure: no daemon answers, or the machine has no more ports.
         """
         if self.cluster is None:

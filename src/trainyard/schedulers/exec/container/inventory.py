@@ -107,7 +107,7 @@ class Container:
         return {names.get(number, str(number)): place for number, place in sorted(self.ports.items())}
 
     def add_details(self, inspected: dict[str, Any]) -> None:
-        """Add what only an inspection tells."""
+        """Add what only an inspection shows."""
         state = inspected["State"]
         self.state = state["Status"]
         self.exit_code = state["ExitCode"]

@@ -67,7 +67,7 @@ class Launcher:
     def is_waiting(self) -> bool:
         """Tell whether the supervisor is still there."""
         if self.pid and select.select([self._problem], [], [], 0)[0]:
-            self._end()
+            self._read_answer()
         return self.pid != 0
 
     def launch(self, plan: dict[str, Any]) -> str:
@@ -80,7 +80,7 @@ class Launcher:
                 rest = rest[os.write(self._plan, rest) :]
         except BrokenPipeError:  # it has ended, and has said why
             pass
-        answer = self._end()
+        answer = self._read_answer()
         if answer == READY:
             return ""
         return answer.decode("utf-8", "replace").strip() or "its supervisor was killed before it was ready"
@@ -88,9 +88,9 @@ class Launcher:
     def discard(self) -> None:
         """End it without a job."""
         if self.pid:
-            self._end()
+            self._read_answer()
 
-    def _end(self) -> bytes:
+    def _read_answer(self) -> bytes:
         """Close its input; returns its answer when it has given one, or has ended."""
         os.close(self._plan)
         self._plan = -1

@@ -35,7 +35,7 @@ class Record(_FIELDS):
     """Sizes of the files at a time, and the writes seen since the record before.
 
     ``order`` holds the stream of each write, 0 or 1, where both were written to; otherwise it is empty,
-    and ``writes`` tells how many there were.
+    and ``writes`` is their number.
     """
 
     __slots__ = ()
@@ -83,13 +83,22 @@ class IndexReader:
 
     `new_records` returns what has come since the last call; of a record that was replaced,
     only what is new.
+
+    Args:
+        path: the index.
+        start: where to begin: `position` of another reader.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, start: int = 0) -> None:
         self._path = path
         self._fd = -1
-        self._offset = 0
+        self._offset = start
         self._last: tuple[int, Record] | None = None
+
+    @property
+    def position(self) -> int:
+        """Where the last record begins, which may still be replaced."""
+        return self._offset if self._last is None else self._last[0]
 
     def new_records(self) -> list[Record]:
         """Return the records that have been added or replaced since the last call."""

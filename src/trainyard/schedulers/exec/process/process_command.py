@@ -37,9 +37,9 @@ def run_beside(pid: int, name: str, command: Sequence[str]) -> int:
     place = system.process_place(_script_of(pid))
     if place is None:
         raise ConfigError(
-            f"cannot run a command in {name}: its process {pid} cannot be looked into",
-            hint="It may have ended just now; `trainyard status` tells. Only Linux shows another process's "
-            "environment.",
+            f"cannot run a command in {name}: its process {pid} cannot be examined",
+            hint="It may have ended just now; `trainyard status` shows it. "
+            "Only Linux shows the environment of other processes.",
         )
     environ = {os.fsdecode(key): os.fsdecode(value) for key, value in place.environ.items()}
     environ |= {key: os.environ[key] for key in ("TERM", "COLORTERM", "LANG") if key in os.environ}

@@ -30,6 +30,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.exec.process.hang_watch import HangWatch
+    from trainyard.schedulers.exec.process.slots import SlotQueue, Ticket
+    from trainyard.schedulers.exec.retry_counts import RetryCounts
     from trainyard.system.interface import FileEvents
 
 #: State changes closer together than this are written as one.
@@ -39,6 +42,7 @@ LEFTOVER_GRACE = 1.0
 #: `poll` takes at most 24 days; jobs may run longer.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: Files that the supervisor itself and its libraries may have open.
 OTHER_FILES = 64
 
@@ -51,7 +55,10 @@ class Supervisor:
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
             seconds, ``fail_fast``, ``chain`` (how many times at most a time limit leads to another attempt,
-            and 1), ``after`` (jobs to wait for, see `parents`).
+            and 1), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
+            replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
+            `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
+            seconds and ``on_hang``.
         guard: the process that ends the replicas if this one is killed.
         events: what `open_shared` returned in the guard.
 
@@ -90,7 +97,15 @@ class Supervisor:
         self.continuations = 0
         self._is_continuing = False
         self._waits_for = ""
+        #: What has not been started yet: replicas that start together. In an array each alone.
+        self._unstarted: list[list[Replica]] = []
+        self._has_begun = False
+        self._slots: SlotQueue | None = None
+        self._place: Ticket | None = None
+        self._held: list[tuple[Ticket, list[Replica]]] = []
         self._restarting: set[str] = set()
+        self._retries: RetryCounts | None = None
+        self._hangs: HangWatch | None = None
         self._orphans: set[int] = set()
         self._oom = OomWatch()
         self._recorder = LogRecorder(events)
@@ -139,14 +154,90 @@ class Supervisor:
         elif self.plan.get("after"):
             self._await_parents()
         if self.stopping is None:
-            self._limit_time()
-            for replica in self.replicas:
-                self._start(replica)
+            self._open_slots()
+            is_array = self.plan.get("array")
+            self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
+            self._start_more()
+            self._watch_for_hangs()
         poller = select.poll()
         poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
             self._handle_next(poller)
+            if self._unstarted or self._held or self._place is not None:
+                self._start_more()
         self._finish()
+
+    # ---- what starts when
+
+    def _open_slots(self) -> None:
+        slots = self.plan.get("slots")
+        if slots is not None:
+            from trainyard.schedulers.exec.process.slots import SlotQueue
+
+            self._slots = SlotQueue(
+                slots["folder"], slots["cpus"], slots["gpus"], self.plan["app_id"], self.job.path
+            )
+
+    def _start_more(self) -> None:
+        """Give back the slots of what has ended, and start what there is room for."""
+        for held in [held for held in self._held if all(map(self._has_ended, held[1]))]:
+            self._held.remove(held)
+            self._give_back(held[0])
+        if self.stopping is not None:
+            self._unstarted.clear()
+        self._unstarted = [group for group in self._unstarted if not all(map(self._has_ended, group))]
+        while self._unstarted and self._has_room():
+            group = self._unstarted.pop(0)
+            if not self._has_begun:
+                self._has_begun = True
+                self._limit_time()
+            for replica in group:
+                if not is_terminal(replica.state):
+                    self._start(replica)
+        if not self._unstarted and self._place is not None:
+            self._give_back(self._place)
+            self._place = None
+        waits_for = "" if self._place is None else self._place.waits_for
+        if waits_for != self._waits_for:
+            self._waits_for, self._dirty = waits_for, True
+
+    def _has_room(self) -> bool:
+        """Tell whether the next replicas may start; they have their slots then."""
+        limit = self.plan.get("max_running")
+        if limit is not None:
+            unstarted = {replica.name for group in self._unstarted for replica in group}
+            if sum(not self._has_ended(r) for r in self.replicas if r.name not in unstarted) >= limit:
+                return False
+        if self._slots is None:
+            return True
+        group = self._unstarted[0]
+        needs = self.plan["slots"]["needs"]
+        if self._place is None:
+            cpus, gpus = (sum(needs[replica.role][kind] for replica in group) for kind in (0, 1))
+            self._place = self._slots.join(cpus, gpus)
+        if not self._slots.take(self._place):
+            return False
+        place, self._place = self._place, None
+        self._held.append((place, group))
+        first = 0
+        for replica in group:
+            count = needs[replica.role][1]
+            replica.env[CUDA_VARIABLE] = ",".join((place.granted or [])[first : first + count])
+            first += count
+        return True
+
+    def _has_ended(self, replica: Replica) -> bool:
+        """Tell whether a replica has ended for good, with all that it left running."""
+        return (
+            is_terminal(replica.state) and not replica.has_leftovers and replica.name not in self._restarting
+        )
+
+    def _give_back(self, place: Ticket) -> None:
+        try:
+            if self._slots is not None:
+                self._slots.give_back(place)
+        except OSError:  # the end of this process gives them back
+            pass
 
     def _await_parents(self) -> None:
         """Wait for the jobs that have to end first; stop this one if it can never start."""
@@ -171,18 +262,23 @@ class Supervisor:
         """Wait for an event, and handle it."""
         self._write_state_if_due()
         watched = self._recorder.fileno()
-        if watched is not None:
-            poller.register(watched, select.POLLIN)
+        slots = self._slots if self._place is not None else None
+        others = [] if watched is None else [watched]
+        others += [] if slots is None else slots.descriptors()
+        for fd in others:
+            poller.register(fd, select.POLLIN)
         ready = [fd for fd, _ in poller.poll(self._poll_timeout())]
-        if watched is not None:
-            poller.unregister(watched)
+        for fd in others:
+            poller.unregister(fd)
+        if slots is not None:
+            slots.seen()
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
             self._recorder.record_changes()
         if self._wakeup.fileno() in ready:
             self._handle_signals()
         elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
-            self._reap()  # no signal tells of the ends of processes that are not our children
+            self._reap()  # no signal reports the ends of processes that are not our children
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             heapq.heappop(self._deadlines)[2]()
@@ -194,12 +290,15 @@ class Supervisor:
         recorder = self._recorder.seconds_to_wait()
         if recorder is not None:
             waits.append(recorder)
+        slots = self._slots.seconds_to_wait() if self._slots is not None and self._place is not None else None
+        if slots is not None:
+            waits.append(slots)
         if self._dirty:
             waits.append(self._last_write + WRITE_INTERVAL - now)
         return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
 
     def _is_over(self) -> bool:
-        if self._restarting or self._orphans:
+        if self._restarting or self._orphans or (self._unstarted and self.stopping is None):
             return False
         return all(is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas)
 
@@ -211,6 +310,8 @@ class Supervisor:
         processes.kill_descendants()
         if not system.HAS_SUBREAPER:
             processes.kill_members_of_job(self.job.path)
+        for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
+            self._give_back(place)
         self.job.write_final_state(self._document(self._final_state()))
 
     def _final_state(self) -> AppState:
@@ -245,6 +346,8 @@ class Supervisor:
             replica = by_pid.get(pid)
             if replica is not None:
                 self._replica_ended(replica, status)
+            elif self._hangs is not None:
+                self._found_hung(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
         for replica in self.replicas:
             if replica.has_leftovers:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
@@ -317,16 +420,50 @@ class Supervisor:
         role = self.roles[replica.role]
         limit = role["max_retries"] if may_retry else 0
         policy = role["retry_policy"]
-        if policy == "REPLICA" and replica.restarts - self.continuations < limit:
-            self._restart([replica], replica)
+        if may_retry and self.plan.get("retry") and (decided := self._by_class(replica, role)) is not None:
+            if decided:
+                self._restart(self._group(policy, replica), replica)
+            else:
+                self._stop_peers(replica)
+            return
+        by_class = self._retries.total(replica.name) if self._retries is not None else 0
+        if policy == "REPLICA" and replica.restarts - self.continuations - by_class < limit:
+            self._restart(self._group(policy, replica), replica)
         elif policy == "ROLE" and self.role_restarts[replica.role] < limit:
             self.role_restarts[replica.role] += 1
-            self._restart([peer for peer in self.replicas if peer.role == replica.role], replica)
+            self._restart(self._group(policy, replica), replica)
         elif policy == "APPLICATION" and self.app_restarts < limit:
             self.app_restarts += 1
-            self._restart(self.replicas, replica)
-        elif self.plan["fail_fast"]:
+            self._restart(self._group(policy, replica), replica)
+        else:
+            self._stop_peers(replica)
+
+    def _stop_peers(self, replica: Replica) -> None:
+        """Stop the other replicas when one has failed for good, if that is asked for."""
+        if self.plan["fail_fast"]:
+            for other in (each for group in self._unstarted for each in group if each.pid == 0):
+                other.state = reasons.state_of(reasons.PEER_FAILED)
+                other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
+
+    def _group(self, policy: str, replica: Replica) -> list[Replica]:
+        """Return what is started again with a replica that has failed."""
+        if policy == "REPLICA":
+            return [replica]
+        return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
+
+    def _by_class(self, replica: Replica, role: dict[str, Any]) -> bool | None:
+        """Decide by the class of a failure whether to try again; None if its class has no rule."""
+        from trainyard.schedulers.exec.retry_counts import RetryCounts
+
+        if self._retries is None:
+            self._retries = RetryCounts(self.plan["retry"])
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
+        verdict = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
+        if verdict is None:
+            return None
+        replica.note(verdict.text)
+        return verdict.again
 
     def _restart(self, group: Iterable[Replica], culprit: Replica) -> None:
         """Stop what still runs of a group, and restart the group when all of it has ended."""
@@ -346,6 +483,38 @@ class Supervisor:
             for replica in waiting:
                 replica.restarts += 1
                 self._start(replica)
+
+    # ---- replicas that hang
+
+    def _watch_for_hangs(self) -> None:
+        """Look at the replicas again and again, if that is asked for."""
+        if self.plan.get("hang_timeout") and self._hangs is None:
+            from trainyard.schedulers.exec.process.hang_watch import HangWatch
+
+            self._hangs = HangWatch(self.plan["hang_timeout"])
+            self._after(self._hangs.interval, self._look_for_hangs)
+
+    def _look_for_hangs(self) -> None:
+        if self._hangs is None or self.stopping is not None:
+            return
+        running = [replica for replica in self.replicas if replica.is_running and not replica.was_stopped]
+        results = {r.name: os.path.join(self.job.base_dir(r.role, r.index), "output") for r in running}
+        for replica in self._hangs.look(running, results):
+            replica.reason = ""
+            replica.note("it went on after it had hung")
+            self._dirty = True
+        self._after(self._hangs.interval, self._look_for_hangs)
+
+    def _found_hung(self, replica: Replica | None) -> None:
+        """Mark a replica that hangs, or end the job, as is asked."""
+        if replica is None or self._hangs is None:
+            return
+        seconds = f"{self._hangs.seconds:g}"
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; its log has the stacks"
+        replica.note(f"it hung: no output for {seconds} s and no GPU at work; its log has the stacks")
+        self._dirty = True
+        if self.plan.get("on_hang") == "stop":
+            self._stop_all(reasons.HUNG, seconds)
 
     # ---- the time limit
 
@@ -420,7 +589,8 @@ class Supervisor:
             return
         self._last_write = now
         try:
-            self.job.write_state(self._document(AppState.PENDING if self._waits_for else AppState.RUNNING))
+            is_waiting = self._waits_for and not self._has_begun
+            self.job.write_state(self._document(AppState.PENDING if is_waiting else AppState.RUNNING))
             self._dirty = False
         except OSError:  # a full disk, for example: it is tried again
             pass

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 RANK0 = "TORCHX_RANK0_HOST"
-PORTS = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+PORTS = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 #: Directories of the base directory that hold results.
 RESULTS = ("model", os.path.join("output", "data"), "checkpoints")
 #: Most bytes that a program may be ahead of the log, of a line of the log, and of an error file.
@@ -57,7 +57,7 @@ class Lines:
         data = self.pending + data
         found, at = [], 0
         while at < len(data):
-            end = self._end(data, at)
+            end = self._find_line_end(data, at)
             if end is None:
                 break
             stop, mark, after = end
@@ -66,7 +66,7 @@ class Lines:
         self.pending = data[at:]
         return "".join(found)
 
-    def _end(self, data: bytes, at: int) -> tuple[int, str, int] | None:
+    def _find_line_end(self, data: bytes, at: int) -> tuple[int, str, int] | None:
         line, back = data.find(b"\n", at), data.find(b"\r", at)
         if back >= 0 and (line < 0 or back < line):
             if back + 1 == len(data):  # a line feed may follow
@@ -209,7 +209,7 @@ class ReplicaActor:
         )
         for end in inputs:
             os.close(end)
-        self.process.wait()  # what goes on is no child of this process
+        self.process.wait()  # what goes on is not a child of this process
         self._order(json.dumps(order).encode())
         reader = threading.Thread(target=self._read, args=(outputs, attempt), daemon=True)
         reader.start()

@@ -18,14 +18,9 @@ import atexit
 import functools
 import os
 import shutil
-import sys
 import tempfile
 
 from trainyard.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 @functools.cache
@@ -46,25 +41,24 @@ def workspacefile(line: str, cell: str) -> None:
     Raises:
         UsageError: the path is missing, or leads out of the workspace.
     """
-    path = os.path.normpath(line.strip())
-    if not line.strip() or os.path.isabs(path) or path.split(os.sep)[0] in (os.curdir, os.pardir):
+    path = write_workspace_file(line.strip(), cell)
+    print(f"added {path} to the workspace {get_workspace()}")  # noqa: T201
+
+
+def write_workspace_file(name: str, text: str) -> str:
+    """Write a file of the workspace, and return its path there.
+
+    Raises:
+        UsageError: the path is missing, or leads out of the workspace.
+    """
+    path = os.path.normpath(name)
+    if not name or os.path.isabs(path) or path.split(os.sep)[0] in (os.curdir, os.pardir):
         raise UsageError(
-            f"%%workspacefile cannot write {line.strip()!r}",
+            f"%%workspacefile cannot write {name!r}",
             hint="Give a path within the workspace: %%workspacefile train.py",
         )
     target = os.path.join(get_workspace(), path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "w", encoding="utf-8") as file:
-        file.write(cell)
-    print(f"added {path} to the workspace {get_workspace()}")  # noqa: T201
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """Add the magic to a shell of IPython; ``%load_ext trainyard.notebook`` calls this."""
-    shell.register_magic_function(workspacefile, "cell")
-
-
-if "IPython" in sys.modules:
-    _shell = sys.modules["IPython"].get_ipython()
-    if _shell is not None:
-        load_ipython_extension(_shell)
+        file.write(text)
+    return path

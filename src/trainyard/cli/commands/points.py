@@ -1,0 +1,133 @@
+"""Show the points of a sweep: the values of each, its state, and the best by a metric."""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import out, paint_state, print_json, table
+from trainyard.cli.jobstatus import status_of
+from trainyard.cli.parser import add_handle_argument, add_json_option
+from trainyard.errors import EXIT_OK, ConfigError, UsageError
+from trainyard.specs.sweep_points import points_of
+from trainyard.terminal import clean, format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_handle_argument(parser)
+    parser.add_argument(
+        "--best",
+        metavar="min:METRIC",
+        help="sort by the least (min:loss) or greatest (max:accuracy) value that each has reported",
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        rows = point_rows(runner, handle, status_of(runner, handle))
+        metric = sort_by_metric(runner, handle, rows, args.best) if args.best else ""
+    if args.json:
+        print_json(rows)
+        return EXIT_OK
+    names = list(rows[0]["values"])
+    if metric:
+        for row in rows:
+            row["values"] = {metric: "-" if row["metric"] is None else f"{row['metric']:g}", **row["values"]}
+        names.insert(0, metric)
+    lines = [
+        [
+            row["replica"],
+            paint_state(row["state"], sys.stdout),
+            "-" if row["seconds"] is None else format_duration(row["seconds"]),
+            *(clean(row["values"].get(name, "")) for name in names),
+            clean(row["reason"]),
+        ]
+        for row in rows
+    ]
+    out(table(("REPLICA", "STATE", "TIME", *names, "REASON"), lines, sys.stdout))
+    return EXIT_OK
+
+
+def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best: str) -> str:
+    """Add the best value of a metric to each point, and sort them, the best first; returns the metric's name.
+
+    Raises:
+        UsageError: the order cannot be read.
+        ConfigError: no point has reported the metric.
+    """
+    import math
+
+    from trainyard.cli.console import warn
+    from trainyard.metrics import MetricReader
+
+    order, _, metric = best.partition(":")
+    if order not in ("min", "max") or not metric:
+        raise UsageError(
+            f"--best: {best!r} is not an order and a metric", hint="Write min:METRIC, or max:METRIC."
+        )
+    with MetricReader(runner, handle, [metric]) as reader:
+        reader.update()
+        found = reader.by_name().get(metric, [])
+        for problem in reader.problems:
+            warn(problem)
+    sign = 1 if order == "min" else -1
+    values: dict[str, float] = {}
+    for series in found:
+        value = series.least if order == "min" else series.greatest
+        place = f"{series.role}/{series.replica}"
+        if math.isfinite(value) and sign * value < sign * values.get(place, sign * math.inf):
+            values[place] = value
+    if not values:
+        raise ConfigError(
+            f"no point of {handle} has reported the metric {metric!r}",
+            hint="Metrics are JSON lines in the log, or what `--metric NAME=REGEX` of the sweep finds there.",
+        )
+    for row in rows:
+        row["metric"] = values.get(row["replica"])
+    rows.sort(key=lambda row: math.inf if row["metric"] is None else sign * row["metric"])
+    return metric
+
+
+def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str, Any]]:
+    """Return the points of a sweep with the states of their replicas, as JSON values.
+
+    Raises:
+        ConfigError: the job is not a sweep.
+    """
+    import time
+
+    app = runner.describe(handle)
+    role = next((role for role in (app.roles if app else []) if points_of(role.metadata)), None)
+    if role is None:
+        raise ConfigError(
+            f"{handle} is not a sweep, so it has no points", hint="`trainyard sweep` starts one."
+        )
+    replicas = {each.id: each for each in status.replicas()}
+    rows = []
+    for index, point in enumerate(points_of(role.metadata)):
+        found = replicas.get(index)
+        started = None if found is None else found.started_at
+        ended = None if found is None else found.ended_at
+        rows.append(
+            {
+                "point": index,
+                "replica": f"{role.name}/{index}",
+                "values": point["values"],
+                "state": status.state.name if found is None else found.state.name,
+                "exit_code": None if found is None else found.exit_code,
+                "reason": "" if found is None else found.reason,
+                "seconds": None if started is None else (ended or time.time()) - started,
+            }
+        )
+    return rows

@@ -1,0 +1,116 @@
+"""Start a sweep: a component with several values of some options, as one job with a replica for each point.
+
+Values are separated by commas, 0..9 is a range, @FILE has one a line; all combinations are run. Quotes keep a
+comma: --msg '"a,b"'. The sweep has one handle, for `status`, `log`, `cancel` and `rerun --failed`; `trainyard
+points` shows what each point is, and the best. All points are checked before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.commands import run as run_command
+from trainyard.cli.console import note, out, table
+from trainyard.cli.parser import complete_with, number_between
+from trainyard.cli.submitting import (
+    FollowPlan,
+    add_plan_options,
+    add_submission_options,
+    after_submission,
+    show_plan,
+    submitting,
+)
+from trainyard.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
+from trainyard.specs.sweep_points import label_of
+from trainyard.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from trainyard.cli.parser import Parser
+    from trainyard.cli.runrequest import RunRequest
+    from trainyard.runner import Runner
+    from trainyard.runner.sweeps import Point
+
+SHOWN = 50
+MOST = 1_000_000
+
+parse = run_command.parse
+
+
+def add_arguments(parser: Parser) -> None:
+    add_submission_options(parser)
+    add_plan_options(parser, "the current directory, if the scheduler ships code")
+    parser.add_argument(
+        "--parallel",
+        type=number_between(1, MOST),
+        metavar="N",
+        help="how many points run at a time (default: as many as there is room for)",
+    )
+    parser.add_argument(
+        "--sample", type=number_between(1, MOST), metavar="N", help="run only N points, chosen at random"
+    )
+    parser.add_argument(
+        "--seed-of-sample",
+        type=number_between(0, MOST),
+        default=0,
+        metavar="S",
+        help="another choice of --sample (default: 0)",
+    )
+    run_command.add_record_options(parser)
+    component = parser.add_argument(
+        "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
+    )
+    complete_with(component, "component_completer")
+    rest = parser.add_argument(
+        "component_args", nargs="...", metavar="...", help="arguments of the component, with lists of values"
+    )
+    complete_with(rest, "component_argument_completer")
+
+
+def run(args: Namespace) -> int:
+    from trainyard.cli.runrequest import RunRequest
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        request = RunRequest(args, runner.config)
+        try:
+            return _submit_and_follow(args, runner, request)
+        except (ComponentArgumentError, UnknownSchedulerException) as error:
+            raise request.located(error) from None
+
+
+def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
+    from trainyard.components.finder import get_component
+    from trainyard.runner.sweeps import points_from_words
+
+    runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
+    plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+    if plan.source:
+        raise UsageError("--exit-code-from names a replica, and a sweep's are its points")
+    arguments = request.arguments(runner)
+    words = arguments.pop("component_args")
+    points = points_from_words(get_component(request.component), words, args.sample, args.seed_of_sample)
+    info = runner.dryrun_sweep(points=points, parallel=args.parallel, **arguments)
+    if args.dryrun:
+        if not args.json:
+            out(f"# points\n{points_table(points)}\n")
+        return show_plan(runner, info, args.json)
+    request.announce(runner)
+    at_once = f", at most {args.parallel} at a time" if args.parallel else ""
+    note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
+    with submitting(runner):
+        handle = runner.schedule(info)
+    return after_submission(runner, handle, plan)
+
+
+def points_table(points: list[Point]) -> str:
+    """Return the points of a sweep that has not been submitted, as a table."""
+    names = list(points[0].values)
+    rows = [
+        [str(index), *(clean(point.values[name]) for name in names)] for index, point in enumerate(points)
+    ]
+    more = f"\n... and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return table(("POINT", *names), rows[:SHOWN], sys.stdout) + more

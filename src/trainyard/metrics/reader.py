@@ -1,0 +1,300 @@
+"""Reading the metrics of a job on any scheduler: once, or on and on while it runs.
+
+A `MetricReader` keeps how far it has read, so the next look costs what is new. Where the scheduler has files
+(`Scheduler.log_growth`) a look opens them; elsewhere a thread follows the log as `trainyard log -f` does.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+
+from trainyard.diagnosis.log_end import without_prefix
+from trainyard.errors import StateStoreError, UnknownAppException
+from trainyard.metrics.definitions import STEP, definitions_of
+from trainyard.metrics.json_lines import LONGEST_PREFIX, find_objects
+from trainyard.metrics.result_files import ResultFiles
+from trainyard.metrics.series import LOG, MetricTable
+from trainyard.specs.handles import parse_app_handle
+from trainyard.specs.status import AppState, is_terminal
+from trainyard.specs.training import local_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, Self
+
+    from trainyard.metric_search import MetricSearch
+    from trainyard.metrics.series import Series
+    from trainyard.runner import Runner
+    from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.responses import LogBlock, LogGrowth
+    from trainyard.specs.status import AppStatus
+
+#: How many blocks of a followed log wait to be read.
+_WAITING_BLOCKS = 256
+
+
+def read(
+    runner: Runner,
+    handle: str,
+    names: Sequence[str] | None = None,
+    since: float | None = None,
+    definitions: Mapping[str, str] | None = None,
+) -> dict[str, list[Series]]:
+    """Return the metrics that a job has reported so far: by name the series of each replica that reports it.
+
+    Args:
+        runner: the runner.
+        handle: the job.
+        names: only these metrics; None for all.
+        since: only values from this time on, in seconds since the epoch.
+        definitions: names and regular expressions beside those that the job was given.
+
+    Raises:
+        UnknownAppException: there is no such job.
+        BackendError: its log cannot be read.
+    """
+    with MetricReader(runner, handle, names, definitions) as reader:
+        reader.update()
+        found = reader.by_name()
+    if since is None:
+        return found
+    later = {name: [each.since(since) for each in several] for name, several in found.items()}
+    return {
+        name: [each for each in several if each] for name, several in later.items() if any(map(len, several))
+    }
+
+
+class MetricReader:
+    """Reads a job's metrics as they come. A context manager.
+
+    Args:
+        runner: the runner.
+        handle: the job.
+        names: only these metrics; None for all.
+        definitions: names and regular expressions beside those that the job was given.
+        files: directories with event files or databases of the job, beside its results.
+        follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
+            files is read from the beginning at each call.
+
+    Attributes:
+        is_over: whether the job has ended and all of it has been read.
+        status: the job's status at the last look.
+        problems: what is not complete, and why, in words.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        handle: str,
+        names: Sequence[str] | None = None,
+        definitions: Mapping[str, str] | None = None,
+        *,
+        files: Sequence[str] = (),
+        follow: bool = False,
+    ) -> None:
+        self.handle = handle
+        self._runner = runner
+        self._names = names
+        self._follow = follow
+        self._folders = list(files)
+        self._files: dict[str, ResultFiles] = {}
+        self._record = _record_of(runner, handle)
+        self.definitions = {**definitions_of(self._record), **(definitions or {})}
+        self._table = MetricTable(names)
+        self._steps: dict[tuple[str, int, str], float] = {}
+        self._searching: MetricSearch | None = None
+        self._position: dict[str, Any] = {}
+        self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
+        self._replicas: list[tuple[str, int]] = []
+        self._problems: dict[str, None] = {}
+        self.is_over = False
+        self.status: AppStatus | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the search. A thread that follows the log ends with the job or this process."""
+        if self._searching is not None:
+            self._searching.close()
+            self._searching = None
+        self._blocks = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Why metrics are not complete, in words."""
+        own = list(self._problems)
+        if self._searching is not None:
+            own += self._searching.problems
+        for files in self._files.values():
+            own += files.problems
+        if self._table.is_full:
+            own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
+        return own
+
+    def update(self, timeout: float = 0.0) -> bool:
+        """Read what is new; returns whether anything was.
+
+        Args:
+            timeout: how many seconds to wait for the next line where the log is followed by a thread.
+
+        Raises:
+            UnknownAppException: there is no such job.
+            BackendError: its log cannot be read.
+        """
+        if self.is_over:
+            return False
+        # the state first: what a job wrote before its end is in its log then
+        self.status = self._runner.status(self.handle)
+        if self.status is None and self._record is None:
+            raise UnknownAppException(f"there is no job {self.handle}")
+        ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
+        is_new = False
+        for growth in self._new_lines(ended, timeout):
+            is_new = self._take(growth.role, growth.replica, growth.data, growth.times) or is_new
+        for files in self._result_files():
+            is_new = files.add_to(self._table) or is_new
+        self.is_over = ended and self._blocks is None
+        return is_new
+
+    def by_name(self) -> dict[str, list[Series]]:
+        """Return the series of each metric, without values that restarts of the job have superseded."""
+        restarts = max(0, self.status.num_restarts) if self.status is not None else 0
+        found = {name: _of_one_source(several) for name, several in self._table.by_name().items()}
+        return {name: [each.progress(restarts) for each in several] for name, several in found.items()}
+
+    def _result_files(self) -> Iterator[ResultFiles]:
+        """Yield the directories that may hold files with metrics."""
+        results = self.status.results if self.status is not None else None
+        folder = local_path(results or "")
+        if results and not folder:
+            self._problems[f"metrics in files of {results} are not read: fetch them, and use --files"] = None
+        for root in [*self._folders, *([folder] if folder else [])]:
+            if root not in self._files:
+                self._files[root] = ResultFiles(root, self._replicas)
+            yield self._files[root]
+
+    # ---- lines
+
+    def _new_lines(self, ended: bool, timeout: float) -> Iterator[LogGrowth]:
+        parsed = parse_app_handle(self.handle)
+        scheduler, app_id = self._runner.scheduler(parsed.scheduler_backend), parsed.app_id
+        if not self._replicas:
+            self._replicas = self._runner.replicas(self.handle)
+        if self._blocks is None and (self.status is not None and self.status.state != AppState.UNREACHABLE):
+            grown = scheduler.log_growth(app_id, self._replicas, self._position, to_the_end=ended)
+            if grown is not None:
+                yield from grown
+                return
+        if not self._follow:
+            self._table = MetricTable(self._names)
+            self._steps.clear()
+            self._files.clear()
+            yield from map(
+                _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
+            )
+            return
+        yield from self._followed(timeout)
+
+    def _query(self, follow: bool) -> Any:
+        from trainyard.schedulers.responses import LogQuery
+
+        return LogQuery(should_tail=follow)
+
+    def _followed(self, timeout: float) -> Iterator[LogGrowth]:
+        if self._blocks is None:
+            self._blocks = queue.Queue(_WAITING_BLOCKS)
+            blocks = self._runner.log_blocks(self.handle, self._replicas, self._query(True))
+            threading.Thread(
+                target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
+            ).start()
+        while True:
+            try:
+                item = self._blocks.get(timeout=timeout) if timeout else self._blocks.get_nowait()
+            except queue.Empty:
+                return
+            timeout = 0.0
+            if item is None:
+                self._blocks = None
+                return
+            if isinstance(item, Exception):
+                self._blocks = None
+                raise item
+            yield _as_growth(item)
+
+    def _take(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
+        """Take the metrics of a block of lines; returns whether there were any."""
+        if b"\r" in data:
+            data = data.replace(b"\r", b"\n")  # a progress bar draws over its line: each drawing is a line
+        found = self._search(data)
+        for at, rank, at_step, numbers in find_objects(data):
+            found += [(at, rank, name, value, at_step) for name, value in numbers.items()]
+        found.sort(key=lambda each: (each[0], each[2] != STEP))
+        for at, rank, name, value, step in found:
+            place = (role, replica)
+            if name == STEP:
+                self._steps[(*place, rank)] = value
+                continue
+            if step is None:
+                step = self._steps.get((*place, rank))
+            self._table.add(name, place, value, step, times(at), rank=rank, source=LOG)
+        return bool(found)
+
+    def _search(self, data: bytes) -> list[tuple[int, str, str, float, float | None]]:
+        """Return what the expressions find: where the line begins, rank, metric, value, and no step."""
+        if not self.definitions:
+            return []
+        if self._searching is None:
+            from trainyard.metric_search import MetricSearch
+
+            self._searching = MetricSearch(list(self.definitions.items()))
+        names = list(self.definitions)
+        found: list[tuple[int, str, str, float, float | None]] = []
+        for at, index, value in self._searching.search(data):
+            rank, _ = without_prefix(data[at : at + LONGEST_PREFIX].decode("utf-8", "replace"))
+            found.append((at, rank, names[index], value, None))
+        return found
+
+
+def _of_one_source(several: Sequence[Series]) -> list[Series]:
+    """Return one series for each process: what a script both prints and saves is one metric."""
+    found: dict[tuple[str, int, str], Series] = {}
+    for series in several:
+        key = (series.role, series.replica, series.rank)
+        other = found.get(key)
+        if other is None or (not series.counts_values, series.count) > (
+            not other.counts_values,
+            other.count,
+        ):
+            found[key] = series
+    return list(found.values())
+
+
+def _as_growth(block: LogBlock) -> LogGrowth:
+    from trainyard.schedulers.responses import LogGrowth
+
+    time_ns = getattr(block, "time_ns", 0) or 0
+    moment = time_ns / 1e9 if time_ns else math.nan
+    return LogGrowth(block.role, block.replica, block.data, lambda at: moment)
+
+
+def _pump(blocks: Iterator[LogBlock], target: queue.Queue[LogBlock | Exception | None]) -> None:
+    try:
+        for block in blocks:
+            target.put(block)
+    except Exception as error:
+        target.put(error)
+    target.put(None)
+
+
+def _record_of(runner: Runner, handle: str) -> JobRecord | None:
+    try:
+        return runner.history.find(handle)
+    except StateStoreError:
+        return None

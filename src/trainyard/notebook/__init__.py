@@ -1,0 +1,29 @@
+"""Notebooks: the cell magics ``%%workspacefile`` and ``%%trainyard``, and jobs that show themselves.
+
+Jobs are submitted and followed by what the command line uses, imported when a magic is used.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.notebook.job_magic import CellJob, trainyard
+from trainyard.notebook.workspace_files import get_workspace, workspacefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["CellJob", "get_workspace", "load_ipython_extension", "trainyard", "workspacefile"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magics to a shell of IPython; ``%load_ext trainyard.notebook`` calls this."""
+    shell.register_magic_function(workspacefile, "cell")
+    shell.register_magic_function(trainyard, "cell")
+
+
+if "IPython" in sys.modules:
+    _shell = sys.modules["IPython"].get_ipython()
+    if _shell is not None:
+        load_ipython_extension(_shell)

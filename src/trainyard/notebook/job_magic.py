@@ -1,0 +1,228 @@
+"""The cell magic ``%%trainyard``: the cell is the script of a job, which shows itself in the notebook.
+
+::
+
+    %%trainyard -s local_docker train.script --num-replicas 2 -- --lr 0.1
+    import argparse
+    ...
+
+The line is that of ``trainyard run``; without a component it is ``train.script``. The cell becomes a file of
+the notebook's workspace, beside those of ``%%workspacefile``, and is given to the component as ``--script``.
+"""
+
+from __future__ import annotations
+
+import html
+import shlex
+import sys
+from typing import cast
+
+from trainyard.errors import TrainyardError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, BinaryIO
+
+    from trainyard.runner.explanation import Explanation
+    from trainyard.specs.status import AppStatus
+
+CELL_FILE = "cell.py"
+DEFAULT_COMPONENT = "train.script"
+#: How many of the newest lines of each log a table shows.
+SHOWN_LINES = 10
+#: Of how many replicas a table shows the log.
+SHOWN_LOGS = 4
+
+
+class CellJob:
+    """A job in a notebook. As the value of a cell it is shown as a table of its replicas and log ends.
+
+    Args:
+        handle: the job, as `Runner.run_component` returns it.
+    """
+
+    def __init__(self, handle: str) -> None:
+        self.handle = handle
+
+    @property
+    def status(self) -> AppStatus:
+        """The job's state now.
+
+        Raises:
+            UnknownAppException: the job does not exist any more.
+            BackendError: its scheduler cannot be asked.
+        """
+        from trainyard.cli.jobstatus import status_of
+        from trainyard.runner import get_runner
+
+        with get_runner() as runner:
+            return status_of(runner, self.handle)
+
+    def wait(self) -> AppStatus:
+        """Print the logs until the job has ended; interrupting the kernel stops only that."""
+        from trainyard.cli.logwriter import LogWriter
+        from trainyard.cli.watching import wait_for_end
+        from trainyard.runner import get_runner
+        from trainyard.schedulers.base import LogQuery
+
+        with get_runner() as runner:
+            replicas = runner.replicas(self.handle)
+            writer = LogWriter(cast("BinaryIO", _CellOutput()), prefixes=len(replicas) > 1)
+            writer.write_all(runner.log_blocks(self.handle, replicas, LogQuery(should_tail=True)))
+            writer.finish()
+            return wait_for_end(runner, self.handle, None)
+
+    def cancel(self) -> None:
+        """Stop the job."""
+        from trainyard.runner import get_runner
+
+        with get_runner() as runner:
+            runner.cancel(self.handle)
+
+    def why(self) -> Explanation:
+        """Return why the job failed, or why it waits, as ``trainyard why`` finds it."""
+        from trainyard.runner import get_runner
+        from trainyard.runner.explanation import explain
+
+        with get_runner() as runner:
+            status = runner.status(self.handle)
+            if status is None:
+                raise TrainyardError(f"{self.handle} does not exist any more")
+            return explain(runner, self.handle, status)
+
+    def __repr__(self) -> str:
+        return f"CellJob({self.handle!r})"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self._table()
+        except TrainyardError as error:
+            return f"<p>{html.escape(self.handle)}: {html.escape(str(error))}</p>"
+
+    def _table(self) -> str:
+        from trainyard.runner import get_runner
+        from trainyard.specs.status import NONE, AppState
+
+        status = self.status
+        reason = "" if status.msg in ("", NONE) else status.msg
+        head = f"<b>{html.escape(self.handle)}</b> {status.state}"
+        lines = [f"<p>{head}{': ' + html.escape(reason) if reason else ''}</p>"]
+        if status.state == AppState.FAILED:
+            failure = self.why().failure
+            if failure is not None:
+                lines.append(f"<p>{html.escape(f'{failure.place} {failure.cause.text}')}</p>")
+                lines.append(f"<p>{html.escape(failure.cause.advice)}</p>" if failure.cause.advice else "")
+        rows = [
+            (f"{replica.role}/{replica.id}", str(replica.state), str(replica.hostname or ""))
+            for replica in status.replicas()
+        ]
+        lines.append("<table><tr><th>replica</th><th>state</th><th>host</th></tr>")
+        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+        lines.append("</table>")
+        with get_runner() as runner:
+            lines += self._logs(runner.replicas(self.handle)[:SHOWN_LOGS], runner.log_blocks)
+        return "\n".join(filter(None, lines))
+
+    def _logs(self, replicas: Sequence[tuple[str, int]], log_blocks: Callable[..., Any]) -> list[str]:
+        from trainyard.schedulers.base import LogQuery
+        from trainyard.terminal import clean
+
+        shown = []
+        for replica in replicas:
+            try:
+                blocks = log_blocks(self.handle, [replica], LogQuery(last=SHOWN_LINES))
+                text = b"".join(block.data for block in blocks).decode(errors="replace")
+            except (TrainyardError, NotImplementedError) as error:
+                text = f"the log cannot be read: {error}"
+            if text:
+                kept = "\n".join(clean(line) for line in text.splitlines()[-SHOWN_LINES:])
+                title = f"last lines of {replica[0]}/{replica[1]}"
+                shown.append(
+                    f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(kept)}</pre></details>"
+                )
+        return shown
+
+
+class _CellOutput:
+    """What is printed under the cell, as a stream of bytes: a kernel's `sys.stdout` takes text only."""
+
+    def write(self, data: Any) -> int:
+        sys.stdout.write(bytes(data).decode(errors="replace"))
+        return len(data)
+
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def trainyard(line: str, cell: str) -> CellJob:
+    """Run a cell as a job, and print its logs until it ends, unless the line has ``--detach``.
+
+    Args:
+        line: options of ``trainyard run``, then the component (it takes ``--script``) with its arguments.
+        cell: the script.
+
+    Raises:
+        TrainyardError: the job cannot be submitted. In IPython its message is shown without a traceback.
+    """
+    try:
+        job, follows = _submitted(line, cell)
+    except TrainyardError as error:
+        raise _for_ipython(error) from None
+    if follows:
+        try:
+            job.wait()
+        except KeyboardInterrupt:
+            print(f"{job.handle} goes on; `job = _` is this job, and job.cancel() stops it")  # noqa: T201
+        except TrainyardError as error:
+            raise _for_ipython(error) from None
+    return job
+
+
+def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
+    from trainyard.cli.commands import run
+    from trainyard.cli.parser import Parser
+    from trainyard.cli.runrequest import RunRequest
+    from trainyard.cli.submitting import FollowPlan
+    from trainyard.errors import UsageError
+    from trainyard.notebook.workspace_files import get_workspace, write_workspace_file
+    from trainyard.runner import get_runner
+
+    parser = Parser("trainyard run")
+    run.add_arguments(parser)
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%%trainyard cannot read {line.strip()!r}: {error}") from None
+    args = run.parse(parser, words)
+    for option in ("dryrun", "stdin", "json"):
+        if getattr(args, option):
+            raise UsageError(f"%%trainyard cannot take --{option}", hint="Use `!trainyard run` for that.")
+    if args.component is None:
+        args.component, args.component_args = DEFAULT_COMPONENT, [*args.component_args]
+    args.component_args = ["--script", CELL_FILE, *args.component_args]
+    if args.workspace is not None:
+        raise UsageError(
+            "%%trainyard has the notebook's workspace, which --workspace would replace",
+            hint="Write files into it with %%workspacefile.",
+        )
+    write_workspace_file(CELL_FILE, cell)
+    args.workspace = get_workspace()
+    with get_runner() as runner:
+        request = RunRequest(args, runner.config)
+        runner.component_defaults = request.component_defaults()
+        runner.optional_defaults = request.optional_defaults()
+        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+        return CellJob(runner.run_component(**request.arguments(runner))), plan.waits
+
+
+def _for_ipython(error: TrainyardError) -> Exception:
+    """Return the error as one that IPython shows by its message alone; itself where there is no IPython."""
+    if "IPython" not in sys.modules or sys.modules["IPython"].get_ipython() is None:
+        return error
+    from IPython.core.error import UsageError as MessageOnly
+
+    return MessageOnly(str(error))

@@ -1,0 +1,310 @@
+"""Slots: CPUs and GPUs of this machine, which jobs with the option `slots` take before they start.
+
+The queue is a directory with one ticket for each job, or each independent replica, that holds slots or waits
+for some. A ticket is a small file that its supervisor keeps locked (flock(2)): the kernel frees the lock when
+the process ends, however it ends, so that no slot is lost. Who reads a ticket whose lock is free first ends
+what is left of its job (`recovery`), then removes the ticket. All of this happens under the lock of the
+directory, which is held for moments only.
+
+The order is that of arrival. Who comes later starts earlier only if that takes nothing from those before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from trainyard import plain_json, system
+from trainyard.errors import StateStoreError
+from trainyard.schedulers.exec.process.documents import read_json
+from trainyard.system import interface
+from trainyard.system.identity import Process, myself
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from trainyard.system.interface import FileEvents
+
+#: How often to look where the system cannot notify, and while a killed job is being cleaned up.
+POLL_SECONDS = 0.05
+MOST_HOLDERS = 3
+_SUFFIX = ".ticket"
+
+
+class Ticket:
+    """A place in the queue, and the slots that were granted to it.
+
+    Attributes:
+        cpus, gpus: how many it needs.
+        granted: the ids of its GPUs, once it has been granted its slots; None before.
+        waits_for: why it has not been, in words.
+    """
+
+    def __init__(self, path: str, lock: int, cpus: int, gpus: int) -> None:
+        self.path = path
+        self.lock = lock
+        self.cpus = cpus
+        self.gpus = gpus
+        self.granted: list[str] | None = None
+        self.waits_for = ""
+
+
+class SlotQueue:
+    """The queue of this machine's slots, as the supervisor of one job sees it.
+
+    Args:
+        folder: the directory of tickets; made if it does not exist.
+        cpus: how many CPUs may be taken in all.
+        gpus: the ids of the GPUs that may be taken.
+        app_id, job_dir: the job.
+
+    Raises:
+        OSError: the directory cannot be made.
+    """
+
+    def __init__(self, folder: str, cpus: int, gpus: list[str], app_id: str, job_dir: str) -> None:
+        self.folder = folder
+        self.cpus = cpus
+        self.gpus = gpus
+        self._owner = {"app_id": app_id, "job_dir": job_dir, "supervisor": myself()}
+        self._events: FileEvents | None = None
+        self._supervisors: dict[int, int] = {}
+        self._has_to_poll = False
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+
+    # ---- taking and giving back
+
+    def join(self, cpus: int, gpus: int) -> Ticket:
+        """Take a place at the end of the queue."""
+        with _Lock(self.folder):
+            numbers = [int(name.partition("-")[0]) for name in self._names()]
+            name = f"{max(numbers, default=0) + 1:012d}-{os.getpid()}{_SUFFIX}"
+            path = os.path.join(self.folder, name)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            ticket = Ticket(path, lock, cpus, gpus)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._write(ticket)
+            except OSError:
+                os.unlink(path)
+                os.close(lock)
+                raise
+        return ticket
+
+    def take(self, ticket: Ticket) -> bool:
+        """Grant a ticket its slots if they are free, and tell whether it has them."""
+        if ticket.granted is not None:
+            return True
+        self._watch_changes()
+        with _Lock(self.folder):
+            others = list(self._others(ticket))
+            taken = [each for each in others if each["granted"] is not None]
+            ahead = [
+                each for each in others if each["granted"] is None and each["number"] < _number(ticket.path)
+            ]
+            busy = {gpu for each in taken for gpu in each["granted"]}
+            free = [gpu for gpu in self.gpus if gpu not in busy]
+            free_cpus = self.cpus - sum(each["cpus"] for each in taken)
+            lacks_cpus = ticket.cpus > free_cpus - sum(each["cpus"] for each in ahead)
+            lacks_gpus = ticket.gpus > len(free) - sum(each["gpus"] for each in ahead)
+            if not (ticket.gpus and lacks_gpus) and not (ticket.cpus and lacks_cpus):
+                ticket.granted, ticket.waits_for = free[: ticket.gpus], ""
+                self._write(ticket)
+                return True
+            lacking = []
+            if ticket.gpus and lacks_gpus:
+                lacking.append(f"{ticket.gpus} of {len(self.gpus)} GPUs ({len(free)} free)")
+            if ticket.cpus and lacks_cpus:
+                lacking.append(f"{ticket.cpus} of {self.cpus} CPUs ({max(free_cpus, 0)} free)")
+            kind = "gpus" if ticket.gpus and lacks_gpus else "cpus"
+            held = [each["app_id"] for each in taken if (each["granted"] if kind == "gpus" else each["cpus"])]
+            words = f"waits for {' and '.join(lacking)}"
+            words += f"; held by {_listed(held)}" if held else ""
+            words += f"; behind {_listed([each['app_id'] for each in ahead])}" if ahead else ""
+            ticket.waits_for = words
+        self._watch_supervisors(others)
+        return False
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Leave the queue, and give the slots back. Whoever waits is woken."""
+        with _Lock(self.folder):
+            try:
+                os.unlink(ticket.path)
+            except OSError:  # it has been removed already
+                pass
+            os.close(ticket.lock)
+            self._wake_others()
+
+    def close(self) -> None:
+        """Stop watching the queue."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        for handle in self._supervisors.values():
+            os.close(handle)
+        self._supervisors.clear()
+
+    # ---- waiting
+
+    def descriptors(self) -> list[int]:
+        """Return what becomes readable when slots may have become free; call `seen` then, and `take`."""
+        events = [] if self._events is None else [self._events.fileno()]
+        return [*events, *self._supervisors.values()]
+
+    def seen(self) -> None:
+        """Take note of the events of `descriptors`."""
+        if self._events is not None:
+            self._events.read_names()
+
+    def seconds_to_wait(self) -> float | None:
+        """Return after which time to look in any case; None where every change is notified."""
+        return POLL_SECONDS if self._has_to_poll or self._events is None else None
+
+    def _watch_changes(self) -> None:
+        """Watch the directory. Before a look at it, so that no change gets lost in between."""
+        if self._events is None:
+            self._events = system.open_file_events()
+            if self._events is not None and self._events.add(self.folder, interface.MOVED_TO) is None:
+                self._events.close()
+                self._events = None
+
+    def _watch_supervisors(self, others: list[dict[str, Any]]) -> None:
+        """Watch for the ends of those with a ticket: a killed one does not say that it gives slots back."""
+        here = myself().pid
+        alive = {each["pid"] for each in others if not each["is_ending"]} - {here}
+        self._has_to_poll = any(each["is_ending"] for each in others)
+        for pid in [pid for pid in self._supervisors if pid not in alive]:
+            os.close(self._supervisors.pop(pid))
+        for each in others:
+            if each["pid"] not in alive or each["pid"] in self._supervisors:
+                continue
+            handle = system.open_process(each["pid"])
+            if handle >= 0 and each["process"].is_alive():
+                self._supervisors[each["pid"]] = handle
+                continue
+            self._has_to_poll = True  # it ended just now, or the system cannot notify
+            if handle >= 0:
+                os.close(handle)
+
+    # ---- tickets
+
+    def _write(self, ticket: Ticket) -> None:
+        data = {**self._owner, "cpus": ticket.cpus, "gpus": ticket.gpus, "granted": ticket.granted}
+        text = plain_json.dumps(data).encode()
+        os.ftruncate(ticket.lock, 0)
+        os.pwrite(ticket.lock, text, 0)
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
+
+    def _others(self, own: Ticket) -> Iterator[dict[str, Any]]:
+        """Yield the other tickets that hold slots or wait for some; remove those of jobs that are over."""
+        for name in self._names():
+            path = os.path.join(self.folder, name)
+            if path == own.path:
+                continue
+            is_locked = _is_locked(path)
+            found = read_json(path)
+            process = Process.from_json((found or {}).get("supervisor"))
+            if found is None or process is None:
+                if not is_locked:  # its supervisor was killed while it wrote it
+                    _remove(path)
+                continue
+            if not is_locked and (found["granted"] is None or _is_over(found["job_dir"])):
+                _remove(path)
+                continue
+            yield {
+                **found,
+                "number": _number(path),
+                "process": process,
+                "pid": process.pid,
+                "is_ending": not is_locked,
+            }
+
+    def _wake_others(self) -> None:
+        temporary = os.path.join(self.folder, f"changed.{os.getpid()}")
+        try:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            os.replace(temporary, os.path.join(self.folder, "changed"))
+        except OSError:  # they notice when this process ends
+            pass
+
+
+class _Lock:
+    """The lock of the directory, as a context manager."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "lock")
+
+    def __enter__(self) -> None:
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+
+def slots_dir() -> str:
+    """Return the directory of the queue: one for each user of a machine, whichever state directory is used.
+
+    ``TRAINYARD_SLOTS_DIR`` names another one, such as one that several users share.
+    """
+    from trainyard.paths import xdg
+    from trainyard.system.identity import machine
+
+    named = os.environ.get("TRAINYARD_SLOTS_DIR")
+    if named:
+        return os.path.abspath(os.path.expanduser(named))
+    state = xdg("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "trainyard", "slots", str(machine()["host"]))
+
+
+def own_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _is_over(job_dir: str) -> bool:
+    """Tell whether nothing of a job runs any more, whose supervisor has ended; ends what is left of it."""
+    from trainyard.schedulers.exec.process import recovery
+    from trainyard.schedulers.exec.process.job_directory import ProcessJob
+
+    try:
+        return recovery.has_ended(ProcessJob(job_dir))
+    except (OSError, StateStoreError):  # another user's: its guard sees to it
+        return True
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _number(path: str) -> int:
+    return int(os.path.basename(path).partition("-")[0])
+
+
+def _listed(app_ids: list[str]) -> str:
+    names = list(dict.fromkeys(app_ids))
+    more = f" and {len(names) - MOST_HOLDERS} more" if len(names) > MOST_HOLDERS else ""
+    return ", ".join(names[:MOST_HOLDERS]) + more

@@ -1,0 +1,60 @@
+"""The points of a sweep in a role, ``metadata["sweep"]``: each replica runs its own command.
+
+A role with points has one replica for each. What starts is a shell, whose arguments are the commands: it
+takes the one of its replica. So the table travels with the job on every scheduler, and needs no file.
+"""
+
+from __future__ import annotations
+
+from trainyard.specs.training import SWEEP_KEY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from trainyard.specs.app import Role
+
+#: Runs the command of this replica: argument N, counted from 0, in shell words. Many systems call Python
+#: python3 alone.
+SELECT = (
+    'shift "$TORCHX_REPLICA_IDX" && eval "set -- $1" || exit 64; '
+    'if [ "$1" = python ] && ! command -v python >/dev/null 2>&1; then shift; set -- python3 "$@"; fi; '
+    'exec "$@"'
+)
+_BEFORE = ["-c", SELECT, "sweep"]
+#: What Linux lets a program have in arguments and variables is 2 MiB (execve(2)), the rest is the job's.
+MOST_BYTES = 1_500_000
+
+
+def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the points of a role, or of its metadata as JSON values; empty without a sweep.
+
+    Each has ``values``, what varies by name, and ``args``, the arguments of the role (of the script, if it
+    runs under the toolkit).
+    """
+    found = metadata.get(SWEEP_KEY)
+    points = found.get("points") if isinstance(found, dict) else None
+    return list(points) if isinstance(points, list) else []
+
+
+def label_of(point: Mapping[str, Any]) -> str:
+    """Return what tells a point from the others: ``lr=1e-3 seed=0``."""
+    return " ".join(f"{name}={value}" for name, value in point["values"].items())
+
+
+def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
+    """Let each replica of a role run its own command, in place."""
+    import shlex
+
+    role.entrypoint = "sh"
+    role.args = [*_BEFORE, *(shlex.join(command) for command in commands)]
+
+
+def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
+    """Return the command of a replica: what `run_own_command` gave it, or else that of its role."""
+    if entrypoint == "sh" and list(args[: len(_BEFORE)]) == _BEFORE:
+        import shlex
+
+        return shlex.split(args[len(_BEFORE) + index])
+    return [entrypoint, *args]

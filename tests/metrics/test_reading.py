@@ -1,0 +1,151 @@
+"""Metrics of real jobs of this machine, read once and on and on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+
+import pytest
+
+from trainyard.metrics import MetricReader, read
+from trainyard.runner import get_runner
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
+from trainyard.specs import AppDef, Role
+from trainyard.specs.app import RetryPolicy
+
+SCRIPT = """
+import json, sys
+for step in range(0, 50, 10):
+    print(json.dumps({"step": step, "loss": 1 / (step + 1)}), flush=True)
+    print(f"step {step} acc={step / 100}", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture
+def runner():
+    with get_runner() as runner:
+        yield runner
+
+
+def start(runner, script, replicas=1, metrics=None, **fields):
+    role = Role(
+        "trainer", image="", entrypoint="python3", args=["-c", script], num_replicas=replicas, **fields
+    )
+    return runner.run(AppDef("train", [role]), "local_cwd", metrics=metrics)
+
+
+def test_what_each_replica_reports_by_json_and_expressions(runner):
+    began = time.time()
+    handle = start(runner, SCRIPT, 2, {"acc": r"acc=(\S+)", "step": r"^step (\d+)"})
+    runner.wait(handle)
+    found = read(runner, handle)
+    assert list(found) == ["loss", "acc"]
+    assert [series.place for series in found["loss"]] == ["trainer/0", "trainer/1"]
+    for series in found["loss"]:
+        assert list(series.steps) == [0, 10, 20, 30, 40]
+        assert series.values[1] == 1 / 11
+        assert all(began - 1 <= moment <= time.time() for moment in series.times)
+    assert list(found["acc"][1].steps) == [0, 10, 20, 30, 40]
+    assert list(found["acc"][1].values) == [0, 0.1, 0.2, 0.3, 0.4]
+    assert list(read(runner, handle, ["acc"])) == ["acc"]
+    assert read(runner, handle, since=time.time() + 60) == {}
+
+
+def test_expressions_can_be_given_when_reading_and_count_without_steps(runner):
+    handle = start(runner, SCRIPT)
+    runner.wait(handle)
+    assert "acc" not in read(runner, handle)
+    [series] = read(runner, handle, definitions={"acc": r"acc=(\S+)"})["acc"]
+    assert list(series.steps) == [0, 1, 2, 3, 4]
+    assert series.counts_values
+
+
+def test_a_rerun_keeps_the_expressions(runner):
+    handle = start(runner, SCRIPT, metrics={"acc": r"acc=(\S+)"})
+    runner.wait(handle)
+    again = runner.rerun(handle)
+    runner.wait(again)
+    assert read(runner, again)["acc"][0].last == 0.4
+
+
+def test_following_reads_nothing_twice(runner, tmp_path):
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    script = (
+        f"import json\nfor step, line in enumerate(open({str(fifo)!r})):\n"
+        "    print(json.dumps({'step': step, 'loss': float(line)}), flush=True)\n"
+    )
+    handle = start(runner, script)
+    with open(fifo, "w") as pipe, MetricReader(runner, handle, follow=True) as reader:
+        for number in (1, 2, 3):
+            pipe.write(f"{number}\n")
+            pipe.flush()
+            while not reader.update():
+                time.sleep(0.01)
+            [series] = reader.by_name()["loss"]
+            assert list(series.values) == list(range(1, number + 1))
+        before = json.dumps(reader._position)
+        assert not reader.update()
+        assert json.dumps(reader._position) == before
+        pipe.close()
+        runner.wait(handle)
+        reader.update()
+        assert reader.is_over
+
+
+def test_a_restart_from_a_checkpoint_leaves_one_line(runner, tmp_path):
+    mark = tmp_path / "mark"
+    script = (
+        "import json, os, sys\n"
+        f"first = not os.path.exists({str(mark)!r})\n"
+        f"open({str(mark)!r}, 'w').close()\n"
+        "for step in range(0 if first else 2, 5):\n"
+        "    print(json.dumps({'step': step, 'loss': step + (0 if first else 100)}), flush=True)\n"
+        "    if first and step == 3: sys.exit(1)\n"
+    )
+    handle = start(runner, script, max_retries=1, retry_policy=RetryPolicy.REPLICA)
+    assert runner.wait(handle).num_restarts == 1
+    [series] = read(runner, handle)["loss"]
+    assert list(zip(series.steps, series.values, strict=True)) == [
+        (0, 0),
+        (1, 1),
+        (2, 102),
+        (3, 103),
+        (4, 104),
+    ]
+
+
+def test_a_last_line_without_its_end_counts_when_the_job_is_over(runner):
+    handle = start(runner, 'import sys; sys.stdout.write(\'{"step": 1, "loss": 2}\')')
+    runner.wait(handle)
+    assert read(runner, handle)["loss"][0].last == 2
+
+
+def test_ranks_in_one_log_are_series_of_their_own(runner):
+    script = 'for rank in (0, 1): print(\'[%d]:{"step": 1, "loss": %d}\' % (rank, rank + 5))'
+    handle = start(runner, script)
+    runner.wait(handle)
+    found = read(runner, handle)["loss"]
+    assert [(series.place, series.last) for series in found] == [
+        ("trainer/0 rank 0", 5),
+        ("trainer/0 rank 1", 6),
+    ]
+
+
+def test_a_long_log_is_read_in_blocks_with_its_times(runner):
+    script = (
+        "import json\nfor step in range(60000):\n"
+        "    print('x' * 60)\n"
+        "    if step % 1000 == 0: print(json.dumps({'step': step, 'loss': step}), flush=True)\n"
+    )
+    handle = start(runner, script)
+    runner.wait(handle)
+    [series] = read(runner, handle)["loss"]
+    assert list(series.steps) == list(range(0, 60000, 1000))
+    times = list(series.times)
+    assert times == sorted(times)
+    assert not any(map(math.isnan, times))
+    job = ProcessJob.find(handle.rpartition("/")[2])
+    assert os.path.getsize(os.path.join(job.layout()[0][2], "stdout.log")) > 3 << 20

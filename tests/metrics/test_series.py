@@ -1,0 +1,65 @@
+"""Series: kept in bounded memory, cleared of what restarts repeat, cut into buckets."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.metrics.series import MOST_POINTS, Series, decimate
+
+numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+def series_of(values, steps=None):
+    series = Series("loss", "trainer", 0)
+    for index, value in enumerate(values):
+        series.add(value, None if steps is None else steps[index], 1000.0 + index)
+    return series
+
+
+def test_very_many_values_are_thinned_and_their_extremes_kept():
+    count = 10 * MOST_POINTS
+    series = series_of(1000.0 if n == 77_777 else math.sin(n) for n in range(count))
+    assert len(series) <= MOST_POINTS
+    assert series.count == count
+    assert (series.greatest, series.greatest_step) == (1000.0, 77_777)
+    assert 1000.0 in series.values
+    assert series.last_step == count - 1
+    assert list(series.steps) == sorted(series.steps)
+
+
+def test_what_a_restart_repeats_is_replaced():
+    series = series_of([5, 4, 3, 2, 3.5, 2.5, 1.5], steps=[0, 1, 2, 3, 2, 3, 4])
+    assert list(series.progress(restarts=1).steps) == [0, 1, 2, 3, 4]
+    assert list(series.progress(restarts=1).values) == [5, 4, 3.5, 2.5, 1.5]
+
+
+def test_steps_that_go_back_without_a_restart_are_kept():
+    series = series_of([5, 4, 3, 2], steps=[0, 1, 0, 1])
+    assert series.progress(restarts=0) is series
+
+
+def test_an_undefined_value_is_a_value_but_not_an_extreme():
+    series = series_of([math.nan, 2.0, math.nan])
+    assert (series.count, series.least, series.greatest) == (3, 2.0, 2.0)
+    assert math.isnan(series.last)
+    assert series.to_json()["values"] == [None, 2, None]
+
+
+@given(st.lists(numbers, min_size=1, max_size=300), st.integers(1, 50))
+def test_buckets_hold_all_values_and_the_last_one(values, buckets):
+    found = decimate(series_of(values), buckets)
+    assert len(found) <= buckets
+    assert sum(bucket.count for bucket in found) == len(values)
+    assert min(bucket.low for bucket in found) == min(values)
+    assert max(bucket.high for bucket in found) == max(values)
+    assert found[-1].last == values[-1]
+    assert [bucket.x for bucket in found] == sorted(bucket.x for bucket in found)
+
+
+def test_buckets_of_a_range_and_by_time():
+    series = series_of([1.0, 2.0, 3.0, 4.0])
+    assert [b.last for b in decimate(series, 10, start=1, end=2)] == [2.0, 3.0]
+    assert [b.x for b in decimate(series, 2, by="time")] == [1001.0, 1003.0]

@@ -1,0 +1,163 @@
+"""Jobs that queue for slots of this machine: each is given to one at a time, in order, and never lost."""
+
+import os
+
+import pytest
+
+from tests.schedulers.local.conftest import members, role, wait_until
+from trainyard.diagnosis.waiting import explain_waiting
+from trainyard.errors import ConfigError
+from trainyard.specs import AppDef, AppState, Resource
+
+ONE_GPU = Resource(cpu=1, gpu=1, memMB=-1)
+ALL_GPUS = Resource(cpu=1, gpu=2, memMB=-1)
+#: Writes which GPUs it has, and runs until there is a file.
+HOLD = 'echo "gpus=$CUDA_VISIBLE_DEVICES"; while [ ! -e "{gate}" ]; do sleep 0.02; done'
+
+
+@pytest.fixture(autouse=True)
+def slots_dir(tmp_path, monkeypatch):
+    folder = tmp_path / "slots"
+    monkeypatch.setenv("TRAINYARD_SLOTS_DIR", str(folder))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    return folder
+
+
+@pytest.fixture
+def hold(jobs, tmp_path):
+    """Submit a job that holds slots until its gate, a file, is made."""
+
+    def submit(name, resource=ONE_GPU, **fields):
+        gate = tmp_path / f"gate-{name}"
+        cfg = {"slots": "64", **fields.pop("cfg", {})}
+        return jobs.submit(role(HOLD.format(gate=gate), resource=resource, **fields), **cfg), gate
+
+    return submit
+
+
+def tickets(folder):
+    return [name for name in os.listdir(folder) if name.endswith(".ticket")]
+
+
+def waiting(jobs, app_id):
+    """Wait until a job waits for slots; returns its description."""
+    wait_until(lambda: "waits for" in jobs.scheduler.describe(app_id).msg, f"the waiting of {app_id}")
+    return jobs.scheduler.describe(app_id)
+
+
+def test_gpus_are_given_to_one_job_at_a_time_and_go_to_the_next_at_its_end(jobs, hold, slots_dir):
+    first, first_gate = hold("first")
+    second, second_gate = hold("second")
+    assert jobs.wait_for_line(first) == "gpus=4\n"
+    assert jobs.wait_for_line(second) == "gpus=7\n"
+    third, _ = hold("third", ALL_GPUS, cfg={"timeout": 60})
+    found = waiting(jobs, third)
+    assert found.state == AppState.PENDING
+    assert found.msg == f"waits for 2 of 2 GPUs (0 free); held by {first}, {second}"
+    assert explain_waiting(found.to_status()).kind == "no_capacity"
+    first_gate.touch()
+    jobs.end_of(first)
+    wait_until(lambda: "1 free" in jobs.scheduler.describe(third).msg, "the news of a free GPU")
+    second_gate.touch()
+    jobs.end_of(second)
+    assert jobs.wait_for_line(third) == "gpus=4,7\n"
+    jobs.scheduler.cancel(third)
+    assert jobs.end_of(third).state == AppState.CANCELLED
+    assert tickets(slots_dir) == []
+
+
+def test_who_comes_later_does_not_overtake_but_uses_what_nobody_before_wants(jobs, hold):
+    first, _ = hold("first")
+    jobs.wait_for_line(first)
+    both, _ = hold("both", ALL_GPUS)
+    waiting(jobs, both)
+    late, _ = hold("late")
+    assert waiting(jobs, late).msg == f"waits for 1 of 2 GPUs (1 free); held by {first}; behind {both}"
+    no_gpu, _ = hold("none", Resource(cpu=1, gpu=0, memMB=-1))
+    assert jobs.wait_for_line(no_gpu) == "gpus=\n"
+    jobs.scheduler.cancel(both)
+    assert jobs.end_of(both).state == AppState.CANCELLED
+    assert jobs.wait_for_line(late) == "gpus=7\n"
+    for app_id in (first, late, no_gpu):
+        jobs.scheduler.cancel(app_id)
+
+
+@pytest.mark.parametrize("who", [("supervisor",), ("supervisor", "guard")])
+def test_a_killed_job_holds_nothing(jobs, hold, slots_dir, who):
+    first, _ = hold("first", ALL_GPUS)
+    jobs.wait_for_line(first)
+    second, gate = hold("second", ALL_GPUS)
+    waiting(jobs, second)
+    jobs.kill(first, *who)
+    assert jobs.wait_for_line(second) == "gpus=4,7\n"
+    assert members(first) == []  # nothing uses the GPUs of the killed one any more
+    gate.touch()
+    assert jobs.end_of(second).state == AppState.SUCCEEDED
+    assert jobs.scheduler.describe(first).state == AppState.FAILED
+    assert tickets(slots_dir) == []
+
+
+def test_a_job_that_is_killed_while_it_waits_is_in_nobodys_way(jobs, hold):
+    first, gate = hold("first")
+    jobs.wait_for_line(first)
+    both, _ = hold("both", ALL_GPUS)
+    waiting(jobs, both)
+    late, late_gate = hold("late")
+    waiting(jobs, late)
+    jobs.kill(both, "guard", "supervisor")
+    assert jobs.wait_for_line(late) == "gpus=7\n"
+    for each in (gate, late_gate):
+        each.touch()
+
+
+def test_many_jobs_at_once_never_share_a_slot(jobs, tmp_path):
+    """Each takes a lock that nobody else may have; it fails if the slot is not its alone."""
+    inside = tmp_path / "inside"
+    script = f'mkdir "{inside}.$CUDA_VISIBLE_DEVICES" || exit 9; rmdir "{inside}.$CUDA_VISIBLE_DEVICES"'
+    ids = [jobs.submit(role(script, resource=ONE_GPU), slots="64") for _ in range(8)]
+    assert {jobs.end_of(app_id).state for app_id in ids} == {AppState.SUCCEEDED}
+
+
+def test_an_array_takes_slots_for_each_replica(jobs, tmp_path):
+    inside = tmp_path / "inside"
+    script = f'mkdir "{inside}.$CUDA_VISIBLE_DEVICES" || exit 9; rmdir "{inside}.$CUDA_VISIBLE_DEVICES"'
+    _, found = jobs.run(role(script, resource=ONE_GPU, num_replicas=5), slots="64", array=True)
+    assert found.state == AppState.SUCCEEDED
+
+
+def test_an_array_runs_some_at_a_time_and_goes_on_after_a_failure(jobs, tmp_path):
+    script = (
+        f'mkdir "{tmp_path}/inside" || exit 9; [ ${{replica_id}} != 1 ] || code=3; '
+        f'rmdir "{tmp_path}/inside"; exit ${{code:-0}}'
+    )
+    _, found = jobs.run(role(script, num_replicas=4), array=True, max_running=1)
+    assert [each.exit_code for each in found.roles_statuses[0].replicas] == [0, 3, 0, 0]
+    _, found = jobs.run(role(script, num_replicas=4), array=True, max_running=1, fail_fast=True)
+    assert [each.state.name for each in found.roles_statuses[0].replicas] == [
+        "SUCCEEDED",
+        "FAILED",
+        "CANCELLED",
+        "CANCELLED",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        ({"slots": "2"}, "can never start: it asks for 3 CPUs, and slots=2 has 2"),
+        ({"slots": "64:1"}, "can never start: it asks for 3 GPUs, and slots=64:1 has 1"),
+        ({"slots": "some"}, "slots is 'some'"),
+        ({"max_running": 2}, "max_running is for arrays"),
+        ({"array": True, "max_running": 0}, "at least 1"),
+    ],
+)
+def test_what_can_never_start_is_refused(jobs, cfg, message):
+    app = AppDef("job", [role("true", resource=ONE_GPU, num_replicas=3)])
+    with pytest.raises(ConfigError, match=message):
+        jobs.scheduler.submit_dryrun(app, cfg)
+
+
+def test_the_number_of_slots_may_be_said(jobs):
+    app = AppDef("job", [role("true", resource=ONE_GPU, num_replicas=3)])
+    slots = jobs.scheduler.submit_dryrun(app, {"slots": "64:9"}).request.slots
+    assert (slots["cpus"], slots["gpus"]) == (64, ["4", "7", "0", "1", "2", "3", "5", "6", "8"])
