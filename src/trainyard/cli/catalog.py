@@ -19,9 +19,12 @@ COMMANDS: dict[str, str] = {
     "why": "say why a job failed, or why it waits",
     "points": "show the points of a sweep: values, states, metrics, the best",
     "log": "print or follow the logs of a job",
+    "metrics": "show the metrics of jobs, of several side by side",
+    "plot": "draw a metric of one or several jobs",
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
     "list": "list jobs",
+    "ui": "serve a page that shows jobs, their logs and charts",
     "describe": "show the definition of a job",
     "cancel": "ask jobs to stop",
     "diff": "show what changed between two jobs: code, arguments, options, environment",
@@ -55,6 +58,7 @@ OTHER_NAMES = {
     "prune": "gc",
     "compare": "diff",
     "explain": "why",
+    "top": "metrics --watch",
 }
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         DescribeAppResponse,
         ListAppResponse,
         LogBlock,
+        LogPart,
         LogQuery,
+        LogRange,
         Scheduler,
         Stream,
     )
@@ -249,7 +251,8 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         app = self.component_app(component, component_args)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+        more = _given(after=after, metrics=metrics)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -344,7 +347,8 @@ class Runner:
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+            more = _given(after=after, metrics=metrics)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -535,6 +539,16 @@ class Runner:
 
         return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
 
+    def recorded_jobs(
+        self, wanted: JobFilter, limit: int | None = None, offset: int = 0
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return a page of the history, the latest first, and the number of all that match.
+
+        States are those that were seen last: no scheduler is asked.
+        """
+        records = self.history.select(wanted, limit, offset=offset, as_recorded=True)
+        return records, self.history.count(wanted, as_recorded=True)
+
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
     ) -> AppStatus | None:
@@ -714,6 +728,11 @@ class Runner:
             _require(app_handle, scheduler, app_id)
             return scheduler.log_blocks(app_id, replicas, query)
 
+    def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
+        scheduler, app_id = self._locate(app_handle)
+        return scheduler.log_part(app_id, role_name, k, wanted)
+
     # ---- shared
 
     def _locate(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
@@ -742,6 +761,11 @@ class Runner:
 
             reconcile(self.history, self.scheduler, intents)
         return self.history
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters that are set: `dryrun` of subclasses written for TorchX does not have them."""
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:

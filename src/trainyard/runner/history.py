@@ -170,21 +170,31 @@ class History:
         *,
         settled: bool | None = None,
         by_time: bool = False,
+        as_recorded: bool = False,
+        offset: int = 0,
     ) -> list[JobRecord]:
         """Return the jobs that match a filter, the latest first; see `JobFilter.condition`."""
-        condition, values = wanted.condition(settled)
+        condition, values = wanted.condition(settled, as_recorded=as_recorded)
         order = "coalesce(submitted_at, created_at) DESC, seq DESC" if by_time else "seq DESC"
-        tail = "" if limit is None else f" LIMIT {int(limit)}"
+        tail = "" if limit is None else f" LIMIT {int(limit)} OFFSET {int(offset)}"
         source = "jobs" if settled is False else "jobs INDEXED BY jobs_list"
         found = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
         return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, functions=wanted.functions())
 
-    def count(self, wanted: JobFilter, *, settled: bool | None = None) -> int:
+    def count(self, wanted: JobFilter, *, settled: bool | None = None, as_recorded: bool = False) -> int:
         """Return how many jobs match a filter."""
-        condition, values = wanted.condition(settled)
+        condition, values = wanted.condition(settled, as_recorded=as_recorded)
         statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
         rows = self._query(statement, *values, functions=wanted.functions())
         return int(rows[0][0]) if rows else 0
+
+    def tally(self) -> list[tuple[str, str, str, int]]:
+        """Return how many jobs there are by scheduler, phase and recorded state, without deleted ones."""
+        statement = (
+            "SELECT scheduler, phase, state, count(*) FROM jobs INDEXED BY jobs_list"
+            f" WHERE phase != '{DELETED}' GROUP BY scheduler, phase, state"
+        )
+        return [(row[0], row[1], row[2], int(row[3])) for row in self._query(statement)]
 
     def known(self, scheduler: str, app_ids: Iterable[str], *, deleted: bool = False) -> set[str]:
         """Return those of the ids whose jobs are in the history, by default without deleted ones."""

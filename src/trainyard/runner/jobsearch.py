@@ -87,12 +87,13 @@ class JobFilter:
         """Whether the name is a pattern rather than a part of the text."""
         return is_pattern(self.name or "")
 
-    def condition(self, settled: bool | None = None) -> tuple[str, list[Any]]:
+    def condition(self, settled: bool | None = None, *, as_recorded: bool = False) -> tuple[str, list[Any]]:
         """Return the filter in SQL, and its values.
 
         Args:
             settled: True for jobs whose recorded state is final and wanted, False for all jobs whose state is
                 not final, None for both, whatever their states.
+            as_recorded: only jobs whose recorded state is wanted, final or not.
         """
         terms: list[str] = []
         values: list[Any] = []
@@ -103,6 +104,12 @@ class JobFilter:
             terms.append(self._settled())
         else:
             terms.append(UNSETTLED)
+        if as_recorded and self.states is not None:
+            from trainyard.specs.status import AppState
+
+            states = [name for name in AppState.__members__ if name in self.states]
+            refused = f" OR phase = '{REFUSED}'" if REFUSED_STATE in self.states else ""
+            terms.append(f"((phase != '{REFUSED}' AND state IN ({_texts(states)})){refused})")
         if self.scheduler is not None:
             terms.append("scheduler = ?")
             values.append(self.scheduler)

@@ -162,6 +162,46 @@ class LogBlock:
 
 
 @dataclass
+class LogRange:
+    """Which part of one replica's log is wanted: about ``count`` bytes of whole lines.
+
+    Args:
+        count: how many bytes.
+        start: where it begins, a position of a `LogPart`; "" if another field says where.
+        end: where it ends, likewise.
+        at: about how many bytes lie before it. Without any of the three it is the end of the log.
+        streams: which output stream; None for the scheduler's default.
+        is_complete: whether nothing more will be written, so that a last line without an end is one, too.
+    """
+
+    count: int
+    start: str = ""
+    end: str = ""
+    at: int | None = None
+    streams: Stream | None = None
+    is_complete: bool = False
+
+
+@dataclass
+class LogPart:
+    """Consecutive whole lines of one replica's log, and where they are in it.
+
+    Args:
+        data: the lines, as bytes: they may not be UTF-8.
+        start: the position before the first line. Positions mean something to the scheduler only.
+        end: the position behind the last one.
+        before: how many bytes of the log lie before the first line.
+        size: how many bytes the log has by now.
+    """
+
+    data: bytes
+    start: str
+    end: str
+    before: int
+    size: int
+
+
+@dataclass
 class LogGrowth:
     """Whole lines that one output stream of a replica has grown by.
 

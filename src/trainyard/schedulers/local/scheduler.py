@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
     LogBlock,
     LogGrowth,
+    LogPart,
     LogQuery,
+    LogRange,
     Scheduler,
     Stream,
     late_class,
@@ -137,6 +140,18 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             return submit(dryrun_info, launcher)
         return _submit_with_workspace(dryrun_info, launcher)
 
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check where jobs keep their files, and say what this machine has."""
+        from trainyard.schedulers.local.doctor import examine
+
+        return examine()
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Compare what the job asks for with what this machine has."""
+        from trainyard.schedulers.local.doctor import examine_job
+
+        return [] if info.app is None else examine_job(info.app)
+
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -252,6 +267,18 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, found by its index."""
+        from trainyard.schedulers.exec.process.log_ranges import read_part
+        from trainyard.schedulers.lines import check_replicas
+
+        job = ProcessJob.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        check_replicas(app_id, [(role_name, k)], log_dirs)
+        return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
 
     def log_growth(
         self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool

@@ -19,7 +19,7 @@ import heapq
 import os
 import time
 from collections import deque, namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import IndexReader, Record
@@ -70,7 +70,7 @@ class OutputFile(Protocol):
 class LogIndex(Protocol):
     """Tells when both files of a log grew."""
 
-    def new_records(self) -> list[Record]:
+    def new_records(self) -> Iterable[Record]:
         """Return what has been added since the last call."""
 
     def close(self) -> None:
@@ -170,6 +170,16 @@ class ReplicaLog:
         """Leave out what lies before the last ``count`` lines of each stream; some more may be left in."""
         self._read = [self._start_of_last(which, 2 * count + MARGIN_LINES) for which in (0, 1)]
         self._is_skipping = any(self._read)
+
+    def start_at(self, offsets: tuple[int, int]) -> None:
+        """Leave out what lies before these offsets of stdout and stderr."""
+        self._read = list(offsets)
+
+    def settle(self) -> tuple[bytes, tuple[int, int]]:
+        """Return the whole lines that wait to be placed, and up to where both streams are read then."""
+        lines = self._merger.settle()
+        out, err = (end - held for end, held in zip(self._read, self._merger.partial_sizes(), strict=True))
+        return lines, (out, err)
 
     def parts(self) -> Iterator[Part]:
         """Yield what has been recorded since the last call."""
@@ -305,6 +315,15 @@ class Merger:
             for stream in self._streams:
                 stream.level()
         return b"".join(placed)
+
+    def settle(self) -> bytes:
+        """Return the whole lines that wait to be placed."""
+        return self._place_everything()
+
+    def partial_sizes(self) -> tuple[int, int]:
+        """Return how many bytes of a line without its end are kept of each stream."""
+        out, err = (len(stream.partial) for stream in self._streams)
+        return out, err
 
     def rest(self) -> bytes:
         """Return what is left when nothing more will come."""

@@ -1,0 +1,167 @@
+"""Who may ask the page's server: the browser that was given the token, and no page of another origin.
+
+Five locks, each of which would do for most attacks: the server listens on loopback only; a request must name
+it by one of its own names (``Host``), so that a foreign name cannot be pointed at it; what a browser marks as
+coming from another site is refused, links too; a cookie is needed, which the token of the printed URL is
+exchanged for; and whatever changes something needs a second secret, which only our own pages have. Pages
+carry a policy that forbids every script and style but ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Carries the secret of a form, where it is not a field of it.
+CSRF_HEADER = "x-trainyard-csrf"
+CSRF_FIELD = "csrf"
+MOST_BODY = 1 << 20
+
+_SAME = ("same-origin", "none")
+
+
+class Secrets:
+    """The secrets of one server. None of them is ever written to a log or to a file.
+
+    Attributes:
+        token: what the printed URL has.
+        cookie: what a browser gets for it.
+        csrf: what forms carry.
+    """
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.cookie = secrets.token_urlsafe(32)
+        self.csrf = hmac.new(self.cookie.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+class BrowserGuard:
+    """Refuses requests that are not of the browser that was given the token, or not of our own pages.
+
+    Args:
+        app: what answers the others.
+        kept: the secrets of this server.
+        port: where the server listens.
+    """
+
+    def __init__(self, app: ASGIApp, kept: Secrets, port: int) -> None:
+        self._app = app
+        self._kept = kept
+        self.cookie_name = f"trainyard_ui_{port}"  # browsers send cookies to all ports of a host
+        self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        nonce = scope["state"]["nonce"] = secrets.token_urlsafe(16)
+        scope["state"]["csrf"] = self._kept.csrf
+        answer = (
+            self._foreign_host(scope)
+            or self._exchange(scope)
+            or self._foreign_page(scope)
+            or self._without_cookie(scope)
+        )
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _add_policies(MutableHeaders(scope=message), nonce)
+            await send(message)
+
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    def _foreign_host(self, scope: Scope) -> PlainTextResponse | None:
+        if Headers(scope=scope).get("host", "") in self._hosts:
+            return None
+        return _refused("This server answers to 127.0.0.1 and localhost only.", 421)
+
+    def _foreign_page(self, scope: Scope) -> PlainTextResponse | None:
+        """Return the answer to what no page of ours sends, None if one may have sent it."""
+        headers = Headers(scope=scope)
+        host = headers["host"]
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
+            return _refused("Requests of other origins are refused.")
+        if headers.get("sec-fetch-site", "none") not in _SAME:
+            return _refused(
+                "Requests of other sites are refused. Open the URL that `trainyard ui` has printed."
+            )
+        method = scope["method"]
+        if method not in ("GET", "HEAD", "POST"):
+            return _refused(f"{method[:20]} is not answered.", 405)
+        if method != "POST":
+            return None
+        if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
+            return _refused("A request that changes something must say where it comes from.")
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or len(length) > 8 or int(length) > MOST_BODY:
+            return _refused("The request is too long, or does not say how long it is.", 413)
+        return None
+
+    def _exchange(self, scope: Scope) -> HTMLResponse | PlainTextResponse | None:
+        """Give a cookie to who has the token, and lead away from the URL that holds it.
+
+        A redirection would not do: browsers keep a strict cookie back where a link of another program leads.
+        """
+        query = scope["query_string"]
+        if scope["path"] != "/" or scope["method"] != "GET" or b"token=" not in query:
+            return None
+        given = parse_qs(query.decode("latin-1")).get("token", [""])[0]
+        if not _is_equal(given, self._kept.token):
+            return _refused("This token is not valid: `trainyard ui` prints another URL each time it starts.")
+        answer = HTMLResponse(
+            '<!doctype html><meta http-equiv="refresh" content="0;url=/">'
+            '<link rel="icon" href="data:,"><a href="/">Jobs</a>'
+        )
+        answer.set_cookie(self.cookie_name, self._kept.cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _without_cookie(self, scope: Scope) -> PlainTextResponse | None:
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(Headers(scope=scope).get("cookie", ""))
+        except CookieError:
+            cookies.clear()
+        given = cookies[self.cookie_name].value if self.cookie_name in cookies else ""
+        if _is_equal(given, self._kept.cookie):
+            return None
+        return _refused("Open the URL that `trainyard ui` has printed: it lets this browser in.", 401)
+
+
+def may_change(given: str, kept: str) -> bool:
+    """Tell whether a form carries the secret that our own pages have."""
+    return _is_equal(given, kept)
+
+
+def _is_equal(given: str, kept: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), kept.encode())
+
+
+def _refused(text: str, status: int = 403) -> PlainTextResponse:
+    return PlainTextResponse(text + "\n", status)
+
+
+def _add_policies(headers: MutableHeaders, nonce: str) -> None:
+    headers["content-security-policy"] = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self' data:;"
+        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none';"
+        " require-trusted-types-for 'script'; trusted-types htmx"
+    )
+    headers["x-content-type-options"] = "nosniff"
+    headers["x-frame-options"] = "DENY"
+    headers["referrer-policy"] = "no-referrer"
+    headers["cross-origin-opener-policy"] = "same-origin"
+    headers["cross-origin-resource-policy"] = "same-origin"
+    headers.setdefault("cache-control", "no-store")

@@ -1,0 +1,500 @@
+"""The page of a job: its state, the timeline of its replicas, charts, logs, and what else is known of it."""
+
+from __future__ import annotations
+
+import time
+
+import htpy as h
+from markupsafe import Markup
+
+from trainyard.specs.status import NONE, AppState, error_message, is_terminal
+from trainyard.terminal import clean, clean_lines, format_duration
+from trainyard.ui.html_parts import (
+    badge,
+    drawing,
+    duration,
+    facts,
+    problem,
+    raw,
+    shown_time,
+    size,
+    tabs,
+    url,
+    verbatim,
+)
+from trainyard.ui.log_html import as_html
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from trainyard.runner.compare import Comparison
+    from trainyard.runner.explanation import Explanation
+    from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.responses import LogPart
+    from trainyard.specs.status import AppStatus, ReplicaStatus
+    from trainyard.ui.html_parts import Parts
+
+TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
+#: Replicas that a timeline shows: the first failed ones come first where there are more.
+MOST_REPLICAS = 200
+WIDTH, ROW = 640.0, 18.0
+#: Lines of a job of one file that a comparison shows.
+MOST_CHANGED_LINES = 2000
+
+
+def frame(parts: Parts, handle: str, record: JobRecord | None, tab: str, *content: h.Node) -> str:
+    """Return the page of a job with one of its parts."""
+    name = record.name if record is not None else handle.rpartition("/")[2]
+    entries = [(each, url("/job", handle=handle, tab=None if each == TABS[0] else each)) for each in TABS]
+    return parts.document(
+        name,
+        h.h1[h.span[clean(name)], " ", h.code(".handle")[clean(handle)]],
+        tabs(entries, tab),
+        content,
+    )
+
+
+# ---- overview
+
+
+def status_part(
+    parts: Parts, handle: str, status: AppStatus, record: JobRecord | None, notice: str = ""
+) -> h.Element:
+    """Return a job's state, actions and timeline; it asks for itself again until the job has ended."""
+    over = is_terminal(status.state) or status.state in (AppState.UNSUBMITTED, AppState.UNKNOWN)
+    asks = parts.htmx(get=url("/job/status", handle=handle), trigger="refresh", swap="outerHTML")
+    return h.section("#status", {} if over else asks, data_refresh=None if over else "2000")[
+        h.div(".bar")[
+            badge(status.state, stale=bool(notice)),
+            h.span[f"restarts {status.num_restarts}"] if status.num_restarts > 0 else None,
+            _actions(parts, handle, status, record),
+        ],
+        problem(notice) if notice else None,
+        h.p(".reason")[clean_lines(status.msg)] if status.msg and status.msg != NONE else None,
+        h.p[h.a(href=url("/job", handle=handle, tab="Why"))["Why?"]]
+        if status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
+        else None,
+        _facts(status, record),
+        _timeline(status, record),
+    ]
+
+
+def _actions(parts: Parts, handle: str, status: AppStatus, record: JobRecord | None) -> h.Element:
+    ended = is_terminal(status.state)
+    return h.form(".actions", method="post", action="/jobs/act")[
+        parts.csrf(),
+        h.input(type="hidden", name="handle", value=handle),
+        h.input(type="hidden", name="back", value="job"),
+        h.button(
+            "#cancel", name="action", value="cancel", disabled=ended, data_confirm="Ask this job to stop?"
+        )["Cancel"],
+        h.button("#rerun", name="action", value="rerun", disabled=record is None)["Rerun"],
+        h.button(
+            "#delete",
+            name="action",
+            value="delete",
+            disabled=not ended,
+            data_confirm="Remove this job, with its logs and results?",
+        )["Delete"],
+    ]
+
+
+def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
+    rows: dict[str, h.Node] = {}
+    if record is not None:
+        started = record.submitted_at or record.created_at
+        ended = record.ended_at or _last_end(status)
+        rows = {
+            "Submitted": shown_time(started),
+            "Took" if is_terminal(status.state) else "For": duration(
+                started, ended, ended=is_terminal(status.state)
+            ),
+            "Component": clean(record.component or ""),
+            "Repeats": h.a(href=url("/job", handle=record.rerun_of))[clean(record.rerun_of)]
+            if record.rerun_of
+            else None,
+            "Directory": clean(record.cwd),
+        }
+    if status.results:
+        rows["Results"] = clean(status.results)
+    if status.ui_url:
+        link = status.ui_url
+        is_link = link.startswith(("https://", "http://"))
+        rows["Its scheduler's page"] = (
+            h.a(href=link, rel="noreferrer noopener", target="_blank")[clean(link)]
+            if is_link
+            else clean(link)
+        )
+    return facts(rows)
+
+
+def _last_end(status: AppStatus) -> float | None:
+    if not status.is_terminal():
+        return None
+    return max((each.ended_at for each in status.replicas() if each.ended_at), default=None)
+
+
+def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
+    replicas = status.replicas()
+    if not replicas:
+        return None
+    shown = replicas
+    if len(replicas) > MOST_REPLICAS:  # those that failed, and the first ones
+        failed = [each for each in replicas if each.state == AppState.FAILED]
+        shown = [*failed, *(each for each in replicas if each not in failed)][:MOST_REPLICAS]
+    starts = [each.started_at for each in replicas if each.started_at]
+    first = min(starts, default=time.time())
+    if record is not None:
+        first = min(first, record.submitted_at or record.created_at)
+    now = time.time()
+    last = max([each.ended_at or now for each in replicas if each.started_at], default=now)
+    span = max(last - first, 0.1)
+    return h.figure(".timeline")[
+        h.figcaption["Replicas", h.small[f" {len(shown)} of {len(replicas)}"] if shown != replicas else None],
+        h.table[
+            h.thead(".hidden")[
+                h.tr[[h.th(scope="col")[text] for text in ("Replica", "State", "Time", "What")]]
+            ],
+            h.tbody[
+                [_replica_row(each, first, span, now) for each in shown],
+                h.tr(".scale", aria_hidden="true")[
+                    h.td,
+                    h.td,
+                    h.td(".lane")[h.div(".axis")[h.span["0 s"], h.span[format_duration(span)]]],
+                    h.td,
+                ],
+            ],
+        ],
+    ]
+
+
+def _replica_row(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Element:
+    attempt = f"attempt {replica.restarts + 1}" if replica.restarts else ""
+    code = f"exit code {replica.exit_code}" if replica.exit_code else ""
+    error = "" if replica.structured_error_msg == NONE else error_message(replica.structured_error_msg)[0]
+    reason = replica.reason or error.strip().rpartition("\n")[2]
+    words = [attempt, code if code not in reason else "", replica.hostname, reason]
+    return h.tr[
+        h.th(scope="row")[clean(f"{replica.role}/{replica.id}")],
+        h.td[badge(replica.state)],
+        h.td(".lane")[_bar(replica, first, span, now)],
+        h.td(".what")[clean(", ".join(word for word in words if word))[:300]],
+    ]
+
+
+def _bar(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Node:
+    inside: list[h.Node] = []
+    if replica.started_at is not None:
+        begin = (replica.started_at - first) / span * WIDTH
+        end = ((replica.ended_at or now) - first) / span * WIDTH
+        begin = min(max(begin, 0.0), WIDTH - 2)
+        took = format_duration((replica.ended_at or now) - replica.started_at)
+        inside = [
+            drawing("rect", class_="waited", x=0.0, y=ROW / 2 - 1, width=begin, height=2.0),
+            drawing(
+                "rect",
+                class_=f"bar-{replica.state.name.lower()}",
+                x=begin,
+                y=3.0,
+                width=min(max(end - begin, 2.0), WIDTH - begin),
+                height=ROW - 6,
+                rx=2.0,
+            )[drawing("title")[took]],
+        ]
+        if replica.restarts:
+            inside.append(drawing("circle", class_="restart", cx=begin, cy=ROW / 2, r=4.0))
+    return drawing(
+        "svg", viewBox=f"0 0 {WIDTH:.0f} {ROW:.0f}", preserveAspectRatio="none", aria_hidden="true"
+    )[inside]
+
+
+# ---- logs
+
+
+class LogView:
+    """Which log is shown: of a job, one of its replicas, and a stream of it."""
+
+    def __init__(self, handle: str, role: str, replica: int, stream: str) -> None:
+        self.handle = handle
+        self.role = role
+        self.replica = replica
+        self.stream = stream
+
+    def url(self, path: str = "/job/log", **more: Any) -> str:
+        """Return a URL about this log."""
+        return url(path, handle=self.handle, role=self.role, replica=self.replica, stream=self.stream, **more)
+
+
+def log_part(
+    parts: Parts,
+    view: LogView,
+    replicas: Sequence[tuple[str, int]],
+    body: h.Node,
+) -> h.Element:
+    """Return the logs of a job: which one, where in it, and its lines."""
+    options = [(role, k) for role, k in replicas[:5000]]
+    targets = {"target": "#log-body", "swap": "innerHTML"}
+    return h.section("#log", aria_label="Log")[
+        h.div(".bar")[
+            h.h2["Log"],
+            h.form(method="get", action="/job", data_submit_on_change=True)[
+                h.input(type="hidden", name="handle", value=view.handle),
+                h.select(name="place", aria_label="Replica")[
+                    [
+                        h.option(value=f"{role}/{k}", selected=(role, k) == (view.role, view.replica))[
+                            clean(f"{role}/{k}")
+                        ]
+                        for role, k in options
+                    ]
+                ],
+                h.select(name="stream", aria_label="Stream")[
+                    [
+                        h.option(value=value, selected=value == view.stream)[text]
+                        for value, text in (("", "all output"), ("stdout", "stdout"), ("stderr", "stderr"))
+                    ]
+                ],
+                h.button(".submit", type="submit")["Show"],
+            ],
+            h.button(parts.htmx(get=view.url(at=0), **targets), type="button")["Beginning"],
+            h.button(parts.htmx(get=view.url(), **targets), type="button", data_end=True)["End"],
+        ],
+        h.div("#log-body")[body],
+    ]
+
+
+def log_body(parts: Parts, view: LogView, part: LogPart | None, lines: bytes, *, over: bool) -> h.Element:
+    """Return lines of a log with what leads on from them: earlier, later, or what is written next.
+
+    Args:
+        parts: of the answer.
+        view: which log.
+        part: where the lines are in it; None where the scheduler has no ranges, and it is its end.
+        lines: the lines.
+        over: whether nothing more will be written.
+    """
+    before = part.before if part else 0
+    at_end = part is None or before + len(part.data) >= part.size or not part.data
+    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log")[
+        earlier_button(parts, view, part.start, before) if part and before else None,
+        h.p(".note")["The end of the log; `trainyard log` prints all of it."] if part is None else None,
+        h.div("#lines")[chunk(lines, part)],
+        later_button(parts, view, part) if part and not at_end else None,
+        _following(parts, view, part, over=over) if at_end else None,
+    ]
+
+
+def log_rest(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Fragment:
+    """Return the lines of a part and what leads on from its end."""
+    at_end = part.before + len(part.data) >= part.size or not part.data
+    return h.fragment[
+        chunk(part.data, part),
+        _following(parts, view, part, over=over) if at_end else later_button(parts, view, part),
+    ]
+
+
+def chunk(data: bytes, part: LogPart | None = None) -> h.Element:
+    """Return some lines, with the positions of both ends."""
+    return h.div(
+        ".chunk", data_start=part.start if part else None, data_before=part.before if part else None
+    )[raw(as_html(data))]
+
+
+def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.Element:
+    """Return what loads the lines before a position."""
+    return h.button(
+        "#earlier",
+        parts.htmx(get=view.url("/job/log/earlier", end=start), target="this", swap="outerHTML"),
+        type="button",
+        data_url=view.url("/job/log/earlier"),
+    )[f"Earlier ({size(before)})"]
+
+
+def later_button(parts: Parts, view: LogView, part: LogPart) -> h.Element:
+    """Return what loads the lines behind a part."""
+    rest = part.size - part.before - len(part.data)
+    return h.button(
+        "#later",
+        parts.htmx(get=view.url("/job/log/later", start=part.end), target="this", swap="outerHTML"),
+        type="button",
+    )[f"Later ({size(max(rest, 0))})"]
+
+
+def _following(parts: Parts, view: LogView, part: LogPart | None, *, over: bool) -> h.Element:
+    if over:
+        return h.p(".note")["The end: the job has ended."]
+    connect = view.url("/job/log/tail", start=part.end if part else None)
+    return h.p(
+        "#tail.note",
+        parts.htmx(sse_connect=connect, sse_close="ended", target="#lines", swap="beforeend"),
+        data_follow=True,
+    )["Following …"]
+
+
+# ---- the other parts
+
+
+def charts_part(handles: Sequence[str], *, live: bool) -> h.Element:
+    """Return the place where the charts of jobs are drawn."""
+    return h.section(
+        "#charts",
+        aria_label="Charts",
+        data_charts=url("/metrics.json", handle=list(handles)),
+        data_live="3000" if live else None,
+    )[h.p(".note")["Looking for metrics …"]]
+
+
+def charts_heading(handles: Sequence[str]) -> h.Element:
+    """Return links to the jobs that are drawn together."""
+    return h.h1[
+        h.span["Charts"],
+        [
+            h.a(".handle", href=url("/job", handle=handle))[clean(handle.rpartition("/")[2])]
+            for handle in handles
+        ],
+    ]
+
+
+def results_page(parts: Parts, action: str, results: Sequence[tuple[str, str, str]]) -> str:
+    """Return what an action on several jobs came to: the job, what went wrong, and a job that was made."""
+    failed = sum(1 for _, wrong, _ in results if wrong)
+    return parts.document(
+        action,
+        h.h1[f"{action}: {len(results) - failed} of {len(results)} done"],
+        h.table(".results")[
+            [
+                h.tr[
+                    h.th(scope="row")[h.a(href=url("/job", handle=handle))[clean(handle)]],
+                    h.td[problem(wrong) if wrong else "done"],
+                    h.td[h.a(href=url("/job", handle=made))[clean(made)] if made else None],
+                ]
+                for handle, wrong, made in results
+            ]
+        ],
+        h.p[h.a(href="/")["Back to the jobs"]],
+    )
+
+
+def why_part(explanation: Explanation) -> list[h.Node]:
+    """Return why a job failed or waits, as `trainyard why` says it."""
+    failure, waiting = explanation.failure, explanation.waiting
+    content: list[h.Node] = []
+    if failure is not None:
+        content += [
+            h.h2(".headline")[clean_lines(explanation.headline)],
+            [h.p[f"{explanation.scheduler} says: ", clean_lines(failure.reason)] if failure.reason else None],
+            problem(f"Its log cannot be read: {failure.problem}") if failure.problem else None,
+            [h.h3["Traceback"], verbatim("\n".join(failure.traceback))] if failure.traceback else None,
+            [h.h3[f"Log of {clean(failure.place)}"], verbatim("\n".join(failure.log))]
+            if failure.log and not failure.traceback
+            else None,
+        ]
+        if explanation.changes:
+            content += [
+                h.h3["Changed since ", clean(explanation.last_good), ", which succeeded"],
+                verbatim("\n".join(explanation.changes)),
+            ]
+        advice = failure.cause.advice
+    elif waiting is not None:
+        content += [
+            h.h2(".headline")[clean_lines(f"The job waits: {waiting.text}")],
+            [h.p[clean_lines(text)] for text in (waiting.reason, waiting.position) if text],
+        ]
+        advice = waiting.advice
+    else:
+        content.append(h.p["It neither failed nor waits: it is ", badge(explanation.status.state), "."])
+        advice = ""
+    if advice:
+        content.append(h.p[h.b["What helps: "], clean_lines(advice)])
+    if explanation.try_command:
+        content += [h.h3["Try"], verbatim(explanation.try_command)]
+    return content
+
+
+def definition_part(record: JobRecord | None) -> list[h.Node]:
+    """Return what a job was submitted as: its definition, options and origin."""
+    if record is None:
+        return [problem("This job is not in the history of this machine.")]
+    from trainyard.plain_json import pretty
+
+    origin = {
+        "Submitted by": clean(f"{record.user} on {record.host}"),
+        "Command": clean(" ".join(record.argv or [])),
+        "Directory": clean(record.cwd),
+        "Workspace": clean(record.workspace or ""),
+        "Commit": clean(record.git_commit or "") + (" with uncommitted changes" if record.git_dirty else ""),
+        "Code": clean(record.fingerprint or ""),
+        "Id of the backend": clean(record.native_id or ""),
+    }
+    return [
+        facts(origin),
+        h.h2["Definition"],
+        verbatim(pretty(record.app)),
+        h.h2[f"Options of {clean(record.scheduler)}"],
+        verbatim(pretty(record.cfg, str)),
+    ]
+
+
+def comparison_part(comparison: Comparison) -> list[h.Node]:
+    """Return what differs between two jobs."""
+    content: list[h.Node] = [
+        h.p(".pair")[
+            "- ",
+            h.a(href=url("/job", handle=comparison.first.handle))[clean(comparison.first.handle)],
+            h.br,
+            "+ ",
+            h.a(href=url("/job", handle=comparison.second.handle))[clean(comparison.second.handle)],
+        ],
+        h.h2["Code"],
+        h.p[clean(comparison.code)],
+    ]
+    for file in comparison.files:
+        content += [h.h3[f"{file.change}: {clean(file.path)}"], _changed_lines(file)]
+    for section, differences in comparison.values.items():
+        if differences:
+            content += [
+                h.h2[section.capitalize()],
+                h.table(".changes")[
+                    [
+                        h.tr[
+                            h.th(scope="row")[clean(name)],
+                            h.td[h.del_[_shown(old)] if old is not None else None],
+                            h.td[h.ins[_shown(new)] if new is not None else None],
+                        ]
+                        for name, (old, new) in differences.items()
+                    ]
+                ],
+            ]
+    if not comparison and comparison.code == "same":
+        content.append(h.p["Nothing differs."])
+    return content
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return clean_lines(value if isinstance(value, str) else json.dumps(value))
+
+
+def _changed_lines(file: Any) -> h.Node:
+    import difflib
+
+    texts = [
+        None if content is None or b"\0" in content else content.decode(errors="replace").splitlines()
+        for content in (file.before, file.after)
+    ]
+    old, new = texts
+    if old is None or new is None:
+        return h.p(".note")["It is not text, or no longer stored."]
+    lines = list(difflib.unified_diff(old, new, "before", "after", lineterm=""))[2:]
+    kinds = {"+": "added", "-": "removed", "@": "place"}
+    return h.pre(tabindex="0")[
+        [
+            Markup('<span class="{}">{}</span>\n').format(kinds.get(line[:1], "same"), clean_lines(line))
+            for line in lines[:MOST_CHANGED_LINES]
+        ],
+        h.i(".note")[f"… {len(lines) - MOST_CHANGED_LINES} more lines"]
+        if len(lines) > MOST_CHANGED_LINES
+        else None,
+    ]

@@ -1,0 +1,245 @@
+// What the pages do beyond links and forms, all of which work without it: refreshing, keys, following a log,
+// charts. It never makes HTML from text.
+"use strict";
+(() => {
+  const MOST_CHUNKS = 60;
+  document.documentElement.classList.add("scripted");
+
+  // ---- parts that ask for themselves again; not while somebody selects in them or looks elsewhere
+
+  const asked = new WeakMap();
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const part of document.querySelectorAll("[data-refresh]")) {
+      const now = Date.now();
+      if (!asked.has(part)) asked.set(part, now);
+      if (now - asked.get(part) < Number(part.dataset.refresh)) continue;
+      if (part.querySelector("input[type=checkbox]:checked")) continue;
+      asked.set(part, now);
+      htmx.trigger(part, "refresh");
+    }
+  }, 500);
+
+  let focused = null;
+  document.addEventListener("htmx:before:swap", () => {
+    const element = document.activeElement;
+    focused = element && (element.id || element.closest("tr")?.id) ? element : null;
+  });
+  document.addEventListener("htmx:after:swap", () => {
+    markRow();
+    if (!focused || focused.isConnected) return;
+    const row = focused.closest("tr")?.id;
+    const again = focused.id ? document.getElementById(focused.id)
+      : document.getElementById(row)?.querySelector(focused.tagName);
+    again?.focus({ preventScroll: true });
+  });
+
+  // ---- forms
+
+  document.addEventListener("change", (event) => {
+    const input = event.target;
+    if (input.matches("[data-all]")) {
+      for (const box of input.form.querySelectorAll("input[name=handle]:enabled")) box.checked = input.checked;
+    } else if (input.form?.matches("[data-submit-on-change]")) {
+      input.form.requestSubmit();
+    }
+  });
+  document.addEventListener("submit", (event) => {
+    const question = event.submitter?.dataset.confirm;
+    if (question && !confirm(question)) event.preventDefault();
+  });
+
+  // ---- keys
+
+  let row = 0;
+  let isMoving = false;
+  const rows = () => [...document.querySelectorAll("[data-row]")];
+  function markRow() {
+    const all = rows();
+    all.forEach((each, index) => each.classList.toggle("here", isMoving && index === row));
+    return all[row];
+  }
+  function move(by) {
+    const all = rows();
+    if (!all.length) return;
+    row = isMoving ? Math.min(Math.max(row + by, 0), all.length - 1) : 0;
+    isMoving = true;
+    const here = markRow();
+    here.scrollIntoView({ block: "nearest" });
+    here.querySelector("a")?.focus({ preventScroll: true });
+  }
+  const keys = {
+    j: () => move(1),
+    k: () => move(-1),
+    x: () => { const box = isMoving && markRow()?.querySelector("input:enabled"); if (box) box.checked = !box.checked; },
+    "/": () => document.querySelector("[data-search]")?.focus(),
+    g: () => { location.href = "/"; },
+    e: () => document.querySelector("[data-end]")?.click(),
+    "?": () => document.getElementById("shortcuts").showModal(),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input:not([type=checkbox]), select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    if (document.querySelector("dialog[open]") || !keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  document.querySelector("[data-keys]")?.addEventListener("click", keys["?"]);
+
+  // ---- the log: stays at its end while it is there; old lines leave the page, not the log
+
+  let wasAtEnd = true;
+  const atEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  const showEnd = () => {
+    const log = document.querySelector(".log");
+    if (log?.querySelector("[data-follow]") || log?.querySelector("#later") === null) log.scrollTop = log.scrollHeight;
+  };
+  document.addEventListener("htmx:before:swap", () => {
+    const log = document.querySelector(".log");
+    wasAtEnd = !log || atEnd(log);
+  });
+  document.addEventListener("htmx:after:swap", (event) => {
+    const target = event.detail?.ctx?.target;
+    if (target?.id === "log-body") showEnd();
+    else if (target?.id === "lines") {
+      if (wasAtEnd) { trim(); showEnd(); }
+    }
+  });
+  function trim() {
+    const lines = document.getElementById("lines");
+    const log = lines.closest(".log");
+    let first = null;
+    while (lines.childElementCount > MOST_CHUNKS) lines.firstElementChild.remove();
+    first = lines.querySelector(".chunk[data-start]");
+    const before = Number(first?.dataset.before);
+    if (!first || !before) return;
+    document.getElementById("earlier")?.remove();
+    const view = new URL(log.querySelector("[data-follow]")?.getAttribute("hx-sse:connect") ?? "/", location.href);
+    const query = view.searchParams;
+    query.delete("start");
+    query.set("end", first.dataset.start);
+    const button = document.createElement("button");
+    button.id = "earlier";
+    button.type = "button";
+    button.textContent = "Earlier";
+    button.addEventListener("click", () => {
+      button.remove();
+      const place = document.createElement("div");
+      log.prepend(place);
+      htmx.ajax("GET", `/job/log/earlier?${query}`, { target: place, swap: "outerHTML" });
+    });
+    log.prepend(button);
+  }
+  document.addEventListener("ended", (event) => {
+    if (event.target.matches?.("[data-follow]")) {
+      event.target.textContent = "The end: the job has ended.";
+    }
+  }, true);
+  showEnd();
+
+  // ---- charts
+
+  const COLOURS = ["#3b6fd8", "#d9822b", "#2f9e6b", "#b84bc0", "#c93c37", "#168aa0", "#8a7a1f", "#7a5cd6"];
+  const charts = new Map();
+  const host = document.getElementById("charts");
+
+  function element(name, text, className) {
+    const made = document.createElement(name);
+    if (text !== undefined) made.textContent = text;
+    if (className) made.className = className;
+    return made;
+  }
+  const compact = (value) => value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
+  const shown = (value) => value === null || value === undefined ? "–" : compact(Number(value.toPrecision(5)));
+
+  function draw(metric, several) {
+    let chart = charts.get(metric);
+    if (!chart) {
+      const figure = element("figure", undefined, "chart");
+      figure.append(element("figcaption", metric));
+      const place = element("div");
+      const values = element("ul", undefined, "values");
+      values.style.listStyle = "none";
+      values.style.padding = "0";
+      figure.append(place, values);
+      host.append(figure);
+      chart = { figure, place, values, plot: null, shape: "" };
+      charts.set(metric, chart);
+    }
+    const tables = several.map((one) => [one.x, one.last, one.low, one.high]);
+    const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
+    const shape = several.map((one) => one.label).join("\n");
+    if (chart.plot && chart.shape === shape) {
+      chart.plot.setData(data);
+    } else {
+      chart.plot?.destroy();
+      chart.shape = shape;
+      const ink = getComputedStyle(document.body).color;
+      const line = getComputedStyle(document.documentElement).getPropertyValue("--line");
+      const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
+      const series = [{}];
+      const bands = [];
+      several.forEach((one, index) => {
+        const colour = COLOURS[index % COLOURS.length];
+        const at = series.length;
+        const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
+        series.push({ label: one.label, stroke: colour, width: 1.6, spanGaps: true, points: { show: one.x.length < 3 } });
+        series.push(edge, { ...edge });
+        bands.push({ series: [at + 2, at + 1], fill: colour + "2b" });
+      });
+      chart.plot = new uPlot({
+        width: Math.max(chart.figure.clientWidth - 22, 200), height: 190, series, bands, scales: { x: { time: false } },
+        axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => shown(tick)) }], legend: { show: false }, cursor: { y: false },
+      }, data, chart.place);
+      chart.place.setAttribute("role", "img");
+    }
+    chart.place.setAttribute("aria-label",
+      `${metric}: ` + several.map((one) => `${one.label} ${shown(one.value)}`).join(", "));
+    chart.figure.dataset.points = String(several.reduce((sum, one) => sum + one.count, 0));
+    chart.values.replaceChildren(...several.map((one, index) => {
+      const item = element("li");
+      const swatch = element("span", undefined, "swatch");
+      swatch.style.background = COLOURS[index % COLOURS.length];
+      item.append(swatch, `${one.label}: ${shown(one.value)}`, one.step === null ? "" : ` at ${shown(one.step)}`);
+      return item;
+    }));
+  }
+
+  async function update() {
+    let live = Number(host.dataset.live) || 0;
+    try {
+      const answer = await fetch(host.dataset.charts, { headers: { Accept: "application/json" } });
+      const found = await answer.json();
+      const note = host.querySelector(":scope > .note");
+      const byName = new Map();
+      for (const one of found.series ?? []) {
+        if (!byName.has(one.name)) byName.set(one.name, []);
+        byName.get(one.name).push(one);
+      }
+      for (const [metric, several] of byName) draw(metric, several);
+      note.textContent = [found.busy ? "Reading the log …" : "", ...(found.problems ?? [])].filter(Boolean).join(" ")
+        || (byName.size ? "" : "No metrics in the log.");
+      if (found.busy) live = live || 2000;
+      else if (found.over) live = 0;
+    } catch {
+      live = live && 2 * live;
+    }
+    if (live) setTimeout(() => document.hidden ? onShown(update) : update(), live);
+  }
+  const onShown = (then) => document.addEventListener("visibilitychange", () => then(), { once: true });
+  if (host) {
+    update();
+    new ResizeObserver(() => {
+      for (const chart of charts.values()) {
+        chart.plot?.setSize({ width: Math.max(chart.figure.clientWidth - 22, 200), height: 190 });
+      }
+    }).observe(host);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const chart of charts.values()) chart.shape = "";
+      update();
+    });
+  }
+})();

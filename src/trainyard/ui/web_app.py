@@ -1,0 +1,441 @@
+"""The pages' routes: which URL shows or does what. Everything is asked of runners, see `runner_pool`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from trainyard.errors import TrainyardError, UnknownAppException, UsageError, described
+from trainyard.redaction import redact_text
+from trainyard.schedulers.responses import LogQuery, LogRange, Stream
+from trainyard.specs.handles import parse_app_handle
+from trainyard.specs.status import AppState, AppStatus
+from trainyard.ui import job_page, jobs_page
+from trainyard.ui.assets import ASSETS
+from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
+from trainyard.ui.chart_data import ChartData
+from trainyard.ui.html_parts import Parts, problem, url, verbatim
+from trainyard.ui.log_tail import tail_of
+from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from htpy import Node
+    from starlette.requests import Request
+
+    from trainyard.runner import Runner
+    from trainyard.runner.compare import Comparison
+    from trainyard.runner.explanation import Explanation
+    from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.responses import LogPart
+    from trainyard.ui.job_page import LogView
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+#: Bytes of a log that are shown at once; lines where a scheduler has no ranges.
+CHUNK, LAST_LINES = 64 << 10, 1000
+#: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
+LIST_PATIENCE = 0.7
+#: Seconds that reading a log, explaining a failure or ending jobs may take.
+LOG_PATIENCE, LONG_PATIENCE = 15.0, 60.0
+MOST_COMPARED = 12
+
+
+class WebApp:
+    """Answers requests.
+
+    Args:
+        schedulers: names of the schedulers that there are.
+        pool: the runners.
+    """
+
+    def __init__(self, schedulers: Sequence[str], pool: RunnerPool) -> None:
+        self._schedulers = frozenset(schedulers)
+        self._pool = pool
+        self._freshness = Freshness(pool)
+        self._chart_data = ChartData(pool)
+        self.asgi = Starlette(
+            routes=[
+                Route("/", self.jobs),
+                Route("/jobs", self.jobs_table),
+                Route("/jobs/act", self.act, methods=["POST"]),
+                Route("/job", self.job),
+                Route("/job/status", self.job_status),
+                Route("/job/log", self.log),
+                Route("/job/log/earlier", self.log_earlier),
+                Route("/job/log/later", self.log_later),
+                Route("/job/log/tail", self.log_tail),
+                Route("/compare", self.compare),
+                Route("/charts", self.charts),
+                Route("/metrics.json", self.metrics),
+                Route("/static/{name}", self.static),
+            ],
+            exception_handlers={
+                HTTPException: _http_problem,
+                TrainyardError: _problem,
+                OSError: _problem,
+                NotImplementedError: _problem,
+            },
+        )
+
+    # ---- jobs
+
+    async def jobs(self, request: Request) -> Response:
+        """Show the list of jobs."""
+        return HTMLResponse(await self._list(request, whole=True))
+
+    async def jobs_table(self, request: Request) -> Response:
+        """Show its table alone."""
+        return HTMLResponse(await self._list(request, whole=False))
+
+    async def _list(self, request: Request, *, whole: bool) -> str:
+        wanted = jobs_page.Wanted(request.query_params)
+        tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
+        with_open = {scheduler for scheduler, _, state, _ in tally if state in OPEN_STATES}
+        await self._freshness.refresh(sorted(with_open & self._schedulers), LIST_PATIENCE)
+        records, total = await self._pool.ask(
+            HISTORY,
+            lambda runner: runner.recorded_jobs(wanted.filter(), jobs_page.PAGE_SIZE, wanted.offset),
+        )
+        tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
+        problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
+        parts = Parts(request)
+        if not whole:
+            return str(jobs_page.jobs_table(parts, wanted, records, total, problems))
+        return jobs_page.jobs_page(parts, wanted, records, total, tally, problems)
+
+    async def act(self, request: Request) -> Response:
+        """Cancel, repeat or delete jobs."""
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
+        if not may_change(given, request.scope["state"]["csrf"]):
+            raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
+        handles = [self._checked(value) for value in form.get("handle", [])]
+        action = form.get("action", [""])[0]
+        if action not in jobs_page.ACTIONS or not handles:
+            raise UsageError("no job is selected" if not handles else "there is no such action")
+        results = await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
+        if len(handles) == 1 and not results[0][1]:
+            if action == "rerun":
+                return RedirectResponse(url("/job", handle=results[0][2]), 303)
+            if form.get("back") == ["job"] and action == "cancel":
+                return RedirectResponse(url("/job", handle=handles[0]), 303)
+        return HTMLResponse(job_page.results_page(Parts(request), jobs_page.ACTIONS[action], results))
+
+    async def _end(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
+        groups: dict[str, list[str]] = {}
+        for handle in handles:
+            groups.setdefault(self._lane(handle), []).append(handle)
+
+        async def end(lane: str, some: list[str]) -> list[tuple[str, str, str]]:
+            try:
+                found = await self._pool.ask(
+                    lane,
+                    lambda runner: (
+                        runner.cancel_many(some) if action == "cancel" else runner.delete_many(some)
+                    ),
+                    LONG_PATIENCE,
+                )
+            except (TrainyardError, NotImplementedError, OSError) as error:
+                return [(handle, redact_text(described(error)), "") for handle in some]
+            return [
+                (handle, redact_text(error.message) if error else "", "") for handle, error in found.items()
+            ]
+
+        groups_of_results = await asyncio.gather(*(end(lane, some) for lane, some in groups.items()))
+        return [result for results in groups_of_results for result in results]
+
+    async def _rerun(self, handles: list[str]) -> list[tuple[str, str, str]]:
+        """Repeat jobs, each by a process, since it has to be in the directory of the job."""
+        results = []
+        for handle in handles:
+            code, out, problem_text = await _trainyard("rerun", "--detach", handle)
+            made = out.strip().splitlines()
+            if code == 0 and made:
+                results.append((handle, "", made[-1]))
+            else:
+                results.append((handle, problem_text.strip() or "no answer", ""))
+        return results
+
+    # ---- one job
+
+    async def job(self, request: Request) -> Response:
+        """Show a job, or one of the other parts of its page."""
+        handle = self._handle(request)
+        tab = request.query_params.get("tab", job_page.TABS[0])
+        tab = tab if tab in job_page.TABS else job_page.TABS[0]
+        record = await self._record(handle)
+        parts = Parts(request)
+        if tab == "Overview":
+            content: list[Node] = await self._overview(parts, request, handle, record)
+        elif tab == "Definition":
+            content = job_page.definition_part(record)
+        elif tab == "Plan":
+            code, out, problem_text = await _trainyard("rerun", "--dryrun", handle)
+            content = [
+                problem(problem_text.strip()) if problem_text.strip() else None,
+                verbatim(redact_text(out)) if code == 0 else None,
+            ]
+        elif tab == "Why":
+            content = await self._why(handle)
+        else:
+            content = await self._changes(handle)
+        return HTMLResponse(job_page.frame(parts, handle, record, tab, *content))
+
+    async def job_status(self, request: Request) -> Response:
+        """Show a job's state and timeline alone."""
+        handle = self._handle(request)
+        record = await self._record(handle)
+        status, notice = await self._status(handle, record)
+        return HTMLResponse(str(job_page.status_part(Parts(request), handle, status, record, notice)))
+
+    async def _overview(
+        self, parts: Parts, request: Request, handle: str, record: JobRecord | None
+    ) -> list[Node]:
+        status, notice = await self._status(handle, record)
+        over = status.is_terminal()
+        replicas = [(each.role, each.id) for each in status.replicas()]
+        if not replicas:
+            replicas = await self._known_replicas(handle)
+        content: list[Node] = [
+            job_page.status_part(parts, handle, status, record, notice),
+            job_page.charts_part([handle], live=not over),
+        ]
+        if replicas:
+            view = _chosen(request, handle, replicas)
+            try:
+                body = await self._log_body(parts, view, LogRange(CHUNK), over=over)
+            except (TrainyardError, NotImplementedError, OSError, ValueError) as error:
+                body = problem(f"The log cannot be read: {redact_text(described(error))}")
+            content.append(job_page.log_part(parts, view, replicas, body))
+        return content
+
+    async def _status(self, handle: str, record: JobRecord | None) -> tuple[AppStatus, str]:
+        """Return a job's status, and why it is one of the past if it is."""
+        from trainyard.runner.observation import recorded_status, unknown_job
+
+        try:
+            status = await self._pool.ask(self._lane(handle), lambda runner: runner.status(handle))
+        except (NoAnswerError, OSError, NotImplementedError) as error:
+            known = recorded_status(record) if record is not None else None
+            if record is not None and known is not None and not known.is_terminal():
+                known = AppStatus(record.state, -1, record.msg)
+            return known or AppStatus(AppState.UNREACHABLE, -1), f"As last seen: {described(error)}"
+        if status is None:
+            raise unknown_job(handle)
+        if status.state is AppState.UNREACHABLE and record is not None:
+            return AppStatus(record.state, -1, record.msg), f"As last seen: {status.msg}"
+        return status, ""
+
+    async def _known_replicas(self, handle: str) -> list[tuple[str, int]]:
+        try:
+            return list(await self._pool.ask(self._lane(handle), lambda runner: runner.replicas(handle)))
+        except (TrainyardError, OSError, NotImplementedError):
+            return []
+
+    async def _record(self, handle: str) -> JobRecord | None:
+        return await self._pool.ask(HISTORY, lambda runner: runner.history.find(handle))
+
+    async def _why(self, handle: str) -> list[Node]:
+        def explain_job(runner: Runner) -> Explanation:
+            from trainyard.runner.explanation import explain
+            from trainyard.runner.observation import unknown_job
+
+            status = runner.status(handle)
+            if status is None:
+                raise unknown_job(handle)
+            return explain(runner, handle, status)
+
+        return job_page.why_part(await self._pool.ask(self._lane(handle), explain_job, LONG_PATIENCE))
+
+    async def _changes(self, handle: str, other: str | None = None) -> list[Node]:
+        def compare_jobs(runner: Runner) -> Comparison | None:
+            from trainyard.runner.compare import Comparison
+            from trainyard.runner.jobsearch import recorded
+            from trainyard.workspace.code_store import Store
+
+            record = recorded(runner.history, handle, "compare")
+            before = recorded(runner.history, other, "compare") if other else runner.history.before(record)
+            return None if before is None else Comparison(before, record, Store())
+
+        found = await self._pool.ask(HISTORY, compare_jobs)
+        if found is None:
+            return [problem("No job of this name was submitted before it, so there is nothing to compare.")]
+        return job_page.comparison_part(found)
+
+    async def compare(self, request: Request) -> Response:
+        """Show what differs between two jobs."""
+        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
+        if len(handles) != 2:
+            raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
+        content = await self._changes(handles[0], handles[1])
+        return HTMLResponse(Parts(request).document("Compare", *content))
+
+    # ---- logs
+
+    async def log(self, request: Request) -> Response:
+        """Show lines of a log: its end, or those near a place."""
+        view, over = await self._view(request)
+        at = request.query_params.get("at", "")
+        place = int(at) if at.isdecimal() and len(at) < 19 else None
+        return HTMLResponse(
+            str(await self._log_body(Parts(request), view, LogRange(CHUNK, at=place), over=over))
+        )
+
+    async def log_earlier(self, request: Request) -> Response:
+        """Show the lines before a position, and the button for those before them."""
+        view, over = await self._view(request)
+        part = await self._part(
+            view, LogRange(CHUNK, end=request.query_params.get("end", "0.0.0")), over=over
+        )
+        if part is None:
+            raise HTTPException(404, "This log has no ranges.")
+        parts = Parts(request)
+        button = job_page.earlier_button(parts, view, part.start, part.before) if part.before else ""
+        return HTMLResponse(f"{button}{job_page.chunk(part.data, part)}")
+
+    async def log_later(self, request: Request) -> Response:
+        """Show the lines behind a position, and what leads on."""
+        view, over = await self._view(request)
+        wanted = LogRange(CHUNK, start=request.query_params.get("start", "0.0.0"))
+        part = await self._part(view, wanted, over=over)
+        if part is None:
+            raise HTTPException(404, "This log has no ranges.")
+        return HTMLResponse(str(job_page.log_rest(Parts(request), view, part, over=over)))
+
+    async def log_tail(self, request: Request) -> Response:
+        """Stream what is written from now on."""
+        view, _ = await self._view(request)
+        start = request.headers.get("last-event-id") or request.query_params.get("start", "")
+        stream = tail_of(self._pool, self._lane(view.handle), view, start)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def _view(self, request: Request) -> tuple[LogView, bool]:
+        query = request.query_params
+        handle = self._handle(request)
+        number = query.get("replica", "0")
+        replica = int(number) if number.isdecimal() and len(number) < 8 else 0
+        view = job_page.LogView(handle, query.get("role", ""), replica, _stream(query.get("stream", "")))
+        record = await self._record(handle)
+        status, _ = await self._status(handle, record)
+        return view, status.is_terminal()
+
+    async def _log_body(self, parts: Parts, view: LogView, wanted: LogRange, *, over: bool) -> Node:
+        part = await self._part(view, wanted, over=over)
+        if part is not None:
+            return job_page.log_body(parts, view, part, part.data, over=over)
+
+        def read_end(runner: Runner) -> bytes:
+            query = LogQuery(last=LAST_LINES, streams=Stream(view.stream) if view.stream else None)
+            blocks = runner.log_blocks(view.handle, [(view.role, view.replica)], query)
+            return b"".join(block.data for block in blocks)
+
+        data = await self._pool.ask(self._lane(view.handle), read_end, LOG_PATIENCE)
+        return job_page.log_body(parts, view, None, data, over=over)
+
+    async def _part(self, view: LogView, wanted: LogRange, *, over: bool) -> LogPart | None:
+        wanted.is_complete = over
+        wanted.streams = Stream(view.stream) if view.stream else None
+        return await self._pool.ask(
+            self._lane(view.handle),
+            lambda runner: runner.log_part(view.handle, view.role, view.replica, wanted),
+            LOG_PATIENCE,
+        )
+
+    # ---- metrics
+
+    async def charts(self, request: Request) -> Response:
+        """Show the metrics of several jobs, overlaid."""
+        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
+        parts = Parts(request)
+        if not handles:
+            text = "Select jobs in the list, and press Charts."
+            return HTMLResponse(parts.document("Charts", problem(text)))
+        if len(handles) > MOST_COMPARED:
+            raise UsageError(f"{MOST_COMPARED} jobs can be drawn together, not {len(handles)}")
+        return HTMLResponse(
+            parts.document(
+                "Charts", job_page.charts_heading(handles), job_page.charts_part(handles, live=True)
+            )
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics of jobs, cut into buckets, as JSON."""
+        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
+        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED]))
+
+    # ---- shared
+
+    async def static(self, request: Request) -> Response:
+        """Return a file of the pages: one of a table, so that no path leads elsewhere."""
+        asset = ASSETS.get(request.path_params["name"])
+        if asset is None:
+            raise HTTPException(404, "There is no such file.")
+        if request.headers.get("if-none-match") == asset.tag:
+            return Response(status_code=304)
+        headers = {"etag": asset.tag, "cache-control": "private, no-cache"}
+        return Response(asset.read(), media_type=asset.media_type, headers=headers)
+
+    def _handle(self, request: Request) -> str:
+        return self._checked(request.query_params.get("handle", ""))
+
+    def _checked(self, handle: str) -> str:
+        """Return a handle; a job of a scheduler that does not exist is refused."""
+        if parse_app_handle(handle[:2000]).scheduler_backend not in self._schedulers:
+            raise UnknownAppException(f"there is no scheduler for the job {handle[:200]!r}")
+        return handle
+
+    @staticmethod
+    def _lane(handle: str) -> str:
+        return handle.partition("://")[0]
+
+
+def _stream(text: str) -> str:
+    return text if text in ("stdout", "stderr") else ""
+
+
+def _chosen(request: Request, handle: str, replicas: Sequence[tuple[str, int]]) -> LogView:
+    role, _, number = request.query_params.get("place", "").rpartition("/")
+    stream = _stream(request.query_params.get("stream", ""))
+    for name, k in replicas:
+        if (name, str(k)) == (role, number):
+            return job_page.LogView(handle, name, k, stream)
+    return job_page.LogView(handle, *replicas[0], stream)
+
+
+async def _trainyard(*words: str) -> tuple[int, str, str]:
+    """Run a command of trainyard; returns its exit code, stdout and stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trainyard", *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, problems = await process.communicate()
+    return process.returncode or 0, out.decode("utf-8", "replace"), problems.decode("utf-8", "replace")
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return HTMLResponse(
+        Parts(request).document("Not possible", problem(error.detail)), error.status_code, error.headers
+    )
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    """Say what is wrong: a page, or a part of one where a part was asked for."""
+    text = redact_text(described(error))
+    hint = (error.hint or "") if isinstance(error, TrainyardError) else ""
+    code = 404 if isinstance(error, UnknownAppException) else 400 if isinstance(error, UsageError) else 502
+    shown = problem(text[:1].upper() + text[1:], hint)
+    if request.headers.get("hx-request"):
+        return HTMLResponse(str(shown), code)
+    return HTMLResponse(Parts(request).document("Not possible", shown), code)

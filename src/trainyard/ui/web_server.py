@@ -1,0 +1,106 @@
+"""Serving the pages on this machine's loopback address, until somebody ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+
+import uvicorn
+
+from trainyard.errors import BackendError, UsageError
+from trainyard.runner import get_runner
+from trainyard.ui.browser_guard import BrowserGuard, Secrets
+from trainyard.ui.runner_pool import RunnerPool
+from trainyard.ui.web_app import WebApp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOST = "127.0.0.1"
+BACKLOG = 128
+#: Seconds that answers may take when the server has been asked to end.
+GRACE = 2
+
+
+class PageServer:
+    """Listens from the moment it is made.
+
+    Args:
+        port: where; 0 for any free port.
+
+    Raises:
+        UsageError: somebody else listens there.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._kept = Secrets()
+        self._stop = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """What a browser has to open; it holds a secret."""
+        return f"http://{HOST}:{self.port}/?token={self._kept.token}"
+
+    def serve(self, when_ready: Callable[[], None]) -> None:
+        """Answer requests until Ctrl-C or SIGTERM."""
+        with get_runner() as runner:
+            schedulers = runner.scheduler_backends()
+        asyncio.run(self._serve(schedulers, when_ready))
+
+    async def _serve(self, schedulers: list[str], when_ready: Callable[[], None]) -> None:
+        pool = RunnerPool()
+        app = BrowserGuard(WebApp(schedulers, pool).asgi, self._kept, self.port)
+        config = uvicorn.Config(
+            app,
+            access_log=False,  # it would have the token
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            ws="none",
+            h11_max_incomplete_event_size=64 << 10,
+            timeout_graceful_shutdown=GRACE,
+        )
+        server = _Server(config, pool, when_ready)
+        try:
+            await server.serve(sockets=[self._socket])
+        finally:
+            pool.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers, and ends the streams when it is asked to end."""
+
+    def __init__(self, config: uvicorn.Config, pool: RunnerPool, when_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._pool = pool
+        self._when_ready = when_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._pool.end_streams()
+        await super().shutdown(sockets)
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} is in use",
+                hint="Perhaps by another `trainyard ui`. Choose another port, or --port 0 for any free one.",
+            ) from None
+        raise BackendError(f"cannot listen on {HOST}:{port}: {error.strerror}") from None
+    return listening
