@@ -177,6 +177,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
     "awscli2": _awscli2,
     "botocore": _module("botocore"),
+    "chromium": lambda: _program("chromium")() or _module("playwright")(),
     "docker": _docker,
     "fish": _program("fish"),
     "frameworks": _frameworks,
