@@ -19,6 +19,8 @@ COMMANDS: dict[str, str] = {
     "why": "say why a job failed, or why it waits",
     "points": "show the points of a sweep: values, states, metrics, the best",
     "log": "print or follow the logs of a job",
+    "metrics": "show the metrics of jobs, of several side by side",
+    "plot": "draw a metric of one or several jobs",
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
     "list": "list jobs",
@@ -56,6 +58,7 @@ OTHER_NAMES = {
     "prune": "gc",
     "compare": "diff",
     "explain": "why",
+    "top": "metrics --watch",
 }
 
 

@@ -14,9 +14,11 @@ from trainyard.diagnosis.log_end import without_prefix
 from trainyard.errors import StateStoreError, UnknownAppException
 from trainyard.metrics.definitions import STEP, definitions_of
 from trainyard.metrics.json_lines import LONGEST_PREFIX, find_objects
+from trainyard.metrics.result_files import ResultFiles
 from trainyard.metrics.series import LOG, MetricTable
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.specs.training import local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class MetricReader:
         handle: the job.
         names: only these metrics; None for all.
         definitions: names and regular expressions beside those that the job was given.
+        files: directories with event files or databases of the job, beside its results.
         follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
             files is read from the beginning at each call.
 
@@ -89,12 +92,15 @@ class MetricReader:
         names: Sequence[str] | None = None,
         definitions: Mapping[str, str] | None = None,
         *,
+        files: Sequence[str] = (),
         follow: bool = False,
     ) -> None:
         self.handle = handle
         self._runner = runner
         self._names = names
         self._follow = follow
+        self._folders = list(files)
+        self._files: dict[str, ResultFiles] = {}
         self._record = _record_of(runner, handle)
         self.definitions = {**definitions_of(self._record), **(definitions or {})}
         self._table = MetricTable(names)
@@ -126,6 +132,8 @@ class MetricReader:
         own = list(self._problems)
         if self._searching is not None:
             own += self._searching.problems
+        for files in self._files.values():
+            own += files.problems
         if self._table.is_full:
             own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
         return own
@@ -150,14 +158,27 @@ class MetricReader:
         is_new = False
         for growth in self._new_lines(ended, timeout):
             is_new = self._take(growth.role, growth.replica, growth.data, growth.times) or is_new
+        for files in self._result_files():
+            is_new = files.add_to(self._table) or is_new
         self.is_over = ended and self._blocks is None
         return is_new
 
     def by_name(self) -> dict[str, list[Series]]:
         """Return the series of each metric, without values that restarts of the job have superseded."""
         restarts = max(0, self.status.num_restarts) if self.status is not None else 0
-        found = self._table.by_name()
+        found = {name: _of_one_source(several) for name, several in self._table.by_name().items()}
         return {name: [each.progress(restarts) for each in several] for name, several in found.items()}
+
+    def _result_files(self) -> Iterator[ResultFiles]:
+        """Yield the directories that may hold files with metrics."""
+        results = self.status.results if self.status is not None else None
+        folder = local_path(results or "")
+        if results and not folder:
+            self._problems[f"metrics in files of {results} are not read: fetch them, and use --files"] = None
+        for root in [*self._folders, *([folder] if folder else [])]:
+            if root not in self._files:
+                self._files[root] = ResultFiles(root, self._replicas)
+            yield self._files[root]
 
     # ---- lines
 
@@ -174,6 +195,7 @@ class MetricReader:
         if not self._follow:
             self._table = MetricTable(self._names)
             self._steps.clear()
+            self._files.clear()
             yield from map(
                 _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
             )
@@ -238,6 +260,20 @@ class MetricReader:
             rank, _ = without_prefix(data[at : at + LONGEST_PREFIX].decode("utf-8", "replace"))
             found.append((at, rank, names[index], value, None))
         return found
+
+
+def _of_one_source(several: Sequence[Series]) -> list[Series]:
+    """Return one series for each process: what a script both prints and saves is one metric."""
+    found: dict[tuple[str, int, str], Series] = {}
+    for series in several:
+        key = (series.role, series.replica, series.rank)
+        other = found.get(key)
+        if other is None or (not series.counts_values, series.count) > (
+            not other.counts_values,
+            other.count,
+        ):
+            found[key] = series
+    return list(found.values())
 
 
 def _as_growth(block: LogBlock) -> LogGrowth:

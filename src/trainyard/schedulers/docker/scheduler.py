@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from trainyard.docker.engine import Engine
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -130,6 +131,18 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
         return submit(self.engine, dryrun_info.request)
 
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check the daemon, and the network of the options."""
+        from trainyard.schedulers.docker.doctor import examine
+
+        return examine(self.engine, cfg)
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Check that the daemon has the images or can pull them, and is large enough."""
+        from trainyard.schedulers.docker.doctor import examine_job
+
+        return examine_job(self.engine, info)
+
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -148,6 +161,10 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def _describe(self, job: Job) -> DescribeAppResponse:
         judgement = self._judge(job)
+        if judgement.is_over:
+            from trainyard.schedulers.exec import outbox
+
+            outbox.send_if_waiting(inventory.results_dir(job.app_id))
         ports = {
             f"{container.role}/{container.replica}": container.named_ports
             for container in job.containers

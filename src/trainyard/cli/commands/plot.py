@@ -1,0 +1,131 @@
+"""Draw a metric of one or several jobs in the terminal, or into a PNG or SVG file.
+
+trainyard plot loss                      of the latest job
+trainyard plot loss JOB_A JOB_B          of two jobs, overlaid
+trainyard plot loss JOB/trainer/0,1      of two replicas
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import note, out, terminal_size, wants_colour, warn
+from trainyard.cli.metricselection import NO_METRICS, JobMetrics, add_selection_options, job_metrics
+from trainyard.cli.parser import complete_with
+from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError, did_you_mean
+from trainyard.specs.limits import whole_number
+from trainyard.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from trainyard.metrics.chart import Line
+
+#: More lines than this are not drawn: nobody could tell one from another.
+MOST_LINES = 12
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="METRIC", help="which one: `trainyard metrics` lists them")
+    target = parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="HANDLE[/ROLE[/0,1]]",
+        help="jobs (the latest by default); of each the first replica that reports it, unless some are named",
+    )
+    complete_with(target, "job_completer")
+    add_selection_options(parser)
+    parser.add_argument(
+        "--by",
+        choices=("step", "time"),
+        default="step",
+        help="over steps, or over time since the first value",
+    )
+    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="powers of ten on the axis")
+    parser.add_argument("--width", metavar="N", help="columns (default: those of the terminal)")
+    parser.add_argument("--height", metavar="N", help="lines (default: 20)")
+    parser.add_argument(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="write a picture, FILE.png or FILE.svg, instead (needs trainyard[plot])",
+    )
+
+
+def run(args: Namespace) -> int:
+    from trainyard.runner import get_runner
+
+    columns = terminal_size(1)[0]
+    width = _size(args.width, "--width", columns, 30)
+    height = _size(args.height, "--height", 20, 8)
+    with get_runner() as runner:
+        jobs = job_metrics(runner, args.targets or ["-"], args)
+        try:
+            for job in jobs:
+                job.update()
+                for problem in job.new_problems():
+                    warn(problem)
+            return _show(_lines(jobs, args), args, width, height)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        finally:
+            for job in jobs:
+                job.close()
+
+
+def _size(text: str | None, option: str, default: int, least: int) -> int:
+    if text is None:
+        return max(default, least)
+    try:
+        return whole_number(text, least, 1000)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _lines(jobs: Sequence[JobMetrics], args: Namespace) -> list[Line]:
+    from trainyard.metrics.chart import Line
+
+    lines = []
+    for job in jobs:
+        found = job.by_name()
+        several = found.get(args.name)
+        if not several:
+            known = ", ".join(list(found)[:20])
+            hint = did_you_mean(args.name, found) or (f"It has {known}." if known else NO_METRICS)
+            if len(jobs) == 1:
+                raise UsageError(f"{job.handle} has no metric {args.name!r} so far", hint=hint)
+            warn(f"{job.handle} has no metric {args.name!r} so far. {hint}")
+            continue
+        chosen = several if job.names_replicas else several[:1]
+        for series in chosen:
+            label = f"{job.label} {series.place}" if len(several) > 1 else job.label
+            lines.append(Line(label, series))
+    if not lines:
+        raise UsageError(f"none of these jobs has a metric {args.name!r} so far", hint=NO_METRICS)
+    if len(lines) > MOST_LINES:
+        warn(f"only the first {MOST_LINES} of {len(lines)} lines are drawn")
+    return lines[:MOST_LINES]
+
+
+def _show(lines: Sequence[Line], args: Namespace, width: int, height: int) -> int:
+    from trainyard.metrics.chart import TIME, ChartAxes, draw, save
+
+    axes = ChartAxes(args.by, args.log_scale)
+    if axes.by == TIME and not any(moment == moment for line in lines for moment in line.series.times):
+        raise UsageError("these values have no times", hint="Leave out --by time.")
+    if args.output:
+        try:
+            save(lines, axes, args.output, args.name)
+        except OSError as error:
+            raise BackendError(f"cannot write {args.output}: {error.strerror or error}") from error
+        note(f"written: {args.output}")
+        return EXIT_OK
+    encoding = (getattr(sys.stdout, "encoding", "") or "").lower()
+    out(clean(args.name))
+    for line in draw(
+        lines, axes, width, height, has_colours=wants_colour(sys.stdout), is_unicode="utf" in encoding
+    ):
+        out(line)
+    return EXIT_OK

@@ -1,0 +1,144 @@
+"""Which metrics of which jobs `metrics` and `plot` show: what they have in common."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from trainyard.errors import TrainyardError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+
+    from trainyard.cli.parser import AnyParser
+    from trainyard.metrics.series import Series
+    from trainyard.runner import Runner
+
+NO_METRICS = (
+    'Metrics are lines such as {"step": 10, "loss": 0.31}, or what --metric NAME=REGEX describes: '
+    "--metric 'loss=loss: ([0-9.]+)'"
+)
+
+
+def add_selection_options(parser: AnyParser) -> None:
+    """Add the options about where metrics are looked for."""
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME=REGEX",
+        help="look for this one in the log too, its value in parentheses: 'loss=loss: ([0-9.]+)'",
+    )
+    parser.add_argument(
+        "--files",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="read TensorBoard's event files and Trackio's databases there too, such as ./runs",
+    )
+    parser.add_argument("--since", metavar="TIME", help="only values since then: 10m, 2h, an ISO time")
+
+
+class JobMetrics:
+    """The metrics of one job that are asked for.
+
+    Attributes:
+        handle: the job.
+        label: what it is called in tables and legends.
+        printed: how many values of each series have been printed.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        target: str,
+        definitions: Mapping[str, str],
+        files: Sequence[str],
+        names: Sequence[str],
+        since: float | None,
+        follow: bool,
+    ) -> None:
+        from trainyard.cli.replicaselection import split_target
+        from trainyard.metrics.reader import MetricReader
+
+        job, self._wanted = split_target(target)
+        self.handle = runner.resolve_handle(job)
+        self.label = self.handle.rpartition("/")[2]
+        self._runner = runner
+        self._patterns = names
+        self._since = since
+        self._reader = MetricReader(runner, self.handle, definitions=definitions, files=files, follow=follow)
+        self._said: set[str] = set()
+        self.printed: dict[tuple[str, str, int, str, str], int] = {}
+
+    def close(self) -> None:
+        """End the reader."""
+        self._reader.close()
+
+    @property
+    def names_replicas(self) -> bool:
+        """Whether some of its replicas are asked for by name."""
+        return bool(self._wanted)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more will come."""
+        return self._reader.is_over
+
+    def update(self) -> bool:
+        """Read what is new; returns whether anything was."""
+        return self._reader.update()
+
+    def new_problems(self) -> list[str]:
+        """Return what is not complete, each once."""
+        new = [problem for problem in self._reader.problems if problem not in self._said]
+        self._said.update(new)
+        return [f"{self.label}: {problem}" for problem in new]
+
+    def by_name(self) -> dict[str, list[Series]]:
+        """Return the series that are asked for."""
+        found = {}
+        for name, several in self._reader.by_name().items():
+            if self._patterns and not any(fnmatchcase(name, pattern) for pattern in self._patterns):
+                continue
+            chosen = [each for each in several if self._is_wanted(each)]
+            if self._since is not None:
+                chosen = [later for each in chosen if (later := each.since(self._since))]
+            if chosen:
+                found[name] = chosen
+        return found
+
+    def _is_wanted(self, series: Series) -> bool:
+        return not self._wanted or any(
+            series.role == role and (ids is None or series.replica in ids) for role, ids in self._wanted
+        )
+
+
+def job_metrics(
+    runner: Runner,
+    targets: Sequence[str],
+    args: Namespace,
+    names: Sequence[str] = (),
+    *,
+    follow: bool = False,
+) -> list[JobMetrics]:
+    """Return the metrics of the jobs that are named."""
+    from trainyard.metric_search import parse_definitions
+
+    definitions = parse_definitions(args.metric)
+    since = None
+    if args.since:
+        from trainyard.cli.units import parse_time
+
+        since = parse_time(args.since).timestamp()
+    jobs: list[JobMetrics] = []
+    try:
+        for target in targets:
+            job = JobMetrics(runner, target, definitions, args.files, names, since, follow)
+            jobs.append(job)
+    except TrainyardError:
+        for job in jobs:
+            job.close()
+        raise
+    return jobs

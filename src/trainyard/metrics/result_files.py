@@ -1,0 +1,174 @@
+"""Metrics in files that a job leaves among its results: TensorBoard's event files, Trackio's databases.
+
+They are looked for below a directory of this machine, by their names. How far each has been read is kept in a
+position, so that the next look costs what is new.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from trainyard.metrics.series import TENSORBOARD, TRACKIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from trainyard.metrics.series import MetricTable
+
+_EVENTS = ".tfevents."
+_DATABASES = (".db",)
+#: Directories of results that are parts of every path, so that they tell nothing of a metric.
+_USUAL = frozenset({"output", "tensorboard", "trackio", "ml", "opt", "data", "logs", "runs"})
+#: How much of a directory is looked at.
+MOST_ENTRIES = 20_000
+DEEPEST = 8
+_ROWS = 5_000
+
+Place = tuple[str, int]
+
+
+class ResultFiles:
+    """The files with metrics below a directory.
+
+    Args:
+        root: the directory. It need not exist.
+        replicas: the job's replicas: one is recognised by ``ROLE-K`` in the path; otherwise it is the first.
+    """
+
+    def __init__(self, root: str, replicas: Iterable[Place]) -> None:
+        self.root = root
+        self._replicas = list(replicas)
+        self._by_folder = {f"{role}-{k}": (role, k) for role, k in self._replicas}
+        self._position: dict[str, Any] = {}
+        self._damaged: set[str] = set()
+        self.problems: list[str] = []
+
+    def add_to(self, table: MetricTable) -> bool:
+        """Add what is new to a table; returns whether anything was."""
+        is_new = False
+        for path in sorted(self._paths()):
+            if path in self._damaged:
+                continue
+            if _EVENTS in os.path.basename(path):
+                is_new = self._add_events(path, table) or is_new
+            else:
+                is_new = self._add_rows(path, table) or is_new
+        return is_new
+
+    def _paths(self) -> Iterator[str]:
+        seen = 0
+        pending = [(self.root, 0)]
+        while pending:
+            folder, depth = pending.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:  # removed, or never made
+                continue
+            for entry in entries:
+                seen += 1
+                if seen > MOST_ENTRIES:
+                    self._problem(
+                        f"{self.root} holds more than {MOST_ENTRIES} files: only some were looked at"
+                    )
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < DEEPEST:
+                        pending.append((entry.path, depth + 1))
+                elif entry.is_file() and (_EVENTS in entry.name or entry.name.endswith(_DATABASES)):
+                    yield entry.path
+
+    def _place_of(self, path: str) -> tuple[Place, str]:
+        """Return the replica that wrote a file, and the run that its folders name; "" for none."""
+        words = os.path.relpath(os.path.dirname(path), self.root).split(os.sep)
+        place = self._replicas[0] if self._replicas else ("", 0)
+        rest = []
+        for word in words:
+            if word in self._by_folder:
+                place = self._by_folder[word]
+            elif word not in _USUAL and word != os.curdir:
+                rest.append(word)
+        return place, "/".join(rest)
+
+    def _problem(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def _add_events(self, path: str, table: MetricTable) -> bool:
+        from trainyard.metrics.event_files import DamagedFile, read_scalars
+
+        place, run = self._place_of(path)
+        start: int = self._position.get(path, 0)
+        offset = start
+        if os.path.getsize(path) == start:
+            return False
+        try:
+            for offset, scalars in read_scalars(path, start):
+                self._position[path] = offset
+                for scalar in scalars:
+                    name = f"{run}/{scalar.tag}" if run else scalar.tag
+                    table.add(name, place, scalar.value, float(scalar.step), scalar.time, source=TENSORBOARD)
+        except DamagedFile as error:
+            self._damaged.add(path)
+            self._problem(f"{error}: what follows is not read")
+        except OSError as error:
+            self._problem(f"{path} cannot be read: {error.strerror or error}")
+        return offset > start
+
+    def _add_rows(self, path: str, table: MetricTable) -> bool:
+        """Add the rows of a Trackio database.
+
+        Its table ``metrics`` (Trackio 0.43) has an ``id`` that rises, ``timestamp`` as ISO text,
+        ``run_name``, ``step`` and, as a JSON object, ``metrics``.
+        """
+        import json
+        import sqlite3
+        from urllib.parse import quote
+
+        place, _ = self._place_of(path)
+        last, first_run = self._position.get(path, (0, None))
+        start = last
+        try:
+            connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=1.0)
+            try:
+                if not _is_trackio(connection):
+                    self._damaged.add(path)  # somebody else's database
+                    return False
+                query = (
+                    "SELECT id, timestamp, run_name, step, metrics FROM metrics"
+                    " WHERE id > ? ORDER BY id LIMIT ?"
+                )
+                while rows := connection.execute(query, (last, _ROWS)).fetchall():
+                    last = rows[-1][0]
+                    for _, stamp, run, step, text in rows:
+                        first_run = run if first_run is None else first_run
+                        numbers = json.loads(text)
+                        for name, value in numbers.items() if isinstance(numbers, dict) else ():
+                            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                                full = name if run == first_run else f"{run}/{name}"
+                                table.add(
+                                    full, place, float(value), float(step), _seconds(stamp), source=TRACKIO
+                                )
+            finally:
+                connection.close()
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self._problem(f"{path} cannot be read: {error}")
+        self._position[path] = (last, first_run)
+        return int(last) > int(start)
+
+
+def _is_trackio(connection: Any) -> bool:
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
+    return {"id", "timestamp", "run_name", "step", "metrics"} <= columns
+
+
+def _seconds(stamp: str) -> float:
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", str(stamp)))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

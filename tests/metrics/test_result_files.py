@@ -1,0 +1,137 @@
+"""TensorBoard's event files and Trackio's databases, as the real libraries wrote them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sqlite3
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.metrics.event_files import DamagedFile, _scalars, masked_crc, read_scalars
+from trainyard.metrics.result_files import ResultFiles
+from trainyard.metrics.series import MetricTable
+
+RECORDED = Path(__file__).parent / "recorded"
+REPLICAS = [("trainer", 0), ("trainer", 1)]
+
+
+def scalars_of(path):
+    return [scalar for _, scalars in read_scalars(str(path), 0) for scalar in scalars]
+
+
+def test_the_checksum_is_that_of_the_format():
+    # RFC 3720, B.4: the CRC-32C of 32 bytes of zeros is 8a9136aa
+    unmasked = (masked_crc(bytes(32)) - 0xA282EAD8) & 0xFFFFFFFF
+    assert ((unmasked >> 17) | (unmasked << 15)) & 0xFFFFFFFF == 0x8A9136AA
+
+
+def test_scalars_of_torch():
+    found = scalars_of(RECORDED / "torch.tfevents.recorded")
+    losses = [scalar for scalar in found if scalar.tag == "loss/train"]
+    assert [scalar.step for scalar in losses] == list(range(0, 50, 5))
+    assert losses[2].value == pytest.approx(math.exp(-0.5))
+    assert losses[2].time == 1700000010
+    others = {scalar.tag: (scalar.step, scalar.value) for scalar in found if scalar.tag != "loss/train"}
+    assert others == {"acc": (10, 0.5), "acc_new": (10, 0.25)}
+
+
+def test_scalars_of_tensorboardx():
+    found = scalars_of(RECORDED / "tensorboardX.tfevents.recorded")
+    assert [(scalar.tag, scalar.step, round(scalar.value, 3)) for scalar in found] == [
+        ("loss", step, round(1 / (step + 1), 3)) for step in range(5)
+    ]
+
+
+def test_a_record_that_is_being_written_is_read_when_it_is_whole(tmp_path):
+    whole = (RECORDED / "tensorboardX.tfevents.recorded").read_bytes()
+    path = tmp_path / "events"
+    found, offset = [], 0
+    for end in range(len(whole) + 1):
+        path.write_bytes(whole[:end])
+        for after, scalars in read_scalars(str(path), offset):
+            offset = after
+            found += scalars
+    assert [scalar.step for scalar in found] == [0, 1, 2, 3, 4]
+    assert offset == len(whole)
+
+
+def test_a_damaged_file_is_read_up_to_the_damage(tmp_path):
+    data = bytearray((RECORDED / "tensorboardX.tfevents.recorded").read_bytes())
+    folder = tmp_path / "output" / "tensorboard"
+    folder.mkdir(parents=True)
+    data[-10] ^= 1
+    (folder / "a.tfevents.1").write_bytes(data)
+    files, table = ResultFiles(str(tmp_path), REPLICAS), MetricTable()
+    files.add_to(table)
+    files.add_to(table)
+    [series] = table
+    assert (series.name, series.count) == ("loss", 4)
+    [problem] = files.problems
+    assert "a.tfevents.1 is damaged" in problem
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_end_in_scalars_or_a_known_error(data):
+    try:
+        _scalars(data)
+    except (IndexError, struct.error, UnicodeDecodeError):
+        pass
+
+
+@given(st.binary(max_size=60))
+def test_any_file_is_refused_or_read(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("any") / "events"
+    path.write_bytes(data)
+    try:
+        list(read_scalars(str(path), 0))
+    except DamagedFile:
+        pass
+
+
+def test_the_folder_names_the_replica_and_the_run(tmp_path):
+    for name, source in {
+        "trainer-0/output/tensorboard": "torch",
+        "trainer-1/output/tensorboard/pair_a": "pair_a",
+    }.items():
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(
+            RECORDED / f"{source}.tfevents.recorded", tmp_path / name / "events.out.tfevents.1.vm.2.0"
+        )
+    (tmp_path / "trainer-0" / "model").write_bytes(b"x")
+    files, table = ResultFiles(str(tmp_path), REPLICAS), MetricTable()
+    assert files.add_to(table)
+    assert not files.add_to(table)
+    assert sorted((each.name, each.place, each.count) for each in table) == [
+        ("acc", "trainer/0", 1),
+        ("acc_new", "trainer/0", 1),
+        ("loss/train", "trainer/0", 10),
+        ("pair_a/pair", "trainer/1", 1),
+    ]
+
+
+def test_a_database_of_trackio_is_read_as_it_grows(tmp_path):
+    with sqlite3.connect(tmp_path / "demo.db") as database:
+        database.executescript((RECORDED / "trackio.sql").read_text())
+        with sqlite3.connect(tmp_path / "other.db") as other:
+            other.execute("CREATE TABLE metrics (id INTEGER)")
+        other.close()
+        files, table = ResultFiles(str(tmp_path), REPLICAS), MetricTable()
+        assert files.add_to(table)
+        series = {each.name: each for each in table}
+        assert series.keys() == {"loss", "acc"}
+        assert list(series["loss"].steps) == [0, 1, 2, 3, 4, 50]
+        assert not math.isnan(series["loss"].last_time)
+        database.execute(
+            "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics)"
+            " VALUES ('r', '2026-11-22T23:10:00Z', 'run-a', 51, '{\"loss\": 0.05}')"
+        )
+        database.commit()
+        assert files.add_to(table)
+    database.close()
+    assert (series["loss"].last, series["loss"].last_step) == (0.05, 51)
+    assert files.problems == []
