@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard._toolkit import archive as archive
     from trainyard._toolkit import channels as channels
+    from trainyard._toolkit import notification as notification
     from trainyard._toolkit import outputs as outputs
     from trainyard._toolkit import secret_rules as secret_rules
     from trainyard._toolkit import store as store
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard._toolkit.tracking import runs as runs
 
 _MODULES = {
-    **dict.fromkeys(("archive", "channels", "outputs", "secret_rules", "store", "sync"), ""),
+    **dict.fromkeys(("archive", "channels", "notification", "outputs", "secret_rules", "store", "sync"), ""),
     **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
     **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
 }

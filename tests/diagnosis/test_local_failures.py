@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.ways_to_fail import COMMAND, WAYS, command_of
-from trainyard.diagnosis.explanation import explain
 from trainyard.runner import get_runner
+from trainyard.runner.explanation import explain
 from trainyard.specs import AppDef, Role
 from trainyard.specs.status import AppState
 

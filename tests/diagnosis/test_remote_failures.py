@@ -11,8 +11,8 @@ from tests import backends, slurm_cluster
 from tests.diagnosis.ways_to_fail import WAYS, Way, command_of
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
 from tests.toolkit.image import docker
-from trainyard.diagnosis.explanation import explain
 from trainyard.runner import get_runner
+from trainyard.runner.explanation import explain
 from trainyard.specs import AppDef, Resource, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.status import AppState

@@ -192,7 +192,7 @@ def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(container: Con
     assert container.tree.report["outcome"] == "stopped"
 
 
-def test_out_of_memory_is_told_from_a_kill(container: Container) -> None:
+def test_out_of_memory_is_distinguished_from_a_kill(container: Container) -> None:
     container.tree.script("data = []\nwhile True: data.append(bytearray(b'x' * 1000000))")
     done = container.run("-m", "64m", "--memory-swap", "64m")
     assert done.returncode == 137

@@ -1,4 +1,4 @@
-"""Which replicas of a job a user names: ``HANDLE/ROLE/0,1`` and ``ROLE/ID``."""
+"""The replicas that a command is given: ``HANDLE/ROLE/0,1`` and ``ROLE/ID``."""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ class RunRequest:
         from trainyard.runner.config import effective_options
 
         given = runner.cfg_from_str(self.scheduler, *self._args.cfg) if self._args.cfg else {}
-        given = {**getattr(self._args, "cfg_values", {}), **given}
         opts = runner.scheduler_run_opts(self.scheduler)
+        flags = options_of_flags(self._args, self.scheduler, opts)
+        given = {**getattr(self._args, "cfg_values", {}), **given, **flags}
         # the command `torchx` warns of options that the scheduler lacks
         keeps_all = getattr(self._args, "surplus", "refuse") == "refuse"
         options = effective_options(self._config, self.scheduler, opts, given, refuse_surplus=keeps_all)
@@ -187,6 +188,35 @@ class RunRequest:
             # implicit, so an empty directory is not an error
             return Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
         return Workspace.from_str(self._workspace)
+
+
+#: Flags that stand for options of schedulers on which something outlives the command; what they need there.
+_FLAGS = {
+    "notify": "nothing of ours outlives the command there, so nothing could tell of the job's end",
+    "retry": "it cannot choose by the class of a failure what is started again",
+    "hang_timeout": "nothing of ours looks after its replicas",
+    "on_hang": "nothing of ours looks after its replicas",
+}
+
+
+def options_of_flags(args: Namespace, scheduler: str, opts: runopts) -> dict[str, Any]:
+    """Return the options of a scheduler that flags of the command line stand for.
+
+    Raises:
+        UsageError: the scheduler does not have one of them, or a duration cannot be read.
+    """
+    given = {name: value for name in _FLAGS if (value := getattr(args, name, None))}
+    for name in given:
+        if name not in opts:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {scheduler} does not have it: {_FLAGS[name]}",
+                hint="`trainyard schedulers` shows which schedulers do.",
+            )
+    if "hang_timeout" in given:
+        from trainyard.cli.units import parse_duration
+
+        given["hang_timeout"] = parse_duration(given["hang_timeout"])
+    return given
 
 
 def following_settings(config: Config) -> dict[str, bool]:

@@ -43,7 +43,31 @@ def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
         "--dry-run",
         "--dry_run",
         action="store_true",
-        help="print the job and its request, start nothing",
+        help="print the job and its request without starting anything",
+    )
+    parser.add_argument(
+        "--notify",
+        action="append",
+        default=[],
+        metavar="URL|COMMAND",
+        help="tell this URL or command once when the job has ended; may be given several times",
+    )
+    parser.add_argument(
+        "--retry",
+        metavar="CLASS=N,...",
+        help="how often to start again by class of failure: oom=2:64G,node=3,preempted=inf,exception=0",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        "--hang_timeout",
+        metavar="DURATION",
+        help="write the stacks of a replica that gives no sign of life for so long to its log (60s, 1h)",
+    )
+    parser.add_argument(
+        "--on-hang",
+        "--on_hang",
+        choices=("report", "stop"),
+        help="what becomes of a job with a hung replica",
     )
     after = parser.add_argument(
         "--after",

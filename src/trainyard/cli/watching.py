@@ -130,7 +130,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
-    from trainyard.diagnosis.explanation import Explanation, explain_failed
+    from trainyard.runner.explanation import Explanation, explain_failed
 
     report = Explanation(handle, status, explain_failed(runner, handle, status))
     note("\n".join(f"why: {clean(line)}" for line in report.short()))

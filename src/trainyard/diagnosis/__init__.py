@@ -1,4 +1,5 @@
-"""Why a job failed or waits: rules over what its scheduler, its logs and the history say of it.
+"""Why a job failed or waits: rules over what its scheduler and its logs say of it.
 
-Not here: the words of schedulers for their states (``reasons.py`` of each), and how `trainyard why` prints.
+Not here: the words of schedulers for their states (``reasons.py`` of each), what the history adds
+(`trainyard.runner.explanation`), and how `trainyard why` prints.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Cause:
     text: str
     advice: str = ""
     is_consequence: bool = False
+
+    @property
+    def retry_class(self) -> str:
+        """By which of `trainyard.specs.retries.CLASSES` its retries are asked for and counted."""
+        return _RETRY_CLASSES.get(self.name, OTHER)
 
 
 @dataclass
@@ -127,7 +133,12 @@ _TABLE = [
     Cause(
         "cuda",
         "failed on the GPU",
-        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. After Xid or ECC errors use another machine.",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed.",
+    ),
+    Cause(
+        "bad_gpu",
+        "ran on a defective GPU",
+        "Run it on another machine, and tell the administrators.",
     ),
     Cause(
         "nccl",
@@ -164,6 +175,11 @@ _TABLE = [
         "was killed by SIGKILL",
         "Something outside killed it, most often the kernel or the site for its memory.",
     ),
+    Cause(
+        "hung",
+        "hung: it gave no sign of life",
+        "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
+    ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
     Cause("stack", "exceeded the depth of recursion", "Look for a recursion without end."),
     Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
@@ -175,6 +191,17 @@ _TABLE = [
     Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
 ]
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
+
+#: Classes of retries by cause; `OTHER` for those that are not here.
+_RETRY_CLASSES = {
+    **dict.fromkeys(("out_of_memory", "shared_memory"), OOM),
+    **dict.fromkeys(("node_lost", "bad_gpu", "gpu_driver"), NODE),
+    "preempted": PREEMPTED,
+    **dict.fromkeys(("exception", "syntax", "usage", "stack", "not_finite", "segfault"), EXCEPTION),
+    **dict.fromkeys(("missing_program", "missing_module", "missing_directory", "missing_file"), EXCEPTION),
+    **dict.fromkeys(("architecture", "illegal_instruction", "not_executable", "permission"), EXCEPTION),
+    **dict.fromkeys(("credentials", "gpu_out_of_memory", "no_gpu"), EXCEPTION),
+}
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
@@ -196,6 +223,7 @@ _RULES = [
         r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
         r"deadline has passed"
     )),
+    Rule("hung", SCHEDULER, r"because it hung\b"),
     Rule("image", SCHEDULER, (
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
         r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
@@ -232,9 +260,11 @@ _RULES = [
         r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
         r"ProcessGroupNCCL.*(timeout|timed out)"
     )),
+    Rule("bad_gpu", ERROR, (
+        r"uncorrectable ECC|NVRM: Xid|GPU has fallen off the bus|CUDA_ERROR_(ECC|HARDWARE|SYSTEM_NOT_READY)"
+    )),
     Rule("cuda", ERROR, (
-        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|"
-        r"uncorrectable ECC|NVRM: Xid"
+        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR"
     )),
     Rule("rendezvous", ERROR, (
         r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|"

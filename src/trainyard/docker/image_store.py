@@ -104,6 +104,20 @@ def push(engine: Engine, ref: str, progress: Report | None = None) -> str:
     return digest
 
 
+def registry_platforms(engine: Engine, ref: str) -> list[str]:
+    """Return for which platforms a registry has an image, such as ``linux/amd64``; the daemon asks it.
+
+    Raises:
+        EngineError: the registry cannot be reached, refuses, or does not have it, in the daemon's words.
+        CredentialsError: the credentials cannot be read.
+    """
+    headers = {AUTH_HEADER: _auth(ref)}
+    found = engine.request("GET", f"/distribution/{ref}/json", headers=headers)
+    platforms = found.get("Platforms") or []
+    names = ("os", "architecture", "variant")
+    return ["/".join(str(item[name]) for name in names if item.get(name)) for item in platforms]
+
+
 def _auth(ref: str) -> str:
     from trainyard.docker.credentials import credentials_for, engine_auth_header
     from trainyard.docker.image_reference import Reference

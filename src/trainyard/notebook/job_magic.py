@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, BinaryIO
 
-    from trainyard.diagnosis.explanation import Explanation
+    from trainyard.runner.explanation import Explanation
     from trainyard.specs.status import AppStatus
 
 CELL_FILE = "cell.py"
@@ -82,8 +82,8 @@ class CellJob:
 
     def why(self) -> Explanation:
         """Return why the job failed, or why it waits, as ``trainyard why`` finds it."""
-        from trainyard.diagnosis.explanation import explain
         from trainyard.runner import get_runner
+        from trainyard.runner.explanation import explain
 
         with get_runner() as runner:
             status = runner.status(self.handle)

@@ -246,7 +246,8 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         app = self.component_app(component, component_args)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+        more = _given(after=after, metrics=metrics)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -339,7 +340,8 @@ class Runner:
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+            more = _given(after=after, metrics=metrics)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -741,6 +743,11 @@ class Runner:
 
             reconcile(self.history, self.scheduler, intents)
         return self.history
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters that are set: `dryrun` of subclasses written for TorchX does not have them."""
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:

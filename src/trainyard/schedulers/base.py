@@ -12,7 +12,7 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 
-from trainyard.schedulers.capabilities import UNDECLARED, Capabilities, check_needs
+from trainyard.schedulers.capabilities import UNDECLARED, Capabilities, check_needs, has_own
 from trainyard.schedulers.responses import (
     NOT_SET,
     Check,
@@ -402,6 +402,17 @@ class Scheduler(ABC, Generic[T]):
         """
         raise NotImplementedError(f"{self.backend} has nothing that could be checked")
 
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Ask the backend whether this very job could run now: what `doctor` cannot know without the job.
+
+        Nothing is sent, built or submitted. By default what is checked before code is shipped.
+        """
+        from trainyard.progress import Silent
+
+        if not has_own(self, "check_before_shipping"):
+            return []
+        return [accepted("the job", lambda: self.check_before_shipping(info, Silent()), "would be accepted")]
+
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return what jobs left behind at the backend more than ``older_than`` seconds ago."""
         raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
@@ -531,6 +542,17 @@ def not_running(replica: str, state: object) -> ConfigError:
         f"{replica} does not run, so nothing can be started in it: it is {state}",
         hint="`trainyard status` shows which replicas run.",
     )
+
+
+def accepted(name: str, attempt: Callable[[], object], text: str) -> Check:
+    """Return the finding of something that raises an error where it fails."""
+    from trainyard.errors import TrainyardError
+
+    try:
+        attempt()
+    except TrainyardError as error:
+        return Check(name, False, error.message, error.hint)
+    return Check(name, True, text)
 
 
 def poll_until_ended(

@@ -42,6 +42,9 @@ COLUMNS = {
     "exec": "`trainyard exec` starts a command in a running replica",
     "after": "`run --after` lets a job wait for others",
     "chain": "the option chain continues a job that its time limit ended, from its last checkpoint",
+    "notify": "`run --notify` tells URLs and commands when a job has ended",
+    "retry": "`run --retry` starts again by class of failure",
+    "hangs": "`run --hang-timeout` finds replicas that hang, and writes their stacks",
     "delete": "`trainyard delete` removes what the backend keeps of a job",
     "doctor": "`trainyard doctor` checks whether jobs could run",
     "gc": "`trainyard gc` finds what jobs left behind",
@@ -109,6 +112,9 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
         "retries": ", ".join(declared.retries) or False,
         "training": bool(scheduler.reads_training_specs) or has_own(scheduler, "toolkit_place"),
         "chain": "chain" in scheduler.run_opts(),
+        "notify": "notify" in scheduler.run_opts(),
+        "retry": "retry" in scheduler.run_opts(),
+        "hangs": "hang_timeout" in scheduler.run_opts(),
     }
     return {name: declared.notes.get(name, found[name]) if found[name] else False for name in COLUMNS}
 

@@ -6,7 +6,7 @@ import time
 from enum import Enum
 
 from trainyard.errors import AppStatusError
-from trainyard.lazy_dataclass import dataclass
+from trainyard.lazy_dataclass import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class ReplicaStatus:
         restarts: how many times it was restarted.
         started_at: start of its last attempt, seconds since the epoch.
         ended_at: end of its last attempt, seconds since the epoch.
+        notes: what happened to it, in words, the oldest first: retries by class of failure, hangs.
     """
 
     id: int
@@ -84,6 +85,7 @@ class ReplicaStatus:
     restarts: int = 0
     started_at: float | None = None
     ended_at: float | None = None
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
@@ -256,7 +258,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
         lines += error_lines(replica.structured_error_msg, indent="      ")
     elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not replica.reason:
         lines[0] += " (no reason known)"
-    return lines
+    return [*lines, *(f"      {_clean(note)}" for note in replica.notes)]
 
 
 def error_message(structured: str) -> tuple[str, dict[str, object]]:

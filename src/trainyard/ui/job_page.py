@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from trainyard.diagnosis.explanation import Explanation
     from trainyard.runner.compare import Comparison
+    from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.responses import LogPart
     from trainyard.specs.status import AppStatus, ReplicaStatus

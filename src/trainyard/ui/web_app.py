@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from htpy import Node
     from starlette.requests import Request
 
-    from trainyard.diagnosis.explanation import Explanation
     from trainyard.runner import Runner
     from trainyard.runner.compare import Comparison
+    from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.responses import LogPart
     from trainyard.ui.job_page import LogView
@@ -246,7 +246,7 @@ class WebApp:
 
     async def _why(self, handle: str) -> list[Node]:
         def explain_job(runner: Runner) -> Explanation:
-            from trainyard.diagnosis.explanation import explain
+            from trainyard.runner.explanation import explain
             from trainyard.runner.observation import unknown_job
 
             status = runner.status(handle)

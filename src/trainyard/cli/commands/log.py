@@ -114,8 +114,8 @@ def run(args: Namespace) -> int:
 def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, int]]) -> int:
     from trainyard.cli.console import out
     from trainyard.cli.jobstatus import status_of
-    from trainyard.diagnosis.explanation import explain_failed
     from trainyard.diagnosis.failures import first_failures
+    from trainyard.runner.explanation import explain_failed
     from trainyard.specs.status import RoleStatus
     from trainyard.terminal import clean
 

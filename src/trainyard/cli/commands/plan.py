@@ -62,9 +62,11 @@ def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
     from trainyard.schedulers.capabilities import has_own
 
     scheduler = runner.scheduler(info.scheduler)
-    if not has_own(scheduler, "doctor"):
-        return [Check(info.scheduler, None, "has nothing that could be checked")]
-    return scheduler.doctor(info.cfg)
+    found = scheduler.doctor(info.cfg) if has_own(scheduler, "doctor") else []
+    if all(check.ok is not False for check in found):
+        check_job = getattr(scheduler, "check_job", None)  # plugins may lack it
+        found = [*found, *(check_job(info) if check_job else ())]
+    return found or [Check(info.scheduler, None, "has nothing that could be checked")]
 
 
 def _plan(

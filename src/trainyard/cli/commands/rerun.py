@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from trainyard.cli.runrequest import following_settings
+    from trainyard.cli.runrequest import following_settings, options_of_flags
     from trainyard.runner import get_runner
     from trainyard.runner.config import load_config
 
@@ -39,7 +39,8 @@ def run(args: Namespace) -> int:
         original = runner.resolve_handle(args.handle)
         scheduler = args.scheduler or original.partition("://")[0]
         plan = FollowPlan(args, runner.scheduler(scheduler).is_local, following_settings(load_config()))
-        cfg = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else None
+        flags = options_of_flags(args, scheduler, runner.scheduler_run_opts(scheduler))
+        cfg = {**(runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else {}), **flags} or None
         if plan.source:
             check_exit_code_source(plan.source, runner.replicas(original))
         changes = {"scheduler": args.scheduler, "cfg": cfg, "workspace": args.workspace, "after": args.after}

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from trainyard.diagnosis.explanation import Explanation
     from trainyard.diagnosis.failures import Failure
     from trainyard.diagnosis.waiting import Waiting
+    from trainyard.runner.explanation import Explanation
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from trainyard.diagnosis.explanation import explain
     from trainyard.runner import get_runner
+    from trainyard.runner.explanation import explain
 
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
@@ -49,8 +49,11 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from _of_failure(explanation, explanation.failure)
     elif explanation.waiting is not None:
         yield from _of_waiting(explanation.waiting)
-    elif explanation.status.msg and explanation.status.msg != NONE:
-        yield f"Reason: {reason_text(explanation.status)}"
+    else:
+        if explanation.status.msg and explanation.status.msg != NONE:
+            yield f"Reason: {reason_text(explanation.status)}"
+        for replica in explanation.status.replicas():
+            yield from _section(f"What happened to {replica.role}/{replica.id}", replica.notes)
     if explanation.try_command:
         yield ""
         yield f"Try: {explanation.try_command}"
@@ -64,6 +67,7 @@ def _of_failure(explanation: Explanation, failure: Failure) -> Iterator[str]:
         yield f"  {facts}"
     for line in failure.reason.splitlines():
         yield f"  {explanation.scheduler} says: {clean(line)}"
+    yield from _section("What happened to it", failure.replica.notes if failure.replica else [])
     if failure.problem:
         yield f"  its log cannot be read: {clean(failure.problem)}"
     yield from _section("Traceback", failure.traceback)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from trainyard.docker.engine import Engine
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -129,6 +130,18 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         from trainyard.schedulers.exec.container.submission import submit
 
         return submit(self.engine, dryrun_info.request)
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check the daemon, and the network of the options."""
+        from trainyard.schedulers.docker.doctor import examine
+
+        return examine(self.engine, cfg)
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Check that the daemon has the images or can pull them, and is large enough."""
+        from trainyard.schedulers.docker.doctor import examine_job
+
+        return examine_job(self.engine, info)
 
     # ---- observing
 

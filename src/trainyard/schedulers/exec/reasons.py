@@ -20,6 +20,7 @@ NEVER_STARTED = "never_started"
 STATE_LOST = "state_lost"
 PARENT_FAILED = "parent_failed"
 TO_BE_CONTINUED = "to_be_continued"
+HUNG = "hung"
 # of containers
 EXIT_LIKE_SIGNAL = "exit_like_signal"
 NOT_EXECUTED = "not_executed"
@@ -44,6 +45,7 @@ _TABLE: dict[str, tuple[AppState, str]] = {
     NEVER_STARTED: (AppState.FAILED, "its submission was interrupted before it was started"),
     PARENT_FAILED: (AppState.CANCELLED, "never started: {detail}"),
     TO_BE_CONTINUED: (AppState.CANCELLED, "stopped at its time limit of {detail} s, to be continued"),
+    HUNG: (AppState.FAILED, "stopped because it hung: no output for {detail} s"),
     STATE_LOST: (AppState.UNKNOWN, "its state cannot be read"),
     EXIT_LIKE_SIGNAL: (AppState.FAILED, "exit code {code}, as after {signal}"),
     NOT_EXECUTED: (AppState.FAILED, "exit code {code}, as when a program {detail}"),

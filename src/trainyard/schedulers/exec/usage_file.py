@@ -32,7 +32,7 @@ class UsageRecord(
     ``time`` is in seconds since the epoch, ``replica`` its place among all replicas of the job. Since its
     start it has used ``cpu_seconds``, ``read`` and ``written`` bytes of storage, ``received`` and ``sent``
     bytes of network; the last two are those of its network namespace. ``memory`` and ``gpu_memory`` are bytes
-    now, ``gpu_percent`` is how busy its GPUs are on average, nan without any. ``attempt`` counts its restarts.
+    now, ``gpu_percent`` how busy its GPUs are on average, nan without any. ``attempt`` counts its restarts.
     """
 
     __slots__ = ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from trainyard.schedulers.base import DescribeAppResponse
+from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process.recovery import current_state, stopped_text
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus
+from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
     ]
     errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
     first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
+    if is_terminal(AppState[state["state"]]):
+        send_if_waiting(job.path)
     stopped = stopped_text(job, state) if state["state"] == AppState.RUNNING.name else ""
     return DescribeAppResponse(
         app_id=job.name,
@@ -93,6 +96,7 @@ def _replica_status(
         restarts=item.get("restarts", 0),
         started_at=item.get("started_at"),
         ended_at=item.get("ended_at"),
+        notes=item.get("notes", []),
     )
 
 

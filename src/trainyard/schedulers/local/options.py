@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 
 @dataclass
-class LocalOpts:
+class LocalOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on this machine."""
 
     log_dir: str | None = option(

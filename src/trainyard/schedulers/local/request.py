@@ -14,6 +14,7 @@ from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
+from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from trainyard.specs.limits import MOST_RETRIES, seconds_problem
 from trainyard.specs.resources import Resource
@@ -79,6 +80,12 @@ class LocalRequest:
     cwd: str
     path: str
     chain: int = 1
+    #: Rules for retries by class of failure; `hang_timeout` and `on_hang` are those of the options.
+    retry: dict[str, dict[str, int]] = field(default_factory=dict)
+    hang_timeout: float | None = None
+    on_hang: str = "report"
+    notify: list[str] = field(default_factory=list)
+    notify_secret: str = ""
     #: The jobs that have to end first: ``app_id``, ``job_dir``, and whether ``any_end`` will do.
     after: list[dict[str, Any]] = field(default_factory=list)
     #: Whether each replica starts alone, and how many of them run at a time.
@@ -102,7 +109,9 @@ class LocalRequest:
             {**vars(role), "replicas": [redactor.json(vars(replica)) for replica in role.replicas]}
             for role in self.roles
         ]
-        return {**vars(self), "roles": roles}
+        told = [redactor.text(target) for target in self.notify]
+        secret = redactor.value("notify_secret", self.notify_secret) if self.notify_secret else ""
+        return {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
 
 
 def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
@@ -118,13 +127,17 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
     """
     _check_options(opts)
+    check_supervision(opts)
     job = ProcessJob.of(app_id)
+    rules, ignored_rules = _retry_rules(opts)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
     if opts.auto_set_cuda_visible_devices and not opts.slots:
         _place_gpus(app, roles)
+    if opts.hang_timeout is not None:
+        _add_stack_handler(job, roles)
     if opts.array:
         for plan in roles:
             plan.retry_policy = RetryPolicy.REPLICA.value
@@ -147,11 +160,30 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         cwd=cwd,
         path=path,
         chain=opts.chain,
+        retry=rules,
+        hang_timeout=opts.hang_timeout,
+        on_hang=opts.on_hang,
+        notify=list(opts.notify or ()),
+        notify_secret=opts.notify_secret or "",
         array=opts.array,
         max_running=opts.max_running,
         slots=_slots(app, opts) if opts.slots else None,
-        warnings=[warning for role in app.roles for warning in _ignored(role)],
+        warnings=[*(warning for role in app.roles for warning in _ignored(role)), *ignored_rules],
     )
+
+
+def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the rules for retries as the supervisor takes them, and what of them has no effect."""
+    if not opts.retry:
+        return {}, []
+    from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
+
+    rules = parse_retries(opts.retry)
+    ignored = without_effect("local_cwd", rules, (OOM, EXCEPTION, OTHER))
+    if OOM in rules and rules[OOM].most_mb:
+        ignored.append("local_cwd ignores the size in retry oom: it does not limit memory")
+        rules[OOM].most_mb = 0
+    return {name: {**vars(rule)} for name, rule in rules.items()}, ignored
 
 
 def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
@@ -320,6 +352,16 @@ def _ignored(role: Role) -> list[str]:
     if role.resource.devices and role.resource != limits:
         ignored.append("resource.devices")
     return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]
+
+
+def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
+    """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
+    from trainyard.schedulers.exec.process.stack_dump import SIGNAL, VARIABLE
+
+    for replica in (replica for role in roles for replica in role.replicas):
+        found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        replica.env[VARIABLE] = str(int(SIGNAL))
+        replica.env["PYTHONPATH"] = os.pathsep.join(filter(None, [job.python_dir(), found]))
 
 
 # ---- slots and GPUs

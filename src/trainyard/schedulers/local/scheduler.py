@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Check,
     Dependency,
     DescribeAppResponse,
     Leftover,
@@ -139,6 +140,18 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if dryrun_info.shipment is None:
             return submit(dryrun_info, launcher)
         return _submit_with_workspace(dryrun_info, launcher)
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check where jobs keep their files, and say what this machine has."""
+        from trainyard.schedulers.local.doctor import examine
+
+        return examine()
+
+    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
+        """Compare what the job asks for with what this machine has."""
+        from trainyard.schedulers.local.doctor import examine_job
+
+        return [] if info.app is None else examine_job(info.app)
 
     # ---- observing
 

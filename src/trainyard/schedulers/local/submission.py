@@ -41,6 +41,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)
+        _write_extras(info, job)
         documents.write_json(job.file("job.json"), _document(info))
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
@@ -49,6 +50,23 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
         raise state_error("write the job's directory", job.path, error) from error
     _start_supervisor(request, job, launcher)
     return request.app_id
+
+
+def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
+    """Write down who is to be told of the end, and what is needed if replicas hang."""
+    request = info.request
+    if request.notify:
+        from trainyard.schedulers.exec import outbox
+        from trainyard.specs.handles import make_app_handle
+
+        handle = make_app_handle("local_cwd", info.session or "", request.app_id)
+        outbox.prepare(job.path, handle, request.notify, request.notify_secret)
+    if request.hang_timeout is not None:
+        from trainyard.schedulers.exec.process import stack_dump
+
+        os.mkdir(job.python_dir(), 0o700)
+        with open(os.path.join(job.python_dir(), stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
+            file.write(stack_dump.HANDLER)
 
 
 def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
@@ -73,7 +91,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
 
 def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher | None) -> None:
     plan = {
-        **vars(request),
+        **{name: value for name, value in vars(request).items() if not name.startswith("notify")},
         "env": {**without_enclosing_job(os.environ), "PATH": request.path},
         "roles": [
             {**vars(role), "replicas": [vars(replica) for replica in role.replicas]} for role in request.roles

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.errors import ConfigError, UnreachableError
-from trainyard.schedulers.base import Check, late_class
+from trainyard.schedulers.base import Check, accepted, late_class
 from trainyard.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
@@ -121,6 +121,11 @@ class SlurmScheduler(HpcScheduler):
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""
         self._check_against_cluster(dryrun_info.request)
         return super().schedule(dryrun_info)
+
+    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Check that nodes of the partition could run the job."""
+        text = "nodes of its partition could run it"
+        return [accepted("the job", lambda: self._check_against_cluster(info.request), text)]
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
         import warnings

@@ -25,6 +25,7 @@ if __name__ == "__main__":  # run as a script, so that it may start without `sit
 import signal
 
 from trainyard import plain_json, system
+from trainyard.schedulers.exec import outbox
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.schedulers.exec.process.launcher import READY
@@ -97,6 +98,7 @@ def _guard(supervisor_class: Any) -> NoReturn:
         processes.send_to(sentinel, signal.SIGKILL)
         os.waitpid(sentinel, 0)
     processes.kill_descendants()
+    outbox.send_if_waiting(job.path)
     os._exit(0)
 
 
@@ -177,6 +179,8 @@ def _end_orphan(job: JobDirectory) -> None:
     polls = Backoff(ORPHAN_PAUSE, jitter=0, limit=ORPHAN_SECONDS).start()
     while (state := recovery.current_state(job)) is not None and not job.is_over(state) and polls.pause():
         pass
+    if state is not None:
+        outbox.send_if_waiting(job.path)
 
 
 if __name__ == "__main__":

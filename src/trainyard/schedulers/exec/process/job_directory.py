@@ -11,6 +11,8 @@ Every job of the executor has one, with these files beside others; `ProcessJob` 
     STATE/jobs/APP_ID/    of `local_cwd`:
         job.json          what was asked for; written once, before anything starts
         cancel.json       somebody asked for its end
+        notify.*          who is told of its end (`outbox`)
+        python/           what processes of Python import at their start, if hangs are looked for
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
         usage             what the replicas have used over time (`exec.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
@@ -197,6 +199,10 @@ class ProcessJob(JobDirectory):
     def base_dir(self, role: str, replica: object) -> str:
         """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
         return self.file("ml", f"{role}-{replica}")
+
+    def python_dir(self) -> str:
+        """Return the folder of the module by which Python writes stacks when the job hangs."""
+        return self.file("python")
 
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
+MOST_NOTES = 20
+#: How many bytes of each log are read to find the cause of a failure.
+LOG_END = 256 * 1024
+
 
 class Replica(ProcessGroup):
     """A replica and its present attempt.
@@ -41,6 +45,10 @@ class Replica(ProcessGroup):
         self.restarts = 0
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        #: What happened to it, in words, the oldest first: retries by class of failure, hangs.
+        self.notes: list[str] = []
+        #: Sizes of its logs when the present attempt began.
+        self.log_starts = (0, 0)
         #: Why the supervisor ended it, if it did; this counts more than the exit status.
         self.ended_by: tuple[str, str] | None = None
         #: The main process has ended, but processes that it started still run.
@@ -80,6 +88,7 @@ class Replica(ProcessGroup):
         self.exit_code = self.ended_at = self.ended_by = None
         self.grace_is_over = False
         self.started_at = time.time()
+        self.log_starts = self.recorder.sizes() if self.recorder is not None else (0, 0)
         self.spawn(self.program, self.argv, self.env, self.log_paths)
         self.state = AppState.RUNNING
 
@@ -114,6 +123,22 @@ class Replica(ProcessGroup):
         self.state = reasons.state_of(reasons.NOT_STARTED)
         self.ended_at = time.time()
 
+    def note(self, text: str) -> None:
+        """Keep what happened to it, the last `MOST_NOTES`."""
+        self.notes = [*self.notes, text][-MOST_NOTES:]
+
+    def log_end(self) -> list[str]:
+        """Return the last lines of the present attempt, those of stderr after those of stdout."""
+        lines: list[str] = []
+        for path, start in zip(self.log_paths, self.log_starts, strict=True):
+            try:
+                with open(path, "rb") as file:
+                    file.seek(max(start, os.fstat(file.fileno()).st_size - LOG_END))
+                    lines += file.read(LOG_END).decode("utf-8", "replace").splitlines()
+            except OSError:
+                continue
+        return lines
+
     def to_json(self) -> dict[str, Any]:
         """Return its part of the state document."""
         return {
@@ -125,6 +150,7 @@ class Replica(ProcessGroup):
             "restarts": self.restarts,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
+            **({"notes": self.notes} if self.notes else {}),
         }
 
     def _set_error_file_aside(self) -> None:

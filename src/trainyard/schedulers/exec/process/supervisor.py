@@ -30,8 +30,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.exec.process.hang_watch import HangWatch
     from trainyard.schedulers.exec.process.slots import SlotQueue, Ticket
     from trainyard.schedulers.exec.process.usage_sampler import UsageSampler
+    from trainyard.schedulers.exec.retry_counts import RetryCounts
     from trainyard.system.interface import FileEvents
 
 #: Seconds until what the replicas use is sampled for the first time.
@@ -58,7 +60,8 @@ class Supervisor:
             seconds, ``fail_fast``, ``chain`` (how many times at most a time limit leads to another attempt,
             and 1), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
             replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
-            `slots`; None without them).
+            `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
+            seconds and ``on_hang``.
         guard: the process that ends the replicas if this one is killed.
         events: what `open_shared` returned in the guard.
 
@@ -104,6 +107,8 @@ class Supervisor:
         self._place: Ticket | None = None
         self._held: list[tuple[Ticket, list[Replica]]] = []
         self._restarting: set[str] = set()
+        self._retries: RetryCounts | None = None
+        self._hangs: HangWatch | None = None
         self._orphans: set[int] = set()
         self._oom = OomWatch()
         self._recorder = LogRecorder(events)
@@ -158,6 +163,7 @@ class Supervisor:
             self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
             self._start_more()
             self._after(FIRST_SAMPLE, self._sample_usage)
+            self._watch_for_hangs()
         poller = select.poll()
         poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
@@ -356,6 +362,8 @@ class Supervisor:
             replica = by_pid.get(pid)
             if replica is not None:
                 self._replica_ended(replica, status)
+            elif self._hangs is not None:
+                self._found_hung(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
         for replica in self.replicas:
             if replica.has_leftovers:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
@@ -428,19 +436,50 @@ class Supervisor:
         role = self.roles[replica.role]
         limit = role["max_retries"] if may_retry else 0
         policy = role["retry_policy"]
-        if policy == "REPLICA" and replica.restarts - self.continuations < limit:
-            self._restart([replica], replica)
+        if may_retry and self.plan.get("retry") and (decided := self._by_class(replica, role)) is not None:
+            if decided:
+                self._restart(self._group(policy, replica), replica)
+            else:
+                self._stop_peers(replica)
+            return
+        by_class = self._retries.total(replica.name) if self._retries is not None else 0
+        if policy == "REPLICA" and replica.restarts - self.continuations - by_class < limit:
+            self._restart(self._group(policy, replica), replica)
         elif policy == "ROLE" and self.role_restarts[replica.role] < limit:
             self.role_restarts[replica.role] += 1
-            self._restart([peer for peer in self.replicas if peer.role == replica.role], replica)
+            self._restart(self._group(policy, replica), replica)
         elif policy == "APPLICATION" and self.app_restarts < limit:
             self.app_restarts += 1
-            self._restart(self.replicas, replica)
-        elif self.plan["fail_fast"]:
+            self._restart(self._group(policy, replica), replica)
+        else:
+            self._stop_peers(replica)
+
+    def _stop_peers(self, replica: Replica) -> None:
+        """Stop the other replicas when one has failed for good, if that is asked for."""
+        if self.plan["fail_fast"]:
             for other in (each for group in self._unstarted for each in group if each.pid == 0):
                 other.state = reasons.state_of(reasons.PEER_FAILED)
                 other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
+
+    def _group(self, policy: str, replica: Replica) -> list[Replica]:
+        """Return what is started again with a replica that has failed."""
+        if policy == "REPLICA":
+            return [replica]
+        return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
+
+    def _by_class(self, replica: Replica, role: dict[str, Any]) -> bool | None:
+        """Decide by the class of a failure whether to try again; None if its class has no rule."""
+        from trainyard.schedulers.exec.retry_counts import RetryCounts
+
+        if self._retries is None:
+            self._retries = RetryCounts(self.plan["retry"])
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
+        verdict = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
+        if verdict is None:
+            return None
+        replica.note(verdict.text)
+        return verdict.again
 
     def _restart(self, group: Iterable[Replica], culprit: Replica) -> None:
         """Stop what still runs of a group, and restart the group when all of it has ended."""
@@ -460,6 +499,38 @@ class Supervisor:
             for replica in waiting:
                 replica.restarts += 1
                 self._start(replica)
+
+    # ---- replicas that hang
+
+    def _watch_for_hangs(self) -> None:
+        """Look at the replicas again and again, if that is asked for."""
+        if self.plan.get("hang_timeout") and self._hangs is None:
+            from trainyard.schedulers.exec.process.hang_watch import HangWatch
+
+            self._hangs = HangWatch(self.plan["hang_timeout"])
+            self._after(self._hangs.interval, self._look_for_hangs)
+
+    def _look_for_hangs(self) -> None:
+        if self._hangs is None or self.stopping is not None:
+            return
+        running = [replica for replica in self.replicas if replica.is_running and not replica.was_stopped]
+        results = {r.name: os.path.join(self.job.base_dir(r.role, r.index), "output") for r in running}
+        for replica in self._hangs.look(running, results):
+            replica.reason = ""
+            replica.note("it went on after it had hung")
+            self._dirty = True
+        self._after(self._hangs.interval, self._look_for_hangs)
+
+    def _found_hung(self, replica: Replica | None) -> None:
+        """Mark a replica that hangs, or end the job, as is asked."""
+        if replica is None or self._hangs is None:
+            return
+        seconds = f"{self._hangs.seconds:g}"
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; its log has the stacks"
+        replica.note(f"it hung: no output for {seconds} s and no GPU at work; its log has the stacks")
+        self._dirty = True
+        if self.plan.get("on_hang") == "stop":
+            self._stop_all(reasons.HUNG, seconds)
 
     # ---- the time limit
 

@@ -1,0 +1,103 @@
+"""Program that tells others of a job's end: ``python notifying.py DIRECTORY``.
+
+`trainyard.schedulers.exec.outbox` starts it. It is a process of its own, so that nothing that goes wrong here
+changes the job or delays its end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # run as a script; its folder holds modules of a package
+    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.runner.api import Runner
+    from trainyard.specs.status import AppStatus
+
+
+def main(directory: str) -> int:
+    """Send what the outbox of a job in this directory holds; returns an exit code."""
+    from trainyard.runner import get_runner
+    from trainyard.schedulers.exec import outbox
+    from trainyard.toolkit_import import notification
+
+    box = notification.Outbox(
+        os.path.join(directory, outbox.WAITING), os.path.join(directory, outbox.SETTLED)
+    )
+    if not box.claim():
+        return 0
+    handle = box.document["handle"]
+    with get_runner() as runner:
+        status = runner.status(handle)
+        if status is None or not status.is_terminal():
+            return 0
+        message = box.document.get("message") or message_of(runner, handle, status)
+    box.tell(message)
+    for target in box.document["targets"]:
+        if target["state"] == notification.FAILED:
+            sys.stderr.write(f"{_shown(target['to'])} was not told: {target['error']}\n")
+    return 0
+
+
+def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]:
+    """Return what is told of a job that has ended, secrets masked."""
+    from trainyard.redaction import Redactor
+    from trainyard.specs.status import NONE, AppState
+    from trainyard.toolkit_import import notification
+
+    replicas = status.replicas()
+    starts = [each.started_at for each in replicas if each.started_at is not None]
+    ends = [each.ended_at for each in replicas if each.ended_at is not None]
+    scheduler, _, rest = handle.partition("://")
+    message: dict[str, Any] = {
+        "version": notification.VERSION,
+        "event": "job.ended",
+        "handle": handle,
+        "scheduler": scheduler,
+        "job": rest.rpartition("/")[2],
+        "state": status.state.name,
+        "reason": "" if status.msg == NONE else status.msg,
+        "cause": _cause(runner, handle, status) if status.state == AppState.FAILED else None,
+        "restarts": status.num_restarts,
+        "started_at": min(starts, default=None),
+        "ended_at": max(ends, default=None),
+        "results": status.results,
+        "sent_at": time.time(),
+    }
+    masked: dict[str, Any] = Redactor().json(message)
+    return masked
+
+
+def _cause(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any] | None:
+    from trainyard.errors import TrainyardError
+    from trainyard.runner.explanation import explain_failed
+
+    try:
+        failure = explain_failed(runner, handle, status)
+    except (TrainyardError, OSError):  # what is known is told all the same
+        return None
+    replica = failure.replica
+    return {
+        "name": failure.cause.name,
+        "text": failure.cause.text,
+        "evidence": failure.evidence,
+        "replica": None if replica is None else f"{replica.role}/{replica.id}",
+        "exit_code": None if replica is None else replica.exit_code,
+    }
+
+
+def _shown(target: str) -> str:
+    from trainyard.redaction import redact_text
+
+    return redact_text(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

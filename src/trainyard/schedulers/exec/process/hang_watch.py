@@ -1,0 +1,131 @@
+"""Which replicas of a job hang: no output, no results and no work of a GPU for some time.
+
+The supervisor calls `look` several times within that time. What takes longer than looking at files is done by
+the program `stack_dump`, whose end the supervisor reports to `program_ended`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from trainyard.schedulers.exec.process import stack_dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainyard.schedulers.exec.process.replica import Replica
+
+#: How many times replicas are looked at within the time after which they hang.
+LOOKS = 8
+#: Without it there is no GPU to ask for.
+_GPU_DRIVER = "/dev/nvidiactl"
+#: Most files of a replica's results that are looked at.
+MOST_FILES = 10_000
+
+
+class HangWatch:
+    """Looks after the replicas of one job.
+
+    Args:
+        seconds: without a sign of life after which a replica hangs.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        #: Of each replica by name: the last sign of life that is not a time of a file.
+        self._alive: dict[str, float] = {}
+        self._programs: dict[int, tuple[Replica, str, float]] = {}
+        self.hung: set[str] = set()
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next look."""
+        return self.seconds / LOOKS
+
+    def look(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
+        """Look at running replicas; returns those that hung, and show a sign of life again.
+
+        Args:
+            replicas: those that run.
+            results: by name of a replica the directory that it writes results to.
+        """
+        now = time.time()
+        back = []
+        busy = {replica.name for replica, _, _ in self._programs.values()}
+        for replica in replicas:
+            silent = now - self.last_sign(replica, results.get(replica.name, ""))
+            if replica.name in self.hung:
+                if silent < self.seconds:
+                    self.hung.discard(replica.name)
+                    back.append(replica)
+            elif replica.name in busy:
+                continue
+            elif silent >= self.seconds:
+                self._start(replica, stack_dump.DUMP)
+            elif silent >= self.seconds / 2:
+                self._start(replica, stack_dump.GPU)
+        return back
+
+    def last_sign(self, replica: Replica, results: str) -> float:
+        """Return when a replica gave its last sign of life, seconds since the epoch."""
+        times = [replica.started_at or 0.0, self._alive.get(replica.name, 0.0)]
+        ignored = self._alive.get(f"{replica.name} dumped", 0.0)
+        for path in replica.log_paths:
+            changed = _changed(path)
+            if changed > ignored:  # otherwise the last that was written are the stacks
+                times.append(changed)
+        if results:
+            times.append(_newest_below(results))
+        return max(times)
+
+    def program_ended(self, pid: int, code: int) -> Replica | None:
+        """Take note of a program's end; returns the replica if it turns out to hang."""
+        found = self._programs.pop(pid, None)
+        if found is None:
+            return None
+        replica, mode, started_at = found
+        if replica.started_at != started_at or not replica.is_running:
+            return None
+        if code == stack_dump.GPU_AT_WORK:
+            self._alive[replica.name] = time.time()
+            return None
+        if mode != stack_dump.DUMP:
+            return None
+        self._alive[f"{replica.name} dumped"] = max(map(_changed, replica.log_paths))
+        self.hung.add(replica.name)
+        return replica
+
+    def _start(self, replica: Replica, mode: str) -> None:
+        if mode == stack_dump.GPU and not os.path.exists(_GPU_DRIVER):
+            return
+        headline = f"no output for {self.seconds:g} s and no GPU at work"
+        argv = [sys.executable, "-I", "-S", os.path.abspath(stack_dump.__file__), mode]
+        argv += [str(replica.pid), replica.log_paths[1], headline]
+        try:
+            pid = os.posix_spawn(sys.executable, argv, replica.env)
+        except OSError:
+            return
+        assert replica.started_at is not None
+        self._programs[pid] = (replica, mode, replica.started_at)
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _newest_below(folder: str) -> float:
+    """Return when the last file below a folder was written, of at most `MOST_FILES` of them."""
+    newest, count = 0.0, 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            newest = max(newest, _changed(os.path.join(directory, name)))
+            count += 1
+            if count >= MOST_FILES:
+                return newest
+    return newest

@@ -1,0 +1,175 @@
+"""Program that looks at a replica that is silent: ``python stack_dump.py MODE PID LOG HEADLINE``.
+
+``gpu`` ends with `GPU_AT_WORK` if a GPU that the replica may use is at work; ``dump`` does so too, and
+otherwise appends the stacks of its processes to its log: by py-spy where it is installed, else by
+faulthandler in the processes of Python that `HANDLER` has reached, else what the kernel tells (proc(5):
+``wchan``, ``stack``).
+It is a program, so that the supervisor never waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # run as a script, so that it may start without `site`
+    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
+
+import signal
+import time
+
+from trainyard.system import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GPU, DUMP = "gpu", "dump"
+#: Exit codes.
+DUMPED, GPU_AT_WORK = 0, 3
+#: The signal upon which processes of Python write their stacks, and the variable that names it to them.
+SIGNAL = signal.SIGRTMAX - 3 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
+VARIABLE = "TRAINYARD_STACK_SIGNAL"
+#: What Python imports at its start, from a folder of PYTHONPATH: it has faulthandler listen to the signal,
+#: and leaves the place to the next module of this name, which the environment may have.
+HANDLER = f"""\
+import os, sys
+if os.environ.get("{VARIABLE}", "").isdigit():
+    try:
+        import faulthandler
+        faulthandler.register(int(os.environ["{VARIABLE}"]), all_threads=True)
+    except (ImportError, AttributeError, OSError, ValueError, RuntimeError):
+        pass
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
+del sys.modules["sitecustomize"]
+try:
+    import sitecustomize
+except ImportError as error:
+    sys.modules["sitecustomize"] = type(sys)("sitecustomize")
+    if error.name != "sitecustomize":
+        raise
+"""
+HANDLER_FILE = "sitecustomize.py"
+#: Most processes and threads of one that are shown, and seconds that a tool may take.
+MOST_PROCESSES, MOST_THREADS, TOOL_SECONDS = 64, 16, 20.0
+#: How long a process may take to write its stacks.
+ANSWER_SECONDS = 2.0
+
+
+def main(mode: str, pid: int, log: str, headline: str) -> int:
+    """Look at a replica; returns an exit code."""
+    if gpu_at_work(os.environ.get("CUDA_VISIBLE_DEVICES")):
+        return GPU_AT_WORK
+    if mode == DUMP:
+        with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as file:
+            pids = [pid, *processes.descendants_of(pid)]
+            count = "its process" if len(pids) == 1 else f"its {len(pids)} processes"
+            file.write(f"trainyard: {headline}; the stacks of {count}:\n".encode())
+            for each in pids[:MOST_PROCESSES]:
+                file.write(f"--- {_title(each)}\n".encode("utf-8", "replace"))
+                if not _by_py_spy(each, file.fileno()) and not _by_faulthandler(each, log):
+                    file.write("".join(f"{line}\n" for line in by_kernel(each)).encode("utf-8", "replace"))
+            file.write(b"trainyard: end of the stacks\n")
+    return DUMPED
+
+
+def gpu_at_work(visible: str | None) -> bool:
+    """Tell whether one of these GPUs (ids as in CUDA_VISIBLE_DEVICES; None for all) is at work just now."""
+    import subprocess
+
+    program = processes.find_program("nvidia-smi", os.environ.get("PATH", os.defpath))
+    if program is None or visible in ("", "-1"):
+        return False
+    query = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            [*query, *([f"--id={visible}"] if visible else [])],
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return any(line.strip().isdigit() and int(line) > 0 for line in done.stdout.splitlines())
+
+
+def _title(pid: int) -> str:
+    words = " ".join(_read(pid, "cmdline").replace("\0", " ").split())
+    return f"process {pid}: {words[:200] or _read(pid, 'comm').strip()}"
+
+
+def _by_py_spy(pid: int, output: int) -> bool:
+    """Have py-spy write the stacks; False if it is not there, or the process is not one of Python."""
+    import subprocess
+
+    program = processes.find_program("py-spy", os.environ.get("PATH", os.defpath))
+    if program is None:
+        return False
+    try:
+        done = subprocess.run(
+            [program, "dump", "--pid", str(pid)], capture_output=True, timeout=TOOL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if done.returncode == 0:
+        os.write(output, done.stdout)
+    return done.returncode == 0
+
+
+def _by_faulthandler(pid: int, log: str) -> bool:
+    """Have a process write its own stacks; False if it would not, or has not."""
+    if not listens(pid):
+        return False
+    before = os.path.getsize(log)
+    try:
+        os.kill(pid, SIGNAL)
+    except OSError:
+        return False
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while os.path.getsize(log) == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    size = before
+    while size < (size := os.path.getsize(log)):  # until it has written all of it
+        time.sleep(0.05)
+    return size > before
+
+
+def listens(pid: int) -> bool:
+    """Tell whether a process has a handler for the signal, and it is ours."""
+    if f"{VARIABLE}={int(SIGNAL)}" not in _read(pid, "environ").split("\0"):
+        return False
+    caught = [line.split()[1] for line in _read(pid, "status").splitlines() if line.startswith("SigCgt:")]
+    return bool(caught) and bool(int(caught[0], 16) >> (int(SIGNAL) - 1) & 1)
+
+
+def by_kernel(pid: int) -> Iterator[str]:
+    """Yield what the kernel tells of the threads of a process: state, where each waits, its kernel stack."""
+    try:
+        threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
+    except OSError:
+        yield "  it has ended"
+        return
+    for thread in threads[:MOST_THREADS]:
+        own = f"task/{thread}/"
+        state = [line for line in _read(pid, own + "status").splitlines() if line.startswith("State:")]
+        waits = _read(pid, own + "wchan").strip()
+        where = f", waits in {waits}" if waits not in ("", "0") else ""
+        name = _read(pid, own + "comm").strip()
+        yield f"  thread {thread} ({name}): {state[0][6:].strip() if state else 'gone'}{where}"
+        yield from (f"    {line.strip()}" for line in _read(pid, own + "stack").splitlines())
+    if len(threads) > MOST_THREADS:
+        yield f"  and {len(threads) - MOST_THREADS} more threads"
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read(64 * 1024).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))

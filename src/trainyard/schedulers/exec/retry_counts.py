@@ -1,0 +1,100 @@
+"""Whether a failure is retried, by its class: the cause is found as `trainyard why` finds it, and counted."""
+
+from __future__ import annotations
+
+from trainyard.lazy_dataclass import dataclass
+from trainyard.specs.retries import OOM, RetryRule
+from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from trainyard.diagnosis.causes import Cause
+
+_LONGEST_EVIDENCE = 120
+
+
+@dataclass
+class Verdict:
+    """What becomes of a failure.
+
+    Args:
+        again: whether there is another attempt.
+        text: why, in words.
+        retry_class: the class of the failure.
+    """
+
+    again: bool
+    text: str
+    retry_class: str
+
+
+class RetryCounts:
+    """Counts the retries of a job by class and by what is started again together.
+
+    Args:
+        rules: the fields of a `RetryRule` by class.
+    """
+
+    def __init__(self, rules: Mapping[str, Mapping[str, int]]) -> None:
+        self.rules = {name: RetryRule(**rule) for name, rule in rules.items()}
+        self._used: dict[tuple[str, str], int] = {}
+
+    def total(self, scope: str) -> int:
+        """Return how often a scope was started again by these rules."""
+        return sum(count for (name, _), count in self._used.items() if name == scope)
+
+    def decide(
+        self,
+        scope: str,
+        role: str,
+        replica: Mapping[str, Any],
+        log_end: Callable[[], Sequence[str]],
+        memory_mb: int = 0,
+    ) -> Verdict | None:
+        """Decide, and count; None if there is no rule for the class of this failure.
+
+        Args:
+            scope: what would be started again together.
+            role: the replica's role.
+            replica: ``id``, ``exit_code`` and ``reason`` of the replica that failed.
+            log_end: reads the last lines that it wrote.
+            memory_mb: the memory that it had; 0 if that is not limited.
+        """
+        cause, evidence = cause_of(role, replica, log_end)
+        rule = self.rules.get(cause.retry_class)
+        if rule is None:
+            return None
+        used = self._used.get((scope, cause.retry_class), 0)
+        against = rule.verdict(used, memory_mb)
+        if not against:
+            self._used[scope, cause.retry_class] = used + 1
+        return Verdict(not against, words(cause, evidence, rule, used, against, memory_mb), cause.retry_class)
+
+
+def words(cause: Cause, evidence: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0) -> str:
+    """Say what became of a failure."""
+    said = f" ({evidence.strip()[:_LONGEST_EVIDENCE]})" if evidence.strip() else ""
+    if against:
+        return f"it {cause.text}{said}; not started again: {cause.retry_class}: {against}"
+    more = ""
+    if cause.retry_class == OOM and rule.more_memory(memory_mb) > memory_mb:
+        more = f" with {rule.more_memory(memory_mb)} MB of memory"
+    return f"it {cause.text}{said}; started again{more}: {cause.retry_class}: {rule.count(used + 1)}"
+
+
+def cause_of(
+    role: str, replica: Mapping[str, Any], log_end: Callable[[], Sequence[str]]
+) -> tuple[Cause, str]:
+    """Return the cause of a replica's failure, and the line that shows it."""
+    from trainyard.diagnosis.failures import explain_failure
+
+    status = ReplicaStatus(
+        replica["id"], AppState.FAILED, role, exit_code=replica["exit_code"], reason=replica["reason"]
+    )
+    failure = explain_failure(
+        AppStatus(AppState.FAILED, roles=[RoleStatus(role, [status])]), lambda _: log_end()
+    )
+    return failure.cause, failure.evidence

@@ -1,0 +1,121 @@
+"""Retries by class of failure: ``oom=2:64G,node=3,preempted=inf,exception=0``.
+
+The class of a failure is that of its cause (`trainyard.diagnosis.causes`, ``retry_class``). A class that is
+not named is retried as the role says (``max_retries``), and only such retries count against that number.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainyard.errors import ConfigError, did_you_mean
+from trainyard.lazy_dataclass import dataclass
+from trainyard.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
+#: Each class with what is in it.
+CLASSES = {
+    OOM: "memory ran out",
+    NODE: "the machine was lost, or is defective",
+    PREEMPTED: "the machine was needed for something else",
+    EXCEPTION: "the program itself is at fault: an exception, a missing module, wrong arguments",
+    OTHER: "everything else",
+}
+WITHOUT_LIMIT = "inf"
+_EXAMPLE = "Example: oom=2:64G,node=3,preempted=inf,exception=0."
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
+_MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
+#: How many times as much memory each retry gets.
+GROWTH = 2
+
+
+@dataclass
+class RetryRule:
+    """How often a class of failures is retried.
+
+    Args:
+        times: how often; `MOST_RETRIES` stands for no limit.
+        most_mb: how much memory a replica may get at most, each retry twice as much as the one before; 0 for
+            no more than it has.
+    """
+
+    times: int
+    most_mb: int = 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is no limit."""
+        return self.times >= MOST_RETRIES
+
+    def more_memory(self, present_mb: int) -> int:
+        """Return how much memory the next attempt gets: no more than the present, if that is not limited."""
+        return max(present_mb, min(present_mb * GROWTH, self.most_mb)) if present_mb > 0 else present_mb
+
+    def verdict(self, used: int, present_mb: int = 0) -> str:
+        """Return why no further attempt is made; "" if one is.
+
+        Args:
+            used: how often this class has been retried.
+            present_mb: the memory that the attempt had; 0 if it is not limited.
+        """
+        if used >= self.times:
+            return f"{used} of {self.times} retries are used up" if self.times else "it is not to be retried"
+        if self.most_mb and present_mb >= self.most_mb:
+            return f"it had {present_mb} MB, the most that it may get"
+        return ""
+
+    def count(self, number: int) -> str:
+        """Return which retry this is, in words."""
+        return f"retry {number}" if self.is_endless else f"retry {number} of {self.times}"
+
+
+def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
+    """Read the rules as they are typed, by class.
+
+    Raises:
+        ConfigError: a class, a number or a size cannot be read. All of it is reported at once.
+    """
+    rules: dict[str, RetryRule] = {}
+    problems = []
+    for name, text in (given or {}).items():
+        if name not in CLASSES:
+            problems.append(
+                f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}".rstrip()
+                + f" There are: {', '.join(CLASSES)}."
+            )
+            continue
+        times, _, size = str(text).partition(":")
+        try:
+            number = MOST_RETRIES if times == WITHOUT_LIMIT else whole_number(times, 0, MOST_RETRIES)
+            rules[name] = RetryRule(number, _megabytes(size) if size else 0)
+        except ValueError as error:
+            problems.append(f"{name}={text}: {error}")
+            continue
+        if size and name != OOM:
+            problems.append(f"{name}={text}: only {OOM} takes a size, up to which memory grows")
+    if problems:
+        raise ConfigError("retry cannot be read: " + "; ".join(problems), hint=_EXAMPLE)
+    return rules
+
+
+def _megabytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:30]!r} is not a size such as 64G")
+    size = int(float(match[1]) * _MEGABYTES[match[2].upper()])
+    if not 0 < size <= MOST_MEMORY_MB:
+        raise ValueError(f"{text} must be at most {MOST_MEMORY_MB:,} MB, and more than nothing")
+    return size
+
+
+def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:
+    """Say which rules have no effect on a scheduler; ``can`` are the classes that it knows of."""
+    return [
+        f"{scheduler} ignores retry {name}: no job of it fails because {CLASSES[name]}"
+        for name, rule in rules.items()
+        if name not in can and rule.times
+    ]

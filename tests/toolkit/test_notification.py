@@ -1,0 +1,139 @@
+"""Telling of a job's end: once each, with retries, signed, whatever is killed in between."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+
+import pytest
+
+from tests.receiver import receiving
+from trainyard.toolkit_import import notification
+
+MESSAGE = {"version": 1, "state": "FAILED", "handle": "x://y/z", "job": "z", "cause": {"name": "exception"}}
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as receiver:
+        yield receiver
+
+
+def outbox(folder, targets, **changes):
+    document = {"handle": "x://y/z", "secret": "s3", "targets": notification.new_targets(targets)}
+    for target in document["targets"]:
+        target.update(changes)
+    (folder / "waiting").write_text(json.dumps(document))
+    box = notification.Outbox(str(folder / "waiting"), str(folder / "settled"))
+    assert box.claim()
+    return box
+
+
+def settled(folder):
+    assert not (folder / "waiting").exists()
+    document = json.loads((folder / "settled").read_text())
+    assert "secret" not in document
+    return [(target["state"], target["attempts"], target["error"]) for target in document["targets"]]
+
+
+def test_a_url_is_told_once_and_signed(tmp_path, receiver):
+    outbox(tmp_path, [receiver.url, receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    [(headers, body)] = receiver.received
+    sent = json.loads(body)
+    assert {**sent, "id": ""} == {**MESSAGE, "id": ""}
+    assert headers["webhook-id"] == sent["id"]
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.digest(b"s3", signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert settled(tmp_path) == [("told", 1, "")]
+
+
+def test_secrets_in_base64_are_those_of_standard_webhooks():
+    plain = notification.sign("secret bytes", "msg_1", 7, b"{}")
+    assert (
+        notification.sign("whsec_" + base64.b64encode(b"secret bytes").decode(), "msg_1", 7, b"{}") == plain
+    )
+
+
+def test_it_is_tried_again_with_the_same_id(tmp_path, receiver):
+    receiver.answers = [503, 429]
+    delays = []
+    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=delays.append)
+    assert len({headers["webhook-id"] for headers, _ in receiver.received}) == 1
+    assert len(receiver.received) == 3
+    assert len(delays) == 2
+    assert settled(tmp_path) == [("told", 3, "")]
+
+
+def test_what_is_refused_for_good_is_given_up(tmp_path, receiver):
+    receiver.answers = [404]
+    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    assert settled(tmp_path) == [("failed", 1, "it answered 404")]
+
+
+def test_a_redirect_is_not_followed(tmp_path, receiver):
+    receiver.answers = [307]
+    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    assert len(receiver.received) == 1
+    assert settled(tmp_path) == [("failed", 1, "it answered 307")]
+
+
+def test_nobody_is_there(tmp_path):
+    with receiving() as gone:
+        url = gone.url
+    delays = []
+    outbox(tmp_path, [url]).tell(MESSAGE, sleep=delays.append)
+    [(state, attempts, error)] = settled(tmp_path)
+    assert (state, attempts) == ("failed", notification.MOST_ATTEMPTS)
+    assert "refused" in error
+    assert max(delays) <= notification.LONGEST_DELAY
+
+
+def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, receiver):
+    first = outbox(tmp_path, [receiver.url, f"{receiver.url}/2"])
+
+    class KilledError(BaseException):
+        pass
+
+    saved = first.save
+
+    def save():
+        saved()
+        if len(receiver.received) == 2:  # the second was told, and before that is recorded
+            raise KilledError
+
+    first.save = save
+    receiver.answers = [204, 204]
+    with pytest.raises(KilledError):
+        # the record of the second attempt is lost with the process
+        first.tell(MESSAGE, sleep=pytest.fail)
+    document = json.loads((tmp_path / "waiting").read_text())
+    document["targets"][1]["state"] = notification.TRYING
+    (tmp_path / "waiting").write_text(json.dumps(document))
+    second = notification.Outbox(str(tmp_path / "waiting"), str(tmp_path / "settled"))
+    assert not second.claim(), "the lock of the first is held"
+    os.close(first._lock)
+    assert second.claim()
+    second.tell({"other": "message"}, sleep=pytest.fail)
+    ids = [headers["webhook-id"] for headers, _ in receiver.received]
+    assert len(ids) == 3
+    assert ids[2] == ids[1] != ids[0]
+    assert json.loads(receiver.received[2][1]) == json.loads(receiver.received[1][1])
+
+
+def test_a_command_gets_it_on_stdin_and_in_variables(tmp_path):
+    command = f'cat >{tmp_path}/got; echo "$TRAINYARD_STATE $TRAINYARD_CAUSE $TRAINYARD_JOB" >{tmp_path}/said'
+    box = outbox(tmp_path, [command])
+    box.tell(MESSAGE, sleep=pytest.fail)
+    assert json.loads((tmp_path / "got").read_text())["state"] == "FAILED"
+    assert (tmp_path / "said").read_text() == "FAILED exception z\n"
+    assert settled(tmp_path) == [("told", 1, "")]
+
+
+def test_a_command_that_fails_is_tried_again_only_if_it_asks_for_that(tmp_path):
+    again = f"cat >/dev/null; echo x >>{tmp_path}/runs; [ $(wc -l <{tmp_path}/runs) = 2 ] || exit 75"
+    delays = []
+    outbox(tmp_path, [again, "echo no good >&2; exit 3"]).tell(MESSAGE, sleep=delays.append)
+    assert settled(tmp_path) == [("told", 2, ""), ("failed", 1, "it ended with exit code 3: no good")]
+    assert len(delays) == 1

@@ -1,0 +1,244 @@
+"""Telling others that a job has ended: URLs by a signed POST, commands by their standard input. Once each.
+
+What is to be told lies in an outbox, a document that is replaced whole before and after every attempt. So a
+target that has got its notification never gets it again, whatever is killed. Only between an attempt and the
+record of it is a second attempt possible: it has the same ``webhook-id``, by which a receiver knows it.
+
+Signatures and headers are those of https://www.standardwebhooks.com: HMAC-SHA256 over
+``ID.TIMESTAMP.BODY``, in base64, after ``v1,``.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import random
+import subprocess
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Mapping, Optional
+
+
+VERSION = 1
+#: What becomes of a target: it is due, an attempt is under way, it was told, or it cannot be told.
+DUE, TRYING, TOLD, FAILED = "due", "trying", "told", "failed"
+SETTLED = (TOLD, FAILED)
+#: Attempts for one target, and the delays between them in seconds, which double.
+MOST_ATTEMPTS, FIRST_DELAY, LONGEST_DELAY = 8, 1.0, 120.0
+TIMEOUT_SECONDS = 30.0
+COMMAND_SECONDS = 300.0
+#: A command that ends with it is tried again (sysexits.h, EX_TEMPFAIL).
+TRY_AGAIN = 75
+_SECRET_PREFIX = "whsec_"
+_LONGEST_ERROR = 300
+
+
+class NotDelivered(Exception):
+    """An attempt failed.
+
+    Args:
+        text: why.
+        is_final: whether another attempt would fail, too.
+        wait: how many seconds the other side asked to wait.
+    """
+
+    def __init__(self, text: str, is_final: bool = False, wait: float = 0.0) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+        self.wait = wait
+
+
+def new_targets(targets: "list[str]") -> "list[dict[str, Any]]":
+    """Return the entries of an outbox for these URLs and commands, each with the id of its notification."""
+    return [
+        {"to": to, "id": "msg_" + os.urandom(16).hex(), "state": DUE, "attempts": 0, "error": ""}
+        for to in dict.fromkeys(targets)
+    ]
+
+
+def is_url(target: str) -> bool:
+    """Tell whether a target is a URL; every other is a command."""
+    return target.lower().startswith(("http://", "https://"))
+
+
+def sign(secret: str, delivery: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a notification; a secret that begins with ``whsec_`` is base64."""
+    key = secret.encode()
+    if secret.startswith(_SECRET_PREFIX):
+        try:
+            key = base64.b64decode(secret[len(_SECRET_PREFIX) :], validate=True)
+        except ValueError:
+            pass
+    signed = f"{delivery}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+class Outbox:
+    """The notifications of one job.
+
+    Args:
+        path: of the document. It is renamed to ``settled`` when nothing is left to do, without the secret.
+        settled: the name of the document then.
+    """
+
+    def __init__(self, path: str, settled: str) -> None:
+        self.path = path
+        self.settled = settled
+        self.document: "dict[str, Any]" = {}
+        self._lock = -1
+
+    def claim(self) -> bool:
+        """Become the only one who works on it; False if another process is, or there is nothing to do."""
+        try:
+            self._lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(self.path, encoding="utf-8") as file:
+                self.document = json.load(file)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def save(self) -> None:
+        """Replace the document, whole."""
+        temporary = f"{self.path}.{os.getpid()}.tmp"
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(self.document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def tell(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
+        """Tell all that have not been told; returns when all targets are settled.
+
+        Args:
+            message: what is told, unless an earlier attempt has fixed that.
+            sleep: waits between two attempts.
+
+        Raises:
+            OSError: the outbox cannot be written.
+        """
+        if not self.document.get("message"):
+            self.document["message"] = dict(message)
+        waiting = [target for target in self.document["targets"] if target["state"] not in SETTLED]
+        delay = FIRST_DELAY
+        while waiting:
+            wait = max(self._attempt(target) for target in waiting)
+            waiting = [target for target in waiting if target["state"] not in SETTLED]
+            if waiting:
+                sleep(max(delay * (1 - 0.5 * random.random()), wait))
+                delay = min(2 * delay, LONGEST_DELAY)
+        self.document.pop("secret", None)
+        self.save()
+        os.replace(self.path, self.settled)
+        try:
+            os.unlink(self.path + ".lock")
+        except OSError:
+            pass
+
+    def _attempt(self, target: "dict[str, Any]") -> float:
+        """Make one attempt, and record it before and after; returns how long the target asks to wait."""
+        target["state"], target["attempts"] = TRYING, target["attempts"] + 1
+        self.save()
+        wait = 0.0
+        try:
+            body = {**self.document["message"], "id": target["id"]}
+            if is_url(target["to"]):
+                post(target["to"], target["id"], body, self.document.get("secret") or "")
+            else:
+                run_command(target["to"], target["id"], body)
+            target["state"], target["error"] = TOLD, ""
+            target["told_at"] = time.time()
+        except NotDelivered as error:
+            is_last = error.is_final or target["attempts"] >= MOST_ATTEMPTS
+            target["state"], target["error"] = FAILED if is_last else DUE, str(error)[:_LONGEST_ERROR]
+            wait = min(error.wait, LONGEST_DELAY)
+        self.save()
+        return wait
+
+
+def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> None:
+    """Send a message by POST, following no redirect.
+
+    Raises:
+        NotDelivered: it was not accepted (a status from 200 to 299).
+    """
+    import http.client
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
+    body = json.dumps(message).encode()
+    timestamp = int(time.time())
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "trainyard",
+        "webhook-id": delivery,
+        "webhook-timestamp": str(timestamp),
+    }
+    if secret:
+        headers["webhook-signature"] = sign(secret, delivery, timestamp, body)
+    parts = urllib.parse.urlsplit(url)
+    if parts.username is not None:
+        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+        url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *args: "Any", **kwargs: "Any") -> "Optional[urllib.request.Request]":
+            return None
+
+    try:
+        request = urllib.request.Request(url, body, headers, method="POST")
+        with urllib.request.build_opener(NoRedirects()).open(request, timeout=TIMEOUT_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        asked = error.headers.get("Retry-After", "") if error.headers else ""
+        error.close()
+        is_final = error.code < 500 and error.code not in (408, 409, 425, 429)
+        raise NotDelivered(
+            f"it answered {error.code}", is_final, float(asked) if asked.isdigit() else 0.0
+        ) from None
+    except ValueError as error:
+        raise NotDelivered(f"this URL cannot be used: {error}", is_final=True) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise NotDelivered(f"no answer: {getattr(error, 'reason', error)}") from None
+
+
+def run_command(command: str, delivery: str, message: "Mapping[str, Any]") -> None:
+    """Run a command of the shell, with the message on its standard input and its parts in variables.
+
+    Raises:
+        NotDelivered: it did not end with 0.
+    """
+    cause = message.get("cause") or {}
+    variables = {
+        "TRAINYARD_NOTIFICATION_ID": delivery,
+        "TRAINYARD_HANDLE": message.get("handle") or "",
+        "TRAINYARD_JOB": message.get("job") or "",
+        "TRAINYARD_STATE": message.get("state") or "",
+        "TRAINYARD_REASON": message.get("reason") or "",
+        "TRAINYARD_CAUSE": cause.get("name") or "",
+    }
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            input=json.dumps(message).encode(),
+            env={**os.environ, **variables},
+            timeout=COMMAND_SECONDS,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotDelivered(f"it did not end within {COMMAND_SECONDS:g} s", is_final=True) from None
+    except OSError as error:
+        raise NotDelivered(f"it cannot be started: {error.strerror}", is_final=True) from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        text = f"it ended with exit code {done.returncode}" + (f": {said[0]}" if said else "")
+        raise NotDelivered(text, is_final=done.returncode != TRY_AGAIN)
