@@ -526,8 +526,9 @@ class Supervisor:
         if replica is None or self._hangs is None:
             return
         seconds = f"{self._hangs.seconds:g}"
-        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; its log has the stacks"
-        replica.note(f"it hung: no output for {seconds} s and no GPU at work; its log has the stacks")
+        stacks = "its log has the stacks" if self._hangs.has_stacks else "its stacks cannot be read"
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; {stacks}"
+        replica.note(f"it hung: no output for {seconds} s and no GPU at work; {stacks}")
         self._dirty = True
         if self.plan.get("on_hang") == "stop":
             self._stop_all(reasons.HUNG, seconds)
