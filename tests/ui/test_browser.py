@@ -202,6 +202,48 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     assert complaints == []
 
 
+def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: Path) -> None:
+    with get_runner() as runner:
+        script = "for i in $(seq 20000); do echo line number $i; done"
+        handle = runner.run_component("utils.sh", ["sh", "-c", script], "local_cwd")
+        runner.wait(handle)
+    page, complaints = opened(browser, server)
+    page.goto(f"{server.origin}/job?handle={handle}")
+    shown(page, ".log .l:text-is('line number 20000')")
+    first = int(page.locator(".log .l").first.inner_text().split()[-1])
+    assert 10_000 < first < 20_000
+    page.click("#earlier")
+    shown(page, f".log .l:text-is('line number {first - 1}')")
+    page.click("text=Beginning")
+    shown(page, ".log .l:text-is('line number 1')")
+    assert page.locator(".log .l:text-is('line number 20000')").count() == 0
+    last = int(page.locator(".log .l").last.inner_text().split()[-1])
+    page.click("#later")
+    shown(page, f".log .l:text-is('line number {last + 1}')")
+    numbers = [int(text.split()[-1]) for text in page.locator(".log .l").all_inner_texts()]
+    assert numbers == list(range(1, numbers[-1] + 1))
+    page.keyboard.press("e")
+    shown(page, ".log .l:text-is('line number 20000')")
+    # a page that has followed for long keeps its last lines only, and reads earlier ones again
+    page.evaluate(
+        """() => {
+            const lines = document.getElementById("lines");
+            const chunk = lines.firstElementChild;
+            for (let i = 0; i < 80; i++) lines.append(chunk.cloneNode());
+            lines.lastElementChild.append("the end");
+            const log = lines.closest(".log");
+            log.scrollTop = log.scrollHeight;
+            document.dispatchEvent(new CustomEvent("htmx:before:swap"));
+            document.dispatchEvent(new CustomEvent("htmx:after:swap", {detail: {ctx: {target: lines}}}));
+        }"""
+    )
+    assert page.locator(".chunk").count() == 60
+    assert page.locator(".log .l").count() == 0
+    page.click("#earlier")
+    shown(page, f".log .l:text-is('line number {first - 1}')")
+    assert complaints == []
+
+
 def test_pages_in_the_dark_and_on_a_phone(browser: Any, server: Server, job: Job) -> None:
     job.step(30)
     page, complaints = opened(browser, server, color_scheme="dark")

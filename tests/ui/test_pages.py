@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -127,6 +128,21 @@ def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page) -> None:
     text = page.get("/").text
     assert "no route to &lt;b&gt;host&lt;/b&gt;" in text
     assert "not reachable now" in text
+
+
+def test_jobs_that_were_started_elsewhere(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    with runner_pool.get_runner() as runner:
+        handle = runner.run_component("utils.sh", ["true"], "local_cwd")
+        runner.wait(handle)
+    path = "/jobs/elsewhere"
+    assert "/jobs/elsewhere?scheduler=local_cwd" in page.get("/", scheduler="local_cwd").text
+    assert "Started elsewhere" not in page.get(path, scheduler="local_cwd").text
+    monkeypatch.setattr(History, "known", lambda *_, **__: set())
+    text = page.get(path, scheduler="local_cwd").text
+    assert quote(handle, safe="") in text
+    assert "SUCCEEDED" in text
+    assert "Started elsewhere" not in page.get(path, scheduler="local_cwd", state="FAILED").text
+    assert page.get(path, scheduler="nowhere").status_code == 404
 
 
 def test_actions_on_several_jobs_say_what_came_of_each(page: Page) -> None:
