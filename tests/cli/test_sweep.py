@@ -9,7 +9,7 @@ from tests.cli.conftest import Cli
 TRAIN = """\
 import sys
 values = dict(word.split("=") for word in sys.argv[1:])
-print('{"loss": %s}' % (float(values["lr"]) * 10))
+print('{"step": 1, "loss": %s}' % (float(values["lr"]) * 10))
 sys.exit(values["seed"] == "1")
 """
 
