@@ -158,6 +158,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "awscli": _program_of(AWSCLI, "aws"),
     "awscli2": _awscli2,
     "botocore": _module("botocore"),
+    "chromium": lambda: _program("chromium")() or _module("playwright")(),
     "docker": _docker,
     "fish": _program("fish"),
     "frameworks": _frameworks,
