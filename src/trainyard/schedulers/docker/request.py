@@ -9,7 +9,7 @@ import zlib
 from typing import Any
 
 from trainyard.docker.image_reference import image_problem
-from trainyard.errors import ConfigError
+from trainyard.errors import refuse
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.schedulers.exec.container import labels, submission
 from trainyard.schedulers.exec.container.inventory import results_dir
@@ -325,8 +325,7 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     total = sum(role.num_replicas for role in app.roles)
     if opts.network == "none" and total > 1:
         problems.append("network is none, but the job has several replicas, which must reach each other")
-    if problems:
-        raise ConfigError("the job cannot run on Docker:" + "".join(f"\n  - {p}" for p in problems))
+    refuse("the job cannot run on Docker", problems)
 
 
 def _role_problems(role: Role) -> list[str]:
