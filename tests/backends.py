@@ -101,6 +101,20 @@ def _hydra() -> str:
     return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(HYDRA)})"
 
 
+NEMO = os.path.abspath(os.environ.get("TRAINYARD_NEMO", ".venv-nemo"))
+
+
+def nemo_python() -> str:
+    """Return the Python that has NeMo-Run and TorchX; skips without one."""
+    need("nemo_run")
+    return os.path.join(NEMO, "bin", "python")
+
+
+def _nemo() -> str:
+    python = os.path.join(NEMO, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(NEMO)})"
+
+
 FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
 
 
@@ -196,6 +210,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "torch": _module("torch"),
     "torchx": _torchx,
     "hydra": _hydra,
+    "nemo_run": _nemo,
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }
