@@ -93,7 +93,7 @@ def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best
     if not values:
         raise ConfigError(
             f"no point of {handle} has reported the metric {metric!r}",
-            hint="Metrics are JSON lines in the log, or what `--metric NAME=REGEX` of the sweep finds there.",
+            hint="Metrics are JSON lines with a step, or what `sweep --metric NAME=REGEX` finds in the log.",
         )
     for row in rows:
         row["metric"] = values.get(row["point"])

@@ -85,6 +85,8 @@ def run(args: Namespace) -> int:
         try:
             return _submit_and_follow(args, runner, request)
         except (ComponentArgumentError, UnknownSchedulerException) as error:
+            if isinstance(error, ComponentArgumentError):
+                run_command.hint_at_misplaced(error, args, "sweep")
             raise request.located(error) from None
 
 

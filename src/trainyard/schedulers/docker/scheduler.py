@@ -18,6 +18,7 @@ from trainyard.schedulers.base import (
     ListAppResponse,
     LogBlock,
     LogQuery,
+    ReplicaUsage,
     Scheduler,
     late_class,
     not_ended,
@@ -273,6 +274,15 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         from trainyard.schedulers.exec.container import housekeeping
 
         return housekeeping.remove(self.engine, leftovers)
+
+    # ---- what it uses
+
+    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
+        """Return what the replicas use now: the daemon keeps no history of it."""
+        from trainyard.schedulers.exec.container.container_usage import usage_now
+
+        job = inventory.load_job(self.engine, app_id)
+        return iter(() if job is None else usage_now(self.engine, builtins.list(job.by_replica().values())))
 
     # ---- logs
 

@@ -1,22 +1,21 @@
-"""Waiting until something of a job of containers changes: the daemon's events, and the end of its watcher."""
+"""Waiting for what happens to a job's containers, and for the end of its watcher."""
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 
 from trainyard import system
 from trainyard.backoff import Backoff
-from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
+from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.exec.container import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainyard.docker.engine import DaemonAnswer
+    from trainyard.docker.engine import DaemonAnswer, Engine
 
 #: The daemon begins to report events a moment after it says so, so those of the last seconds are asked for
 #: too.
@@ -27,37 +26,14 @@ LONGEST_DELAY = 5.0
 _EVENTS = ["create", "start", "die", "stop", "destroy", "pause", "unpause", "oom"]
 
 
-def wake_watcher(app_id: str) -> bool:
-    """Wake a job's watcher, also one that is stopped (SIGSTOP); returns False if it has none."""
-    connection = connect_to_watcher(app_id)
-    if connection is None:
-        return False
-    with connection:
-        if is_ending(app_id, connection):
-            return False
-        from signal import SIGCONT  # late: importing it costs more than all of this
-
-        try:
-            os.kill(system.pid_of_name(watcher_name(app_id), connection), SIGCONT)
-        except OSError:  # it has just ended, or is another user's
-            pass
-        return True
-
-
 def connect_to_watcher(app_id: str) -> socket.socket | None:
     """Return a connection that ends when a job's watcher does, or None if it has none."""
     return system.connect_to_name(watcher_name(app_id))
 
 
 def watcher_name(app_id: str) -> str:
-    """Return the name that a job's watcher has claimed."""
+    """Return the name that a job's watcher listens under."""
     return f"docker/{app_id}"
-
-
-def is_ending(app_id: str, connection: socket.socket) -> bool:
-    """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
-    facts = system.process_facts(system.pid_of_name(watcher_name(app_id), connection))
-    return facts is None or facts.status == "ending"
 
 
 class JobEvents:

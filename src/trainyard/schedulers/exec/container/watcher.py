@@ -29,13 +29,7 @@ from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.schedulers.exec import outbox, reasons
 from trainyard.schedulers.exec.container import inventory, labels
-from trainyard.schedulers.exec.container.job_events import (
-    JobEvents,
-    connect_to_watcher,
-    is_ending,
-    wake_watcher,
-    watcher_name,
-)
+from trainyard.schedulers.exec.container.job_events import JobEvents, connect_to_watcher, watcher_name
 from trainyard.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP, Step, judge
 
 TYPE_CHECKING = False
@@ -56,7 +50,7 @@ NETWORK_SECONDS = 1.0
 GIVE_UP_SECONDS = 3600.0
 
 
-# ---- starting a job's watcher
+# ---- starting and waking a job's watcher
 
 
 def ensure_watcher(engine: Engine, app_id: str) -> None:
@@ -75,6 +69,29 @@ def ensure_watcher(engine: Engine, app_id: str) -> None:
         os.waitpid(pid, 0)
     except OSError as error:
         raise BackendError(f"cannot start the watcher of {app_id}: {error}") from error
+
+
+def wake_watcher(app_id: str) -> bool:
+    """Wake a job's watcher, also one that is stopped (SIGSTOP); returns False if it has none."""
+    connection = connect_to_watcher(app_id)
+    if connection is None:
+        return False
+    with connection:
+        if _is_ending(app_id, connection):
+            return False
+        from signal import SIGCONT  # late: importing it costs more than all of this
+
+        try:
+            os.kill(system.pid_of_name(watcher_name(app_id), connection), SIGCONT)
+        except OSError:  # it has just ended, or is another user's
+            pass
+        return True
+
+
+def _is_ending(app_id: str, connection: socket.socket) -> bool:
+    """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
+    facts = system.process_facts(system.pid_of_name(watcher_name(app_id), connection))
+    return facts is None or facts.status == "ending"
 
 
 # ---- the watcher's program
@@ -107,7 +124,7 @@ def _has_vanished(app_id: str) -> bool:
     if connection is None:
         return True
     with connection:
-        if not is_ending(app_id, connection):
+        if not _is_ending(app_id, connection):
             return False
         poll = select.poll()
         poll.register(connection, select.POLLIN)
