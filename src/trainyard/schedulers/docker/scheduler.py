@@ -206,7 +206,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the daemon's events are awaited, without polling."""
-        from trainyard.schedulers.exec.container.watcher import wait_until
+        from trainyard.schedulers.exec.container.job_events import wait_until
         from trainyard.specs.status import is_terminal
 
         response = self.describe(app_id)
