@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
-    from trainyard.runner.sweeps import Point
     from trainyard.schedulers.base import (
         DescribeAppResponse,
         ListAppResponse,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from trainyard.specs.handles import AppHandle
     from trainyard.specs.options import runopts
     from trainyard.specs.status import AppStatus
+    from trainyard.specs.sweep_points import Point
     from trainyard.specs.workspace import Workspace
 
 DEFAULT_SESSION = "trainyard"
@@ -137,6 +137,11 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
+            if name == "sweep":
+                from trainyard.runner.point_jobs import PointJobs
+
+                self._schedulers[name] = PointJobs(self)
+                return self._schedulers[name]
             made = self._factory(name)(self._name, **self._scheduler_params)
             scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
@@ -285,8 +290,10 @@ class Runner:
     ) -> AppHandle:
         """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
 
+        Where that is not possible each point is a job, and the handle stands for all of them.
+
         Args:
-            component: see `run_component`; it makes a job of one replica.
+            component: see `run_component`.
             points: as `trainyard.runner.sweeps.grid` makes them.
             scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
             parallel: how many points run at a time; None for as many as there is room for.
@@ -387,6 +394,10 @@ class Runner:
             TrainyardError: the code could not be shipped; nothing was started.
             BackendError: the scheduler refused.
         """
+        if "point_jobs" in dryrun_info.record:
+            from trainyard.runner.point_jobs import start
+
+            return start(self, dryrun_info)
         from trainyard.runner.submission import submit
 
         scheduler = self.scheduler(dryrun_info.scheduler)
@@ -421,6 +432,13 @@ class Runner:
             UnknownAppException: it is not in the history.
             ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
+        if app_handle.startswith("sweep://"):
+            from trainyard.errors import ConfigError
+            from trainyard.runner.point_jobs import repeat
+
+            if scheduler or workspace or after:
+                raise ConfigError("the points of a sweep are repeated where they ran, with the same code")
+            return repeat(self, app_handle, cfg, only_failed=only_failed)
         from trainyard.runner.rerun import planned_rerun
 
         with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
@@ -577,6 +595,17 @@ class Runner:
             for job in jobs:
                 job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
             return jobs
+
+    def unrecorded_jobs(
+        self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
+    ) -> builtins.list[ListAppResponse]:
+        """Return the jobs that the filter's scheduler lists and the history does not know."""
+        from trainyard.runner.jobsearch import unrecorded
+
+        name = wanted.scheduler or self._default_scheduler()
+        return unrecorded(
+            self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
+        )
 
     def replicas(self, app_handle: AppHandle) -> builtins.list[tuple[str, int]]:
         """Return all replicas of a job in order, as pairs of role name and index.

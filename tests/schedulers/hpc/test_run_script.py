@@ -86,7 +86,7 @@ def test_an_index_counts_through_all_roles(folder):
     assert ("other", 2) in folder.seen().replicas
 
 
-def test_a_variable_that_is_missing_is_told(folder):
+def test_a_variable_that_is_missing_is_reported(folder):
     process = folder.start("replica", "r", "NO_SUCH-1")
     assert b"the variable NO_SUCH, which numbers replicas, is not set" in process.communicate()[1]
     assert process.returncode == 64
@@ -112,7 +112,7 @@ def test_python_may_be_called_python3_alone(folder, tmp_path):
     assert folder.text("logs/r-0/0.out") == "python3 train.py\n"
 
 
-def test_retries_are_attempts_with_logs_of_their_own(folder):
+def test_each_attempt_has_its_log(folder):
     folder.program('echo "attempt $TRAINYARD_ATTEMPT"; [ "$TRAINYARD_ATTEMPT" = 2 ]')
     assert folder.run(*folder.around("--retries", "5")) == 0
     assert [folder.text(f"logs/r-0/{number}.out") for number in range(4)] == [
