@@ -45,7 +45,20 @@ def _registry() -> str:
     return _program("docker-registry")() or _module("bcrypt")()
 
 
-SAGEMAKER_SDK = os.path.abspath(os.environ.get("TRAINYARD_SAGEMAKER_SDK", ".venv-sagemaker-sdk"))
+def _environment(variable: str, name: str) -> str:
+    """Return the folder of a virtual environment: what a variable names, or the one that `make` makes."""
+    return os.path.abspath(os.environ.get(variable, f".venv-{name}"))
+
+
+def _program_of(folder: str, program: str) -> Callable[[], str]:
+    path = os.path.join(folder, "bin", program)
+    return lambda: "" if os.path.exists(path) else f"{path} is not there (make {os.path.basename(folder)})"
+
+
+SAGEMAKER_SDK = _environment("TRAINYARD_SAGEMAKER_SDK", "sagemaker-sdk")
+AWSCLI = _environment("TRAINYARD_AWSCLI", "awscli")
+TORCHX = _environment("TRAINYARD_TORCHX_VENV", "torchx")
+HYDRA = _environment("TRAINYARD_HYDRA", "hydra")
 
 
 def sagemaker_sdk() -> str:
@@ -54,26 +67,10 @@ def sagemaker_sdk() -> str:
     return os.path.join(SAGEMAKER_SDK, "bin", "python")
 
 
-def _sagemaker_sdk() -> str:
-    python = os.path.join(SAGEMAKER_SDK, "bin", "python")
-    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(SAGEMAKER_SDK)})"
-
-
-AWSCLI = os.path.abspath(os.environ.get("TRAINYARD_AWSCLI", ".venv-awscli"))
-
-
 def awscli() -> str:
     """Return the AWS CLI; skips without one."""
     need("awscli")
     return os.path.join(AWSCLI, "bin", "aws")
-
-
-def _awscli() -> str:
-    program = os.path.join(AWSCLI, "bin", "aws")
-    return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
-
-
-TORCHX = os.path.abspath(os.environ.get("TRAINYARD_TORCHX_VENV", ".venv-torchx"))
 
 
 def torchx_python() -> str:
@@ -82,26 +79,13 @@ def torchx_python() -> str:
     return os.path.join(TORCHX, "bin", "python")
 
 
-def _torchx() -> str:
-    python = os.path.join(TORCHX, "bin", "python")
-    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
-
-
-HYDRA = os.path.abspath(os.environ.get("TRAINYARD_HYDRA", ".venv-hydra"))
-
-
 def hydra_python() -> str:
     """Return the Python that has Hydra; skips without one."""
     need("hydra")
     return os.path.join(HYDRA, "bin", "python")
 
 
-def _hydra() -> str:
-    python = os.path.join(HYDRA, "bin", "python")
-    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(HYDRA)})"
-
-
-FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
+FRAMEWORKS = _environment("TRAINYARD_FRAMEWORKS", "frameworks")
 
 
 def frameworks() -> str:
@@ -137,7 +121,7 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
-RAY = os.path.abspath(os.environ.get("TRAINYARD_RAY", ".venv-ray"))
+RAY = _environment("TRAINYARD_RAY", "ray")
 
 
 def ray() -> str:
@@ -147,15 +131,12 @@ def ray() -> str:
 
 
 def _ray() -> str:
-    program = os.path.join(RAY, "bin", "ray")
-    if not os.path.exists(program):
-        return f"{program} is not there (make {os.path.basename(RAY)})"
-    return PROBES["netns"]() or _program("unshare", "nsenter")()
+    return _program_of(RAY, "ray")() or PROBES["netns"]() or _program("unshare", "nsenter")()
 
 
 def _slurm() -> str:
     problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
-    return problem or ("" if os.geteuid() == 0 else "only root can start one")
+    return problem or _only_root()
 
 
 def _slurm_accounting() -> str:
@@ -165,7 +146,7 @@ def _slurm_accounting() -> str:
 def _sge() -> str:
     if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
         return "gridengine-master, gridengine-exec and gridengine-client are not installed"
-    return _program("nsenter", "ip")() or ("" if os.geteuid() == 0 else "only root can start it")
+    return _program("nsenter", "ip")() or _only_root()
 
 
 def _only_root() -> str:
@@ -174,9 +155,10 @@ def _only_root() -> str:
 
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
-    "awscli": _awscli,
+    "awscli": _program_of(AWSCLI, "aws"),
     "awscli2": _awscli2,
     "botocore": _module("botocore"),
+    "chromium": lambda: _program("chromium")() or _module("playwright")(),
     "docker": _docker,
     "fish": _program("fish"),
     "frameworks": _frameworks,
@@ -187,15 +169,15 @@ PROBES: dict[str, Callable[[], str]] = {
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "ray": _ray,
     "registry": _registry,
-    "sagemaker_sdk": _sagemaker_sdk,
+    "sagemaker_sdk": _program_of(SAGEMAKER_SDK, "python"),
     "sge": _sge,
     "serve": _module("gunicorn"),
     "slurm": _slurm,
     "sshd": lambda: _program("sshd", "ssh", "ssh-keygen")() or _only_root(),
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
-    "torchx": _torchx,
-    "hydra": _hydra,
+    "torchx": _program_of(TORCHX, "python"),
+    "hydra": _program_of(HYDRA, "python"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

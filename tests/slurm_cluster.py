@@ -50,7 +50,7 @@ MaxArraySize={max_array_size}
 SchedulerParameters=sched_interval=5,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=6
+SlurmdTimeout={node_seconds}
 SlurmctldTimeout=10
 KillWait=2
 MinJobAge={min_job_age}
@@ -105,6 +105,7 @@ class SlurmCluster(Cluster):
         message_timeout: seconds that commands wait for the controller.
         credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
             jobs wait as long to be started again when a node fails.
+        node_seconds: how long a node may be silent before it counts as lost, and its jobs with it.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class SlurmCluster(Cluster):
         min_job_age: int = 300,
         message_timeout: int = 10,
         credential_seconds: int = 60,
+        node_seconds: int = 6,
         nodes: tuple[str, ...] = NODES,
     ) -> None:
         super().__init__(root, _ADDRESSES)
@@ -126,6 +128,7 @@ class SlurmCluster(Cluster):
             "min_job_age": min_job_age,
             "message_timeout": message_timeout,
             "credential_seconds": credential_seconds,
+            "node_seconds": node_seconds,
         }
 
     @property
@@ -293,4 +296,4 @@ def shared_cluster(factory: pytest.TempPathFactory, *, accounting: bool = False)
 
 
 if __name__ == "__main__":
-    keep(lambda *words: private_cluster(accounting="accounting" in words))
+    keep(lambda *words: private_cluster(accounting="accounting" in words, node_seconds=PATIENCE))

@@ -34,7 +34,7 @@ ROLES = frozenset(
 #: What stands around the index in ARCHITECTURE.md.
 BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
-#: Modules whose names are those of TorchX, which jobs and users' programs ask for.
+#: Modules whose names are those of TorchX: jobs ask for them, and programs whose `torchx` became `trainyard`.
 GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", f"{PACKAGE}.tracker.api"})
 
 Graph = dict[str, set[str]]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-_SHIPPING = (
-    "our schedulers plan in the dry run what is shipped (`plan_shipment`) and ship it with the job (`ship`); "
-    "a scheduler of a plugin that has TorchX's methods is called by them"
-)
 _KEYWORDS = "TorchX's options are given by name, and ours too; there are more of them"
 
 REASONS = {
@@ -19,7 +15,6 @@ REASONS = {
     r"schedulers\.aws_batch_scheduler\.(AWSBatchOpts|Opts)": (
         f"{_KEYWORDS}; `user` is looked up when a job is submitted, `priority` is only sent if given"
     ),
-    r"schedulers\.(aws_batch|docker|kubernetes|slurm)_scheduler\.\w+Scheduler": _SHIPPING,
     r"schedulers\.(gcp_batch|kubernetes_mcad)_scheduler\.\w+Scheduler": (
         "not there; making one says what to use instead"
     ),
@@ -27,15 +22,10 @@ REASONS = {
         "the request holds several objects (`manifests`), since a job need not be Volcano's"
     ),
     r"schedulers\.kubernetes_scheduler\.(KubernetesOpts|Opts)": _KEYWORDS,
-    r"schedulers\.local_scheduler\.(LocalScheduler|create_scheduler)": (
-        "jobs have a supervisor and survive the caller: nothing is cached, and images are directories"
-    ),
-    r"schedulers\.lsf_scheduler\.LsfScheduler": "made by `create_scheduler(session_name)`, as all are",
     r"schedulers\.slurm_scheduler\.SLURM_STATES": "a job that is being resized runs",
     r"specs\.(api\.)?ReplicaStatus": "ours has more to say of a replica; `hostaddr` comes after that",
     r"specs\.(api\.)?RetryPolicy": "HOT_SPARE was never implemented, and is gone from TorchX since 2025",
     r"specs\.(api\.)?Role": (
         "`base_image`, which TorchX removed in 2025, still has its place, and `workspace` comes last"
     ),
-    r"workspace\.docker_workspace\.DockerWorkspaceMixin": "images have labels of ours",
 }

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainyard.specs.status import AppStatus
 
@@ -190,3 +190,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "Did you mean " + " or ".join(near) + "?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return "Known: " + ", ".join(names[:MOST_NAMES]) + f"{more}." if names else ""
+
+
+def refuse(what: str, problems: Sequence[str], error: type[ConfigError] = ConfigError) -> None:
+    """Raise one error with all problems, on one line if there is one; does nothing if there are none."""
+    if len(problems) == 1:
+        raise error(f"{what}: {problems[0]}")
+    if problems:
+        raise error(f"{what}:" + "".join(f"\n  - {problem}" for problem in problems))

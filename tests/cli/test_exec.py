@@ -11,6 +11,7 @@ import subprocess
 import termios
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.cli.conftest import DEADLINE, Cli, Terminal
 from tests.toolkit.image import make_image
 from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
+from trainyard.schedulers.joined_terminal import run_joined
 
 Open = Callable[..., Terminal]
 CTRL_C = b"\x03"
@@ -151,6 +153,31 @@ def test_a_client_that_is_ended_leaves_the_terminal_as_it_was(cli: Cli, job: str
         assert shown.finish() == 0
     finally:
         shown.kill()
+
+
+def test_a_client_that_is_ended_while_the_program_starts_leaves_nothing_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        """A program whose starter gets a signal before it knows of the program."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            run_joined(["sleep", "300"])
+        assert ended.value.code == 128 + signal.SIGTERM
+        assert [program.poll() for program in started] == [-signal.SIGTERM]
+    finally:
+        for program in started:
+            program.kill()
+            program.wait()
 
 
 def test_what_cannot_be_entered_is_refused(cli: Cli, job: str) -> None:

@@ -37,7 +37,7 @@ def test_an_unknown_scheduler(cli: Cli) -> None:
     assert "local_cwd" in cli("schedulers", "local_cwdd", code=3).err
 
 
-def test_what_a_scheduler_lacks_is_told_before_submission(cli: Cli) -> None:
+def test_what_a_scheduler_lacks_is_reported_before_submission(cli: Cli) -> None:
     (cli.directory / "jobs.py").write_text(
         "from trainyard.specs import AppDef, Role\n\n\n"
         "def job() -> AppDef:\n"

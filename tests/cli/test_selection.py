@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.commands.log import parse_wanted, select, split_target
+from trainyard.cli.replicaselection import parse_wanted, select, split_target
 from trainyard.errors import UsageError
 
 REPLICAS = [("trainer", 0), ("trainer", 1), ("trainer", 2), ("reader", 0)]

@@ -80,7 +80,7 @@ def test_a_plugin_for_torchx_goes_through_the_whole_command_line(night: Cli, sch
     assert night("status", f"{scheduler}://trainyard/nothing", code=5).err
 
 
-def test_mistakes_are_told_in_a_line(night: Cli) -> None:
+def test_mistakes_are_reported_in_a_line(night: Cli) -> None:
     closed = night("run", "-s", "lark", "-cfg", "queue=closed", "--workspace=", "utils.echo", code=3)
     assert "refuses the job: the queue of lark is closed" in closed.err
     assert "'queue' (str) is required" in night("run", "-s", "owl", "utils.echo", code=3).err

@@ -245,7 +245,7 @@ def test_varargs_have_types_and_positional_parameters_may_stand_before_them() ->
         component.parse(["-a", "1", "-c", "2", "3", "x"])
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     def fn(alpha: int, beta: str, gamma: str, num_replicas: int = 1) -> AppDef: ...
 
     with pytest.raises(ComponentArgumentError) as caught:
@@ -354,7 +354,7 @@ def test_calls_do_not_share_defaults() -> None:
 # ---- the function itself
 
 
-def test_unusable_signatures_are_told_with_every_problem() -> None:
+def test_unusable_signatures_are_reported_with_every_problem() -> None:
     class Handle: ...
 
     def fn(a, b: set[int], c: Handle, d: int = "x", e: Missing = 1, **kwargs: str) -> AppDef: ...  # type: ignore  # noqa: F821, PGH003

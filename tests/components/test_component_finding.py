@@ -60,7 +60,7 @@ def test_a_file(write: Write) -> None:
     assert get_component("./jobs.py:train").origin == str(Path("jobs.py").absolute())
 
 
-def test_a_file_is_a_module_of_its_own(write: Write) -> None:
+def test_each_file_is_a_separate_module(write: Write) -> None:
     write("data.txt", "7", header="")
     write("neighbour.py", "VALUE = 35", header="")
     write(

@@ -18,7 +18,7 @@ def problems(path: Path, fn: str = "job") -> list[tuple[str, int, str]]:
     return [(m.severity, m.line, m.description) for m in lint_component(str(path), fn)]
 
 
-def test_every_problem_is_told_with_its_line(write: Write) -> None:
+def test_every_problem_is_reported_with_its_line(write: Write) -> None:
     path = write(
         "jobs.py",
         '''

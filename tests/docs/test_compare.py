@@ -41,7 +41,7 @@ def test_what_varies_is_left_out(shown: list[str], real: list[str]) -> None:
         ([f"{ONE} {TWO}"], [f"{THREE} {THREE}"]),
     ],
 )
-def test_what_differs_is_told(shown: list[str], real: list[str]) -> None:
+def test_what_differs_is_reported(shown: list[str], real: list[str]) -> None:
     assert differences(shown, real, Ids())
 
 

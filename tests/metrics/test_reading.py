@@ -123,7 +123,7 @@ def test_a_last_line_without_its_end_counts_when_the_job_is_over(runner):
     assert read(runner, handle)["loss"][0].last == 2
 
 
-def test_ranks_in_one_log_are_series_of_their_own(runner):
+def test_each_rank_in_a_log_is_a_series(runner):
     script = 'for rank in (0, 1): print(\'[%d]:{"step": 1, "loss": %d}\' % (rank, rank + 5))'
     handle = start(runner, script)
     runner.wait(handle)

@@ -117,7 +117,7 @@ def test_credentials_are_not_looked_up_where_nobody_asks(tmp_path, connect, repo
         server.stop()
 
 
-def test_password_that_expires_is_looked_up_anew(tmp_path, connect, repo):
+def test_password_that_expires_is_looked_up_again(tmp_path, connect, repo):
     """Tokens of cloud registries are passwords that are good for some hours."""
     server = RegistryServer(tmp_path / "r", htpasswd(tmp_path, {"AWS": "token-1"})).start()
     try:
@@ -193,7 +193,7 @@ def test_everybody_may_pull_without_credentials(guarded, tokens, connect, repo):
     assert "docker login" in caught.value.hint
 
 
-def test_token_that_expires_is_fetched_anew(guarded, tokens, connect, repo):
+def test_token_that_expires_is_fetched_again(guarded, tokens, connect, repo):
     client = connect(guarded.host, Credentials("pusher", "pw-of-pusher"))
     tokens.life = -1000  # the registry allows a minute of leeway
     with pytest.raises(RegistryAuthError):

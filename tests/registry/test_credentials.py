@@ -86,7 +86,7 @@ def test_keys_may_have_scheme_and_path(configured, key):
 @pytest.mark.parametrize(
     "key", ["https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"]
 )
-def test_docker_hub_has_a_key_of_its_own(configured, key):
+def test_docker_hub_has_a_special_key(configured, key):
     env = configured({"auths": {key: {"auth": b64("me:x")}}})
     assert credentials_for("docker.io", env).username == "me"
 

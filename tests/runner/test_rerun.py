@@ -118,7 +118,7 @@ def test_a_secret_without_a_name_cannot_be_recovered(
     assert len(fake.list()) == 1
 
 
-def test_a_secret_option_can_be_given_anew(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
+def test_a_secret_option_can_be_given_again(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
     first = runner.run(app, "fake", {"login": "typed"})
     with pytest.raises(ConfigError):
         runner.rerun(first)

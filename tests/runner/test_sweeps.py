@@ -166,10 +166,6 @@ def test_every_point_is_checked_before_anything_is_submitted(script: str) -> Non
             runner.run_sweep("utils.echo", wrong, "local_cwd")
         with pytest.raises(ComponentArgumentError, match="missing: --script"):
             runner.run_sweep("train.script", grid({"cpu": [1, 2]}), "local_cwd")
-        with pytest.raises(ConfigError, match="a point of a sweep is one replica"):
-            runner.run_sweep("utils.echo", grid({"msg": "ab"}, num_replicas=2), "local_cwd")
-        with pytest.raises(ConfigError, match="cpu=2 has a different resource than cpu=1"):
-            runner.run_sweep("utils.python", grid({"cpu": [1, 2]}, script="train.py"), "local_cwd")
         assert runner.jobs() == []
 
 
@@ -192,13 +188,11 @@ def test_backends_with_arrays_get_one(scheduler: str, script: str, monkeypatch: 
     assert [word for word in words[scheduler] if word not in text] == []
 
 
-def test_what_cannot_be_limited_or_run_is_refused(script: str) -> None:
+def test_what_cannot_be_limited_is_refused(script: str) -> None:
     with get_runner() as runner:
         found = grid({"msg": "ab"}, image="busybox:1")
         with pytest.raises(ConfigError, match="aws_batch cannot limit"):
             runner.dryrun_sweep("utils.echo", found, "aws_batch", {"queue": "q"}, parallel=2)
-        with pytest.raises(ConfigError, match="aws_sagemaker cannot run a sweep"):
-            runner.dryrun_sweep("utils.echo", found, "aws_sagemaker")
 
 
 def test_points_under_the_toolkit_store_apart(script: str, tmp_path: Path) -> None:

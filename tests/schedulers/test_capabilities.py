@@ -68,7 +68,7 @@ def test_all_that_is_lacking_is_refused_at_once():
     )
 
 
-def test_what_is_ignored_is_told():
+def test_what_is_ignored_is_reported():
     app = AppDef("a", [Role("e", "i", entrypoint="x", num_replicas=3, min_replicas=1)])
     assert check_needs("s", Capabilities(ignores=("elastic",)), app) == ["role 'e': s ignores min_replicas=1"]
     assert check_needs("s", Capabilities(elastic=True), app) == []

@@ -74,17 +74,18 @@ def queue(
 
 
 def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> None:
-    script = "echo $TRAINYARD_REPLICA; sleep 1; exit $((TRAINYARD_REPLICA % 2))"
+    script = f"{WAITS}; exit $((TRAINYARD_REPLICA % 2))"
     app_id = queue.submit(role(script, num_replicas=4), array=True, max_running=2)
     queue.seen(app_id, lambda r: r.state == AppState.RUNNING)
     (native,) = queue.scheduler._observe_many([app_id])[app_id].native
     states = [replica.state for replica in native.replicas.values()]
     assert 1 <= states.count(AppState.RUNNING) <= 2
     assert AppState.PENDING in states
+    Path(queue.scheduler.default_place().shared, "jobs", app_id, "work/go").touch()
     response = queue.end_of(app_id)
     assert response.state == AppState.FAILED
     assert [replica.exit_code for replica in response.to_status().replicas()] == [0, 1, 0, 1]
-    assert [queue.lines(app_id, k) for k in range(4)] == [[str(k)] for k in range(4)]
+    assert [queue.lines(app_id, k) for k in range(4)] == [["first", "last"]] * 4
 
 
 def test_jobs_wait_for_success_or_for_any_end(queue: Queue) -> None:

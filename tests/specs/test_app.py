@@ -157,7 +157,7 @@ def test_values_of_the_wrong_type_are_named(changes: dict[str, Any], said: str) 
     role = Role("r", "image", **{"entrypoint": "true", **changes})
     with pytest.raises(ConfigError) as caught:
         validate_app(AppDef("job", [role]))
-    assert caught.value.message == f"the job 'job' is not complete:\n  - role 'r': {said}"
+    assert caught.value.message == f"the job 'job' is not complete: role 'r': {said}"
 
 
 def test_roles_that_are_none() -> None:

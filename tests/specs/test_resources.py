@@ -58,7 +58,7 @@ def test_instance_types(name: str, cpu: int, gpu: int, memory: int, devices: dic
     assert found == Resource(cpu, gpu, memory, {INSTANCE_TYPE: name}, devices)
 
 
-def test_every_name_makes_a_resource_of_its_own() -> None:
+def test_every_name_makes_a_new_resource() -> None:
     assert {"NULL", "MISSING", "cpu.nano", "aws_p5.48xlarge"} <= set(named_resources)
     assert len(named_resources) == len(list(named_resources)) >= 50
     for name in named_resources:

@@ -176,7 +176,7 @@ def test_which_host_this_is(bare: Tree) -> None:
 
 
 @pytest.mark.parametrize(("interface", "there"), [("lo", True), ("nowhere0", False)])
-def test_the_libraries_are_told_the_clusters_interface(
+def test_the_libraries_get_the_clusters_interface(
     bare: Tree, tmp_path: Path, interface: str, there: bool
 ) -> None:
     package = tmp_path / "fake/torch/distributed"

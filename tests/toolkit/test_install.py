@@ -161,7 +161,7 @@ def test_requirements_are_installed_by_uv(
     assert listing.stdout.startswith(f"{tmp_path}/env/lib/")
 
 
-def test_uvs_failure_is_told_apart_from_the_scripts(
+def test_uvs_failure_is_distinguished_from_the_scripts(
     tree: Tree, package: str, with_uv: dict[str, str]
 ) -> None:
     (tree.base / "code/requirements.txt").write_text(f"{package}==1\n")

@@ -145,7 +145,7 @@ def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, 
     assert entry_point_type.get(str(tmp_path), name).value == kind
 
 
-def test_who_saves_under_a_shell_is_told_once_and_gets_the_grace(tree: Tree) -> None:
+def test_a_program_under_a_shell_gets_one_signal_and_the_grace_period(tree: Tree) -> None:
     tree.script(
         """
         import os, signal, time

@@ -42,7 +42,7 @@ def test_the_right_traceback_is_found(text: str, summary: str | None, rank: int 
     assert (found.rank if found else None) == rank
 
 
-def test_ranks_that_write_at_once_are_told_apart() -> None:
+def test_ranks_that_write_at_once_are_distinguished() -> None:
     lines = ["[1,0]<stderr>:" + HEAD, "[1,1]<stderr>:" + HEAD]
     lines += ['[1,1]<stderr>:  File "b.py", line 2, in b\n', '[1,0]<stderr>:  File "a.py", line 1, in a\n']
     lines += [

@@ -62,6 +62,7 @@ def test_the_token_is_exchanged_for_a_strict_cookie(stranger: Page) -> None:
     assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", f"trainyard_ui_{PORT}="))
     assert stranger.kept.token not in answer.text + cookie
     assert 'content="0;url=/"' in answer.text
+    assert answer.headers["referrer-policy"] == "no-referrer"
     assert stranger.get("/").status_code == 200
 
 
@@ -125,7 +126,7 @@ def test_every_answer_forbids_foreign_scripts(page: Page, path: str) -> None:
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
     if "text/html" in answer.headers.get("content-type", ""):
         assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|javascript:", answer.text)
 

@@ -68,7 +68,7 @@ COPY --chown=1 "fo ur" .
         ("FROM a\n# syntax=later is a comment\nRUN echo --mount=x\nCOPY --chown=1 a b", ""),
     ],
 )
-def test_what_needs_buildkit_is_told(text: str, what: str) -> None:
+def test_what_needs_buildkit_is_reported(text: str, what: str) -> None:
     found = parse(text, {})
     assert found.buildkit == what
     assert found.bases == ["a"]

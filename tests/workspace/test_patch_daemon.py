@@ -228,7 +228,9 @@ def test_a_daemon_that_takes_no_single_layer_builds(
         own.close()
 
 
-def test_a_file_that_changes_before_it_is_shipped_is_read_anew(base: str, code: Path, engine: Engine) -> None:
+def test_a_file_that_changes_before_it_is_shipped_is_read_again(
+    base: str, code: Path, engine: Engine
+) -> None:
     shipper = Shipper(engine)
     info = shipper.plan(base, code)
     assert info.shipment is not None

@@ -77,15 +77,15 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
             for action in sub._actions:
                 if hasattr(action, "completer_name"):
                     action.completer = globals()[action.completer_name]  # type: ignore[attr-defined]
-            if name == "run" and words[0] == "run":
-                _add_component_options(sub, words[1:])
+            if name in ("run", "plan", "sweep") and words[0] == name:
+                _add_component_options(sub, name, words[1:])
     return parser
 
 
-def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    """Replace the arguments of `run` by those of the component, once the cursor is behind its name."""
-    scanner = Parser("trainyard run")
-    load_command("run").add_arguments(scanner)
+def _add_component_options(parser: argparse.ArgumentParser, command: str, words: list[str]) -> None:
+    """Replace the arguments of a command by those of the component, once the cursor is behind its name."""
+    scanner = Parser(f"trainyard {command}")
+    load_command(command).add_arguments(scanner)
     line = _line()
     try:
         index = scanner.index_of_argument(words)

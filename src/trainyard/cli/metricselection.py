@@ -59,7 +59,7 @@ class JobMetrics:
         since: float | None,
         follow: bool,
     ) -> None:
-        from trainyard.cli.commands.log import split_target
+        from trainyard.cli.replicaselection import split_target
         from trainyard.metrics.reader import MetricReader
 
         job, self._wanted = split_target(target)

@@ -43,7 +43,7 @@ def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
         "--dry-run",
         "--dry_run",
         action="store_true",
-        help="print the job and its request, start nothing",
+        help="print the job and its request without starting anything",
     )
     parser.add_argument(
         "--notify",

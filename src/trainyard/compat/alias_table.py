@@ -134,39 +134,46 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.schedulers.streams": {"trainyard.compat.torchx_local": "Tee"},
     "torchx.schedulers.local_scheduler": {
-        "trainyard.schedulers.local.scheduler": "LocalScheduler create_scheduler",
+        "trainyard.compat.torchx_local_scheduler": "LocalScheduler=TorchxLocalScheduler "
+        "_LocalAppDef=LocalAppDef _LocalReplica=LocalReplica create_scheduler",
         "trainyard.compat.torchx_options": "LocalOpts Opts=LocalOpts",
         "trainyard.compat.torchx_local": "*",
     },
     "torchx.schedulers.docker_scheduler": {
-        "trainyard.schedulers.docker.scheduler": "DockerScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "DockerScheduler=TorchxDockerScheduler "
+        "create_scheduler=create_docker_scheduler",
         "trainyard.compat.torchx_options": "DockerOpts Opts=DockerOpts",
         "trainyard.compat.torchx_docker": "*",
     },
     "torchx.schedulers.slurm_scheduler": {
-        "trainyard.schedulers.slurm.scheduler": "SlurmScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "SlurmScheduler=TorchxSlurmScheduler "
+        "create_scheduler=create_slurm_scheduler",
         "trainyard.compat.torchx_options": "SlurmOpts Opts=SlurmOpts",
         "trainyard.compat.torchx_slurm": "*",
     },
     "torchx.schedulers.kubernetes_scheduler": {
-        "trainyard.schedulers.kubernetes.scheduler": "KubernetesScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "KubernetesScheduler=TorchxKubernetesScheduler "
+        "create_scheduler=create_kubernetes_scheduler",
         "trainyard.compat.torchx_options": "KubernetesOpts Opts=KubernetesOpts",
         "trainyard.compat.torchx_kubernetes": "*",
     },
     "torchx.schedulers.aws_batch_scheduler": {
-        "trainyard.schedulers.aws.batch.scheduler": "AWSBatchScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "AWSBatchScheduler=TorchxAWSBatchScheduler "
+        "create_scheduler=create_aws_batch_scheduler",
         "trainyard.compat.torchx_options": "AWSBatchOpts Opts=AWSBatchOpts",
         "trainyard.schedulers.aws.batch.request": "BatchJob",
         "trainyard.compat.torchx_aws": "*",
     },
     "torchx.schedulers.aws_sagemaker_scheduler": {
-        "trainyard.schedulers.aws.sagemaker.scheduler": "AWSSageMakerScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "AWSSageMakerScheduler=TorchxAWSSageMakerScheduler "
+        "create_scheduler=create_aws_sagemaker_scheduler",
         "trainyard.compat.torchx_options": "AWSSageMakerOpts Opts=AWSSageMakerOpts",
         "trainyard.schedulers.aws.sagemaker.request": "AWSSageMakerJob",
         "trainyard.compat.torchx_aws": "JOB_STATE=SAGEMAKER_JOB_STATE",
     },
     "torchx.schedulers.lsf_scheduler": {
-        "trainyard.schedulers.lsf.scheduler": "LsfScheduler create_scheduler",
+        "trainyard.compat.torchx_own_schedulers": "LsfScheduler=TorchxLsfScheduler "
+        "create_scheduler=create_lsf_scheduler",
         "trainyard.compat.torchx_options": "LsfOpts",
     },
     "torchx.schedulers.ray_scheduler": {

@@ -74,3 +74,10 @@ def ensure_network(client: Any | None = None) -> None:
 
 def _to_str(a: str | bytes) -> str:
     return a.decode("utf-8") if isinstance(a, bytes) else a
+
+
+def state_of_container(container: Any) -> AppState:
+    """Return the state of a container of docker-py."""
+    if container.status == "exited":
+        return AppState.SUCCEEDED if container.attrs["State"]["ExitCode"] == 0 else AppState.FAILED
+    return CONTAINER_STATE.get(container.status, AppState.UNKNOWN)

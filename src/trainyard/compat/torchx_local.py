@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
@@ -164,7 +164,10 @@ class CWDImageProvider(ImageProvider):
 
 
 class LogIterator:
-    """The lines of a log file, followed until a job has ended.
+    """The lines of a log file with their ends, followed until a job has ended.
+
+    Subclasses override `_check_finished`, for example to fetch the file first, and may set the attributes
+    themselves instead of calling this constructor.
 
     Args:
         app_id: the job.
@@ -176,40 +179,45 @@ class LogIterator:
     def __init__(self, app_id: str, log_file: str, scheduler: Any, should_tail: bool = True) -> None:
         self._app_id = app_id
         self._log_file = log_file
+        self._log_fp: TextIO | None = None
         self._scheduler = scheduler
-        self._should_tail = should_tail
-        self._lines: Iterator[str] | None = None
+        self._app_finished = not should_tail
 
     def __iter__(self) -> LogIterator:
-        self._lines = self._read()
+        only_now = self._app_finished
+        self._check_finished()
+        while not os.path.isfile(self._log_file) and not only_now and not self._app_finished:
+            time.sleep(0.1)
+            self._check_finished()
+        self._app_finished = self._app_finished or only_now
+        if not os.path.isfile(self._log_file):
+            raise RuntimeError(f"the job {self._app_id} has written no {self._log_file}")
+        self._log_fp = open(self._log_file, encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115
         return self
 
     def __next__(self) -> str:
-        if self._lines is None:
-            self._lines = self._read()
-        return next(self._lines)
-
-    def _read(self) -> Iterator[str]:
-        while not os.path.isfile(self._log_file):
-            if self._has_ended():
-                return
-            time.sleep(0.1)
-        with open(self._log_file, encoding="utf-8", errors="replace") as file:
-            rest = ""
-            while True:
-                over = not self._should_tail or self._has_ended()
-                rest += file.read()
-                *lines, rest = rest.split("\n")
-                yield from lines
-                if over:
-                    break
+        file = self._log_fp
+        if file is None:
+            raise StopIteration
+        text = ""
+        while True:
+            over = self._app_finished  # looked at before the file, so that its last lines are read
+            text += file.readline()
+            if text.endswith("\n"):
+                return text
+            if over:
+                file.close()
+                self._log_fp = None
+                if text:
+                    return text
+                raise StopIteration
+            self._check_finished()
+            if not self._app_finished:
                 time.sleep(0.1)
-            if rest:
-                yield rest
 
-    def _has_ended(self) -> bool:
+    def _check_finished(self) -> None:
         found = self._scheduler.describe(self._app_id)
-        return found is None or is_terminal(found.state)
+        self._app_finished = found is None or is_terminal(found.state)
 
 
 class Tee:

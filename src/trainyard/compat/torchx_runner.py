@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 import functools
 import logging
+import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trainyard.compat.torchx_schedulers import TorchxListAppResponse
 from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
+from trainyard.runner import events
 from trainyard.runner.api import Runner
 from trainyard.schedulers.registry import SchedulerFactory
 from trainyard.schedulers.responses import ListAppResponse
@@ -39,6 +42,19 @@ def get_configured_trackers() -> dict[str, str | None]:
     return load_config().trackers()
 
 
+def _keep_events_out_of_other_logs() -> None:
+    """Let events, as TorchX's, not get into the program's log: only where somebody told their logger."""
+    logger = logging.getLogger(events.LOGGER)
+    if not logger.handlers and logger.level == logging.NOTSET:
+        logger.propagate = False
+
+
+def _holds_no_files(workspace: str) -> bool:
+    """Tell whether a workspace is one directory without files; TorchX submits such a job."""
+    folder = workspace.removeprefix("file://")
+    return os.path.isdir(folder) and not any(files for _, _, files in os.walk(folder))
+
+
 class TorchxRunner(Runner):
     """Submits jobs and looks after them, as TorchX's runner does."""
 
@@ -51,6 +67,7 @@ class TorchxRunner(Runner):
         **more: Any,
     ) -> None:
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
+        _keep_events_out_of_other_logs()
 
     def run(  # type: ignore[override]
         self,
@@ -66,6 +83,21 @@ class TorchxRunner(Runner):
         if dryrun:
             return self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
         return super().run(app, scheduler, cfg, workspace, parent_run_id, **more)
+
+    def dryrun(  # type: ignore[override]
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        **more: Any,
+    ) -> AppDryRunInfo[Any]:
+        """Make the request that `run` would send. A workspace without files is left out, with a warning."""
+        if workspace and _holds_no_files(str(workspace)):
+            warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
+            workspace = None
+        return super().dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
 
     def status(self, app_handle: str, **more: Any) -> TorchxAppStatus | None:
         """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""

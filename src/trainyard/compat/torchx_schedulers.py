@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from trainyard.lazy_dataclass import default_of, has_default
+from trainyard.schedulers import lines
 from trainyard.schedulers.ids import random_id as make_random_id
 from trainyard.schedulers.registry import get_scheduler_factories as all_factories
 from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
@@ -246,10 +247,7 @@ def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
 # ---- lines
 
 
-def split_lines(text: str) -> list[str]:
-    r"""Split a text after each ``\n``."""
-    parts = text.split("\n")
-    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+split_lines = lines.split_lines
 
 
 def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:

@@ -122,6 +122,8 @@ class TorchxDockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         docker_client: a client of docker-py to reach the daemon through; by default that of the environment.
     """
 
+    LABEL_VERSION = "torchx.pytorch.org/version"
+
     def __init__(self, *args: object, docker_client: Any | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._given_docker_client = docker_client

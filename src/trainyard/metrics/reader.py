@@ -16,6 +16,7 @@ from trainyard.metrics.definitions import STEP, definitions_of
 from trainyard.metrics.json_lines import LONGEST_PREFIX, find_objects
 from trainyard.metrics.result_files import ResultFiles
 from trainyard.metrics.series import LOG, MetricTable
+from trainyard.metrics.usage import UsageMetrics
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.specs.training import local_path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from trainyard.metrics.series import Series
     from trainyard.runner import Runner
     from trainyard.runner.records import JobRecord
-    from trainyard.schedulers.responses import LogBlock, LogGrowth
+    from trainyard.schedulers.responses import LogBlock, LogGrowth, ReplicaUsage
     from trainyard.specs.status import AppStatus
 
 #: How many blocks of a followed log wait to be read.
@@ -101,6 +102,7 @@ class MetricReader:
         self._follow = follow
         self._folders = list(files)
         self._files: dict[str, ResultFiles] = {}
+        self._usage = UsageMetrics()
         self._record = _record_of(runner, handle)
         self.definitions = {**definitions_of(self._record), **(definitions or {})}
         self._table = MetricTable(names)
@@ -160,6 +162,7 @@ class MetricReader:
             is_new = self._take(growth.role, growth.replica, growth.data, growth.times) or is_new
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
+        is_new = self._usage.add_to(self._table, self._samples()) or is_new
         self.is_over = ended and self._blocks is None
         return is_new
 
@@ -168,6 +171,10 @@ class MetricReader:
         restarts = max(0, self.status.num_restarts) if self.status is not None else 0
         found = {name: _of_one_source(several) for name, several in self._table.by_name().items()}
         return {name: [each.progress(restarts) for each in several] for name, several in found.items()}
+
+    def _samples(self) -> Iterator[ReplicaUsage]:
+        parsed = parse_app_handle(self.handle)
+        return self._runner.scheduler(parsed.scheduler_backend).usage(parsed.app_id, self._usage.last_time)
 
     def _result_files(self) -> Iterator[ResultFiles]:
         """Yield the directories that may hold files with metrics."""
@@ -196,6 +203,7 @@ class MetricReader:
             self._table = MetricTable(self._names)
             self._steps.clear()
             self._files.clear()
+            self._usage = UsageMetrics()
             yield from map(
                 _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
             )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
-    from trainyard.runner.sweeps import Point
     from trainyard.schedulers.base import (
         DescribeAppResponse,
         ListAppResponse,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from trainyard.specs.handles import AppHandle
     from trainyard.specs.options import runopts
     from trainyard.specs.status import AppStatus
+    from trainyard.specs.sweep_points import Point
     from trainyard.specs.workspace import Workspace
 
 DEFAULT_SESSION = "trainyard"
@@ -137,6 +137,11 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
+            if name == "sweep":
+                from trainyard.runner.point_jobs import PointJobs
+
+                self._schedulers[name] = PointJobs(self)
+                return self._schedulers[name]
             made = self._factory(name)(self._name, **self._scheduler_params)
             scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
@@ -246,7 +251,8 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         app = self.component_app(component, component_args)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+        more = _given(after=after, metrics=metrics)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -284,8 +290,10 @@ class Runner:
     ) -> AppHandle:
         """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
 
+        Where that is not possible each point is a job, and the handle stands for all of them.
+
         Args:
-            component: see `run_component`; it makes a job of one replica.
+            component: see `run_component`.
             points: as `trainyard.runner.sweeps.grid` makes them.
             scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
             parallel: how many points run at a time; None for as many as there is room for.
@@ -339,7 +347,8 @@ class Runner:
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after, metrics)
+            more = _given(after=after, metrics=metrics)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -385,6 +394,10 @@ class Runner:
             TrainyardError: the code could not be shipped; nothing was started.
             BackendError: the scheduler refused.
         """
+        if "point_jobs" in dryrun_info.record:
+            from trainyard.runner.point_jobs import start
+
+            return start(self, dryrun_info)
         from trainyard.runner.submission import submit
 
         scheduler = self.scheduler(dryrun_info.scheduler)
@@ -419,6 +432,13 @@ class Runner:
             UnknownAppException: it is not in the history.
             ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
+        if app_handle.startswith("sweep://"):
+            from trainyard.errors import ConfigError
+            from trainyard.runner.point_jobs import repeat
+
+            if scheduler or workspace or after:
+                raise ConfigError("the points of a sweep are repeated where they ran, with the same code")
+            return repeat(self, app_handle, cfg, only_failed=only_failed)
         from trainyard.runner.rerun import planned_rerun
 
         with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
@@ -741,6 +761,11 @@ class Runner:
 
             reconcile(self.history, self.scheduler, intents)
         return self.history
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters that are set: `dryrun` of subclasses written for TorchX does not have them."""
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:

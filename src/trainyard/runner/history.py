@@ -156,8 +156,12 @@ class History:
         return self._read("WHERE phase = 'intent' ORDER BY seq DESC")
 
     def latest(self) -> JobRecord | None:
-        """Return the job that was submitted last."""
-        return self._first("phase = 'submitted' ORDER BY seq DESC")
+        """Return the job that was submitted last; of a sweep's points, the sweep."""
+        return self._first("phase = 'submitted' AND sweep IS NULL ORDER BY seq DESC")
+
+    def of_sweep(self, app_id: str) -> list[JobRecord]:
+        """Return the jobs of a sweep's points, in the order of their submissions."""
+        return self._read("WHERE sweep = ? ORDER BY seq", app_id)
 
     def select(
         self,

@@ -116,6 +116,8 @@ class JobFilter:
         if self.since is not None:
             terms.append("coalesce(submitted_at, created_at) >= ?")
             values.append(self.since)
+        if not self.names and not self.refused:
+            terms.append("sweep IS NULL")  # a sweep stands for its points
         if self.names:
             terms.append("is_named(name, app_id, handle)")
         if self.name and self.is_pattern:

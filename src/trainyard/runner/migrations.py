@@ -67,6 +67,16 @@ MIGRATIONS: list[list[str]] = [
         """,
     ],
     ["ALTER TABLE jobs ADD COLUMN metrics TEXT"],  # JSON
+    [
+        "ALTER TABLE jobs ADD COLUMN sweep TEXT",
+        "ALTER TABLE jobs ADD COLUMN point INTEGER",
+        "CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL",
+        "DROP INDEX jobs_list",
+        """
+        CREATE INDEX jobs_list ON jobs
+        (seq, phase, state, scheduler, name, app_id, submitted_at, created_at, sweep)
+        """,
+    ],
 ]
 
 

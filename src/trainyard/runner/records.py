@@ -60,6 +60,8 @@ class JobRecord:
     images: dict[str, str] | None  # role -> the exact image that holds the code
     native_id: str | None  # the backend's own id of the job, where the app id is a different one
     metrics: dict[str, str] | None  # names and regular expressions of the metrics in its log
+    sweep: str | None  # id of the sweep that it is a point of
+    point: int | None  # its number there
 
     __slots__ = (*__annotations__, "_json")
 

@@ -7,6 +7,7 @@ import os
 
 from trainyard.errors import ConfigError
 from trainyard.runner.jobsearch import recorded
+from trainyard.specs.training import SWEEP_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.specs.status import AppStatus
     from trainyard.specs.workspace import Workspace
 
 
@@ -33,14 +35,12 @@ def planned_rerun(
 ) -> Iterator[AppDryRunInfo[Any]]:
     """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
     record = recorded(runner.history, app_handle, "repeat")
-    with _directory_of(record):
+    with working_in(record.cwd, record.handle):
         name = scheduler or record.scheduler
         app, options = _recover(record, name, cfg)
         if only_failed:
-            from trainyard.runner.sweeps import keep_failed
-
-            keep_failed(app, runner.status(record.handle))
-        reused = workspace is None and _frozen_code(record, runner.scheduler(name), app)
+            _keep_failed(app, runner.status(record.handle))
+        reused = workspace is None and frozen_code(record, runner.scheduler(name), app)
         info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id, after)
         info.record |= {
             "component": record.component,
@@ -77,7 +77,31 @@ def _recover(
     return from_json(AppDef, app), options
 
 
-def _frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
+def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
+    """Leave only those points of a sweep's job whose replicas did not succeed, in place.
+
+    Raises:
+        ConfigError: the job is no sweep, or none has failed.
+    """
+    from trainyard.specs.sweep_points import nothing_failed, points_of
+
+    role = next((role for role in app.roles if points_of(role.metadata)), None)
+    if role is None:
+        raise ConfigError(
+            "--failed repeats the points of a sweep that failed, and this job is not a sweep",
+            hint="Repeat the whole job: leave --failed out.",
+        )
+    replicas = [] if status is None else list(status.replicas())
+    failed = {each.id for each in replicas if each.state.name in ("FAILED", "CANCELLED")}
+    points = points_of(role.metadata)
+    kept = [point for index, point in enumerate(points) if index in failed]
+    if not kept:
+        raise nothing_failed()
+    role.metadata[SWEEP_KEY] = {"points": kept}
+    role.num_replicas = len(kept)
+
+
+def frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
     """Return the workspace that holds the code that a job had; None if its images hold it.
 
     Images that still exist are used again: ``app`` is changed.
@@ -91,14 +115,14 @@ def _frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> s
 
 
 @contextlib.contextmanager
-def _directory_of(record: JobRecord) -> Iterator[None]:
-    """Work in the directory that the job was submitted from, so that relative paths mean the same."""
+def working_in(directory: str, job: str) -> Iterator[None]:
+    """Work in the directory that a job was submitted from, so that relative paths mean the same."""
     before = os.getcwd()
     try:
-        os.chdir(record.cwd)
+        os.chdir(directory)
     except OSError as error:
         raise ConfigError(
-            f"{record.handle} was submitted from {record.cwd}, which cannot be entered: {error.strerror}",
+            f"{job} was submitted from {directory}, which cannot be entered: {error.strerror}",
             hint="Restore the directory, or submit a new job from another one.",
         ) from None
     try:

@@ -134,6 +134,8 @@ def describe_submission(
         "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
+        "sweep": record.get("sweep"),
+        "point": record.get("point"),
         "metrics": redactor.json(record.get("metrics")),
     }
 

@@ -1,7 +1,7 @@
 """Sweeps: a component with several values of some arguments becomes one job, a replica for each point.
 
 The scheduler runs the replicas independently (`Capabilities.arrays`): as an array where the backend has them.
-Nothing of a sweep lives in the process that submits it.
+Where it cannot, or where points differ in more than arguments, each is a job: `runner.point_jobs`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import re
 
 from trainyard.errors import ConfigError, TrainyardError, UsageError
-from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.app import RetryPolicy
 from trainyard.specs.substitution import macros
 from trainyard.specs.sweep_points import MOST_BYTES, label_of, points_of
+from trainyard.specs.sweep_points import Point as Point
 from trainyard.specs.training import METADATA_KEY as TRAIN_KEY
 from trainyard.specs.training import SWEEP_KEY
 
@@ -27,26 +27,12 @@ if TYPE_CHECKING:
     from trainyard.runner.api import Runner
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
-    from trainyard.specs.status import AppStatus
 
 MOST_POINTS = 10_000
 MOST_PROBLEMS = 5
 _RANGE = re.compile(r"(-?\d{1,15})\.\.(-?\d{1,15})(?:\.\.(\d{1,15}))?")
 _ASSIGNMENT = re.compile(r"[+~]{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _OPENING, _CLOSING = "([{", ")]}"
-
-
-@dataclass
-class Point:
-    """One combination of values.
-
-    Args:
-        values: what varies, by name, as text.
-        args: all arguments of the component: words of a command line, or values by parameter name.
-    """
-
-    values: dict[str, str]
-    args: Any
 
 
 # ---- the points
@@ -231,16 +217,16 @@ def dryrun_sweep(
     """Check all points and make the request of their job; see `Runner.dryrun_sweep`.
 
     Raises:
-        ConfigError: a point is wrong, the points differ in more than arguments, or the scheduler cannot run
-            them independently.
+        ConfigError: a point is wrong, or the number of those that run at a time cannot be limited.
     """
     backend = runner.scheduler(scheduler)
-    if not backend.capabilities.arrays:
-        raise ConfigError(
-            f"{scheduler} cannot run a sweep: it has no arrays of independent replicas",
-            hint="`trainyard schedulers` shows which schedulers have them.",
-        )
-    app = one_job(component, points, lambda point: runner.component_app(component, point.args))
+    apps = _made(points, lambda point: runner.component_app(component, point.args))
+    difference = _difference(points, apps)
+    if not backend.capabilities.arrays or difference:
+        from trainyard.runner.point_jobs import plan_of
+
+        return plan_of(runner, component, points, apps, scheduler, cfg, parallel, **rest)
+    app = one_job(points, apps)
     info = runner.dryrun(app, scheduler, array_options(backend, cfg, parallel), **rest)
     info.record |= {"component": component, "component_args": points[0].args}
     return info
@@ -265,30 +251,28 @@ def array_options(backend: Any, cfg: Mapping[str, Any] | None, parallel: int | N
     return {**options, "max_running": parallel}
 
 
-def one_job(component: str, points: Sequence[Point], make: Callable[[Point], AppDef]) -> AppDef:
-    """Return the job with a replica for each point.
-
-    Raises:
-        ConfigError: a point is wrong, or they differ in more than the arguments of their programs.
-    """
-    apps = _made(points, make)
+def _difference(points: Sequence[Point], apps: Sequence[AppDef]) -> str:
+    """Return why points cannot be the replicas of one job, in words; "" if they can."""
     first = apps[0]
-    if len(first.roles) != 1 or first.roles[0].num_replicas != 1:
-        replicas = sum(role.num_replicas for role in first.roles)
-        raise ConfigError(
-            f"a point of a sweep is one replica, and {component} makes a job of {replicas}",
-            hint="Let the replica use several GPUs, such as with -j 1xGPUS, or submit the jobs by `run`.",
-        )
+    replicas = sum(role.num_replicas for role in first.roles)
+    if replicas != 1:
+        return f"a point has {replicas} replicas"
     expected = _without_arguments(first)
     for point, app in zip(points, apps, strict=True):
         found = _without_arguments(app)
         different = [name for name in expected if found.get(name) != expected[name]]
         if different:
-            raise ConfigError(
-                f"the points of a sweep differ in the arguments of one program, and {label_of(vars(point))} "
-                f"has a different {different[0]} than {label_of(vars(points[0]))}",
-                hint="Submit a sweep for each.",
-            )
+            return f"{label_of(vars(point))} has a different {different[0]} than {label_of(vars(points[0]))}"
+    return ""
+
+
+def one_job(points: Sequence[Point], apps: Sequence[AppDef]) -> AppDef:
+    """Return the job with a replica for each point, whose jobs differ in arguments only.
+
+    Raises:
+        ConfigError: their commands are too long.
+    """
+    first = apps[0]
     role = first.roles[0]
     role.num_replicas = len(points)
     if len(points) > 1:
@@ -362,28 +346,3 @@ def _without_arguments(app: AppDef) -> dict[str, Any]:
             TRAIN_KEY: {key: value for key, value in train.items() if key != "arguments"},
         }
     return {"name of the job": app.name, **{key: value for key, value in role.items() if key != "args"}}
-
-
-# ---- afterwards
-
-
-def keep_failed(app: AppDef, status: AppStatus | None) -> None:
-    """Leave only those points of a sweep's job whose replicas did not succeed, in place.
-
-    Raises:
-        ConfigError: the job is no sweep, or none has failed.
-    """
-    role = next((role for role in app.roles if points_of(role.metadata)), None)
-    if role is None:
-        raise ConfigError(
-            "--failed repeats the points of a sweep that failed, and this job is not a sweep",
-            hint="Repeat the whole job: leave --failed out.",
-        )
-    replicas = [] if status is None else list(status.replicas())
-    failed = {each.id for each in replicas if each.state.name in ("FAILED", "CANCELLED")}
-    points = points_of(role.metadata)
-    kept = [point for index, point in enumerate(points) if index in failed]
-    if not kept:
-        raise ConfigError("no point of the sweep has failed", hint="`trainyard points` shows their states.")
-    role.metadata[SWEEP_KEY] = {"points": kept}
-    role.num_replicas = len(kept)

@@ -25,6 +25,7 @@ from trainyard.schedulers.responses import (
     LogPart,
     LogQuery,
     LogRange,
+    ReplicaUsage,
     Stream,
 )
 from trainyard.specs.dryrun_info import Generic
@@ -64,6 +65,7 @@ __all__ = [
     "LogPart",
     "LogQuery",
     "LogRange",
+    "ReplicaUsage",
     "Scheduler",
     "Stream",
     "filter_regex",
@@ -501,6 +503,15 @@ class Scheduler(ABC, Generic[T]):
             to_the_end: also yield a last line without its end, since no more will come.
         """
         return None
+
+    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
+        """Return what replicas have used at times after one, as far as it was sampled.
+
+        Args:
+            app_id: id of the job.
+            after: seconds since the epoch.
+        """
+        return iter(())
 
 
 def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:

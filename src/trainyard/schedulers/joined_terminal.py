@@ -190,10 +190,6 @@ def _signals() -> Iterator[Wakeup | None]:
         wakeup.close()
 
 
-def _exit_by_signal(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
-
-
 def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | None = None) -> int:
     """Run a program of this machine on this process's terminal and streams; returns its exit code.
 
@@ -209,21 +205,35 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
             stream.flush()
     is_main = threading.current_thread() is threading.main_thread()
     before = {}
-    with restored_terminal():
-        try:
-            if is_main:
-                for signum in (signal.SIGINT, signal.SIGQUIT):  # a handler: SIG_IGN would be inherited
-                    before[signum] = signal.signal(signum, lambda *_: None)
-                for signum in _ENDING:
-                    before[signum] = signal.signal(signum, _exit_by_signal)
+    received: list[int] = []
+    can_be_ended = False
+
+    def exit_by_signal(signum: int, frame: object) -> None:
+        # a program that is just being started would stay behind, and hold the terminal
+        received.append(signum)
+        if can_be_ended:
+            raise SystemExit(128 + signum)
+
+    try:
+        if is_main:
+            for signum in (signal.SIGINT, signal.SIGQUIT):  # a handler: SIG_IGN would be inherited
+                before[signum] = signal.signal(signum, lambda *_: None)
+            for signum in _ENDING:
+                before[signum] = signal.signal(signum, exit_by_signal)
+        with restored_terminal():
             process = subprocess.Popen(list(words), env=None if env is None else dict(env), cwd=cwd)
             try:
+                can_be_ended = True
+                if received:
+                    raise SystemExit(128 + received[0])
                 code = process.wait()
             except BaseException:
                 process.terminate()
                 process.wait()
                 raise
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+            finally:
+                can_be_ended = False
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
     return 128 - code if code < 0 else code

@@ -80,6 +80,10 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
 
     if isinstance(made, Scheduler):
         return made
+    as_ours = getattr(made, "as_ours", None)  # of `trainyard.compat.torchx_own_schedulers`
+    ours: Scheduler[Any] | None = as_ours() if as_ours is not None else None
+    if ours is not None:
+        return ours
     from trainyard.schedulers.torchx_scheduler import TorchXScheduler
 
     return TorchXScheduler(made, name, session_name)

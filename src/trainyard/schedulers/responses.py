@@ -224,3 +224,24 @@ class LogGrowth:
     replica: int
     data: bytes
     times: Callable[[int], float]
+
+
+@dataclass
+class ReplicaUsage:
+    """What a replica uses at a time.
+
+    Args:
+        role: name of its role.
+        replica: its index.
+        time: seconds since the epoch.
+        attempt: how often it had been restarted.
+        levels: what it uses now, by name: memory in bytes, GPUs in percent.
+        totals: what it has used since its start, by name: CPU in seconds, storage and network in bytes.
+    """
+
+    role: str
+    replica: int
+    time: float
+    attempt: int
+    levels: Mapping[str, float]
+    totals: Mapping[str, float]

@@ -6,7 +6,7 @@ from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 
-from trainyard.errors import ConfigError
+from trainyard.errors import refuse
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.specs.limits import (
     MOST_CPUS,
@@ -139,9 +139,7 @@ def validate_app(app: AppDef) -> None:
         problems += [f"role {role.name!r}: {problem}" for problem in _role_type_problems(role)]
     if not problems:
         problems = _app_problems(app)
-    if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ConfigError(f"the job {app.name!r} is not complete:{lines}")
+    refuse(f"the job {app.name!r} is not complete", problems)
 
 
 def _app_problems(app: AppDef) -> list[str]:

@@ -6,6 +6,8 @@ takes the one of its replica. So the table travels with the job on every schedul
 
 from __future__ import annotations
 
+from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.training import SWEEP_KEY
 
 TYPE_CHECKING = False
@@ -25,6 +27,19 @@ SELECT = (
 _BEFORE = ["-c", SELECT, "sweep"]
 #: What Linux lets a program have in arguments and variables is 2 MiB (execve(2)), the rest is the job's.
 MOST_BYTES = 1_500_000
+
+
+@dataclass
+class Point:
+    """One combination of values.
+
+    Args:
+        values: what varies, by name, as text.
+        args: all arguments of the component: words of a command line, or values by parameter name.
+    """
+
+    values: dict[str, str]
+    args: Any
 
 
 def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -58,3 +73,8 @@ def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
 
         return shlex.split(args[len(_BEFORE) + index])
     return [entrypoint, *args]
+
+
+def nothing_failed() -> ConfigError:
+    """Return the error of a repetition of failed points where there are none."""
+    return ConfigError("no point of the sweep has failed", hint="`trainyard points` shows their states.")

@@ -43,6 +43,20 @@ class ProcessPlace(namedtuple("ProcessPlace", "pid cwd environ namespaces")):
     namespaces: list[str]
 
 
+class ProcessUsage(namedtuple("ProcessUsage", "cpu_seconds memory read written")):
+    """What a process and its descendants use.
+
+    ``cpu_seconds`` counts those that have ended too. ``memory`` is resident, in bytes, shared pages counted
+    for each process. ``read`` and ``written`` are bytes from and to storage, of the processes that live.
+    """
+
+    __slots__ = ()
+    cpu_seconds: float
+    memory: int
+    read: int
+    written: int
+
+
 class FileEvents(Protocol):
     """A queue of events in watched files and directories."""
 

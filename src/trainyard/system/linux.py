@@ -10,7 +10,14 @@ import os
 import struct
 import sys
 
-from trainyard.system.interface import MODIFIED, FileChanges, FileEvents, ProcessFacts, ProcessPlace
+from trainyard.system.interface import (
+    MODIFIED,
+    FileChanges,
+    FileEvents,
+    ProcessFacts,
+    ProcessPlace,
+    ProcessUsage,
+)
 
 assert sys.platform == "linux"  # type checkers stop here for other systems
 
@@ -18,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from typing import IO
 
 #: Whether orphaned descendants of a process can become its children (`become_subreaper`).
@@ -100,6 +107,68 @@ def children_of(pid: int) -> list[ProcessFacts]:
     except OSError:  # a kernel without this list, or the process has ended
         return [facts for facts in all_processes() if facts.parent == pid]
     return [facts for facts in found if facts is not None and facts.parent == pid]
+
+
+def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
+    """Return what these processes use, each with its descendants; those that have ended are left out."""
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGESIZE")
+    facts: dict[int, tuple[int, float, int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                words = file.read().rpartition(b")")[2].split()  # proc(5): the third field on
+        except OSError:
+            continue
+        seconds = sum(map(int, words[11:15])) / ticks
+        facts[int(name)] = (int(words[1]), seconds, int(words[21]) * page)
+    root_of: dict[int, int] = {root: root for root in roots}
+    totals: dict[int, list[float]] = {}
+    for pid in facts:
+        at = pid
+        path: list[int] = []
+        while at in facts and at not in root_of and len(path) < len(facts):
+            path.append(at)
+            at = facts[at][0]
+        root = root_of.get(at, 0)
+        root_of.update(dict.fromkeys(path, root))
+        if root:
+            total = totals.setdefault(root, [0.0, 0, 0, 0])
+            total[0] += facts[pid][1]
+            total[1] += facts[pid][2]
+            read, written = _storage_bytes(pid)
+            total[2] += read
+            total[3] += written
+    return {
+        root: ProcessUsage(total[0], int(total[1]), int(total[2]), int(total[3]))
+        for root, total in totals.items()
+        if root in facts
+    }
+
+
+def _storage_bytes(pid: int) -> tuple[int, int]:
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            lines = dict(line.split(b": ") for line in file.read().splitlines())
+        return int(lines[b"read_bytes"]), int(lines[b"write_bytes"])
+    except (OSError, ValueError, KeyError):  # another user's, or ended
+        return 0, 0
+
+
+def network_bytes() -> tuple[int, int]:
+    """Return how many bytes this network namespace has received and sent, without loopback."""
+    received = sent = 0
+    try:
+        with open("/proc/self/net/dev", encoding="ascii") as file:
+            for line in file.readlines()[2:]:
+                name, _, counters = line.partition(":")
+                words = counters.split()
+                if name.strip() != "lo":
+                    received, sent = received + int(words[0]), sent + int(words[8])
+    except (OSError, ValueError, IndexError):
+        pass
+    return received, sent
 
 
 def has_mark(pids: Sequence[int], variable: str, directory: str) -> set[int]:

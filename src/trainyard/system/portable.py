@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 
-from trainyard.system.interface import FileEvents, ProcessFacts, ProcessPlace
+from trainyard.system.interface import FileEvents, ProcessFacts, ProcessPlace, ProcessUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from typing import IO
 
 #: Whether orphaned descendants of a process can become its children (`become_subreaper`).
@@ -85,6 +85,37 @@ def all_processes() -> list[ProcessFacts]:
 def children_of(pid: int) -> list[ProcessFacts]:
     """Return the facts about the children of a process, in the order in which they started."""
     return sorted((facts for facts in all_processes() if facts.parent == pid), key=lambda facts: facts.start)
+
+
+def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
+    """Return what these processes use, each with its descendants: nothing unless psutil is installed."""
+    try:
+        import psutil
+    except ImportError:
+        return {}
+    found = {}
+    for root in roots:
+        cpu, memory = 0.0, 0
+        try:
+            first = psutil.Process(root)
+            for process in [first, *first.children(recursive=True)]:
+                times = process.cpu_times()
+                cpu += times.user + times.system
+                memory += process.memory_info().rss
+        except psutil.Error:
+            continue
+        found[root] = ProcessUsage(cpu, memory, 0, 0)
+    return found
+
+
+def network_bytes() -> tuple[int, int]:
+    """Return how many bytes this machine has received and sent; nothing unless psutil is installed."""
+    try:
+        import psutil
+    except ImportError:
+        return 0, 0
+    counters = psutil.net_io_counters()
+    return counters.bytes_recv, counters.bytes_sent
 
 
 def has_mark(pids: Sequence[int], variable: str, directory: str) -> set[int]:

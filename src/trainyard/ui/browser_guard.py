@@ -125,6 +125,7 @@ class BrowserGuard:
             '<!doctype html><meta http-equiv="refresh" content="0;url=/">'
             '<link rel="icon" href="data:,"><a href="/">Jobs</a>'
         )
+        answer.headers["referrer-policy"] = "no-referrer"
         answer.set_cookie(self.cookie_name, self._kept.cookie, httponly=True, samesite="strict", path="/")
         return answer
 
@@ -161,7 +162,7 @@ def _add_policies(headers: MutableHeaders, nonce: str) -> None:
     )
     headers["x-content-type-options"] = "nosniff"
     headers["x-frame-options"] = "DENY"
-    headers["referrer-policy"] = "no-referrer"
+    headers.setdefault("referrer-policy", "same-origin")  # with "no-referrer" forms have the origin "null"
     headers["cross-origin-opener-policy"] = "same-origin"
     headers["cross-origin-resource-policy"] = "same-origin"
     headers.setdefault("cache-control", "no-store")

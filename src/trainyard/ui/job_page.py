@@ -122,7 +122,7 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
     if status.ui_url:
         link = status.ui_url
         is_link = link.startswith(("https://", "http://"))
-        rows["Its scheduler's page"] = (
+        rows["Its logs" if link.startswith("file://") else "Its scheduler's page"] = (
             h.a(href=link, rel="noreferrer noopener", target="_blank")[clean(link)]
             if is_link
             else clean(link)

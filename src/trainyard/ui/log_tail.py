@@ -13,7 +13,7 @@ import threading
 
 import htpy as h
 
-from trainyard.errors import TrainyardError, described
+from trainyard.errors import TrainyardError, UnreachableError, described
 from trainyard.redaction import redact_text
 from trainyard.runner import get_runner
 from trainyard.schedulers.responses import LogBlock, LogQuery, LogRange, Stream
@@ -22,7 +22,7 @@ from trainyard.ui.job_page import chunk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from trainyard.runner import Runner
     from trainyard.schedulers.responses import LogPart
@@ -44,8 +44,9 @@ _followers = threading.BoundedSemaphore(MOST_FOLLOWERS)
 async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> AsyncIterator[bytes]:
     """Yield events: what is written behind a position, and in the end that the job has ended."""
     yield b": following\n\n"
+    look = functools.partial(_look, view=view, start=start, count=1)
     try:
-        first = await pool.ask(lane, lambda runner: _look(runner, view, start, 1))
+        first = await _answer(pool, lane, look)
     except (TrainyardError, OSError, ValueError, NotImplementedError) as error:
         yield _event(_note(f"The log cannot be followed: {redact_text(described(error))}"), "")
         yield _ENDED
@@ -53,6 +54,17 @@ async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> Asy
     stream = _by_ranges(pool, lane, view, start) if first is not None else _by_thread(pool, view, start)
     async for event in stream:
         yield event
+
+
+async def _answer(pool: RunnerPool, lane: str, look: Callable[[Runner], LogPart | None]) -> LogPart | None:
+    """Return what a look sees, however long a scheduler does not answer."""
+    while True:
+        try:
+            return await pool.ask(lane, look)
+        except UnreachableError:
+            await pool.pause(RETRY_SECONDS)
+            if pool.is_closing():
+                raise
 
 
 def _look(

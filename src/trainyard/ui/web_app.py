@@ -264,6 +264,8 @@ class WebApp:
 
             record = recorded(runner.history, handle, "compare")
             before = recorded(runner.history, other, "compare") if other else runner.history.before(record)
+            if before is not None and before.seq > record.seq:
+                before, record = record, before
             return None if before is None else Comparison(before, record, Store())
 
         found = await self._pool.ask(HISTORY, compare_jobs)

@@ -36,7 +36,7 @@ def test_attempts_in_sequence(still: FakeAws, scheduler: AWSBatchScheduler) -> N
 
 
 @pytest.mark.slow
-def test_nodes_have_logs_of_their_own(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
+def test_each_node_has_its_log(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     app_id, job_id = submit(still, scheduler, role(num_replicas=2), role("reader"), log_group="/jobs/mine")
     still.batch.advance(job_id, "RUNNING")
     for node in range(3):
@@ -93,7 +93,9 @@ def test_live_tail_is_used_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("stream", [Stream.STDOUT, Stream.STDERR])
-def test_streams_cannot_be_told_apart(still: FakeAws, scheduler: AWSBatchScheduler, stream: Stream) -> None:
+def test_streams_cannot_be_distinguished(
+    still: FakeAws, scheduler: AWSBatchScheduler, stream: Stream
+) -> None:
     app_id, _ = submit(still, scheduler)
     with pytest.raises(ValueError, match="COMBINED"):
         scheduler.log_iter(app_id, "trainer", streams=stream)

@@ -235,7 +235,7 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
         ({"exit_code": 42}, 4),
     ],
 )
-def test_a_reclaimed_host_is_told_from_a_failure_of_the_program(
+def test_a_reclaimed_host_is_distinguished_from_a_failure_of_the_program(
     still: FakeAws, scheduler: AWSBatchScheduler, how: dict[str, Any], attempts: int
 ) -> None:
     _, job_id = submit(still, scheduler, role(max_retries=3), retry_on="spot", retry_rules=["exit:42:retry"])

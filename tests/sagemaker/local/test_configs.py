@@ -99,7 +99,7 @@ def test_a_profiler_that_is_off_has_none(jobs: Jobs, processes: str) -> None:
     assert "output/profiler" not in found["made"]
 
 
-def test_channels_are_told_as_the_service_tells_them(
+def test_channels_are_described_as_the_service_describes_them(
     jobs: Jobs,
     processes: str,
     bucket: Bucket,

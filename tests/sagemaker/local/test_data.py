@@ -145,7 +145,7 @@ def test_many_at_once_fetch_once(bucket: Bucket, proxy: Proxy, tmp_path: Path) -
     assert [name for _, _, names in os.walk(cache_dir()) for name in names if "partial" in name] == []
 
 
-def test_an_entry_that_was_written_to_is_fetched_anew(bucket: Bucket, tmp_path: Path) -> None:
+def test_an_entry_that_was_written_to_is_fetched_again(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("a", b"aaaa")
     objects = store_of()
     item, kept = item_of(objects, bucket, "a"), Cache(objects)

@@ -189,7 +189,7 @@ def test_streams_are_merged_by_time(made: Made) -> None:
     assert texts(only) == [f"b{i}" for i in range(6)]
 
 
-def test_events_are_told_apart(made: Made) -> None:
+def test_events_are_distinguished(made: Made) -> None:
     """Whoever follows leaves out what he has seen, by its id: hosts say the same at the same time."""
     for host in ("algo-1", "algo-2"):
         made.add(host, (T, b"same\nsame\n"))

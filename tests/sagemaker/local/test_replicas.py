@@ -44,7 +44,7 @@ def facts(found: dict[str, Any]) -> dict[str, tuple[str, int | None, str]]:
 
 
 @pytest.mark.slow
-def test_each_host_of_each_group_has_an_end_of_its_own(jobs: Jobs, mode: str, scheduler: Any) -> None:
+def test_each_host_of_each_group_ends_separately(jobs: Jobs, mode: str, scheduler: Any) -> None:
     """One ends well, one fails, and takes the third one with it."""
     script = """
 if HOST == 'algo-1':

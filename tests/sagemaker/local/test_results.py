@@ -147,7 +147,7 @@ time.sleep(600)
         ("os.mkfifo(BASE + '/output/failure'); sys.exit(1)", "", 1),
     ],
 )
-def test_exit_codes_are_told_exactly(jobs: Jobs, mode: str, end: str, words: str, code: int) -> None:
+def test_exit_codes_are_reported_exactly(jobs: Jobs, mode: str, end: str, words: str, code: int) -> None:
     ended = jobs.run(end)
     assert ended["TrainingJobStatus"] == "Failed"
     reason = ended["FailureReason"]

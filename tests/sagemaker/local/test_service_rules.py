@@ -191,7 +191,7 @@ LIMITS: list[tuple[tuple[Any, ...], Any, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), LIMITS)
-def test_limits_are_told_in_the_service_s_words(path: tuple[Any, ...], value: Any, message: str) -> None:
+def test_limits_are_reported_in_the_service_s_words(path: tuple[Any, ...], value: Any, message: str) -> None:
     with pytest.raises(ApiError) as caught:
         request_validation.check_request(changed(path, value))
     assert (caught.value.code, caught.value.message) == ("ValidationException", message)

@@ -266,7 +266,7 @@ def test_a_role_of_another_path_or_service(cloud: Cloud, iam: Iam, scheduler: AW
         ("ssmmessages:OpenDataChannel", "role"),
     ],
 )
-def test_each_right_that_is_denied_is_told(
+def test_each_right_that_is_denied_is_reported(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, action: str, party: str
 ) -> None:
     allow_all(iam, cloud, action)

@@ -153,7 +153,7 @@ def test_requirements_of_what_travels_with_the_code_are_let_through(project: Pat
         ("-r requirements.txt\na\nb\nc\n", "asks for a and 2 more"),
     ],
 )
-def test_other_requirements_are_told_with_their_place(project: Path, content: str, said: str) -> None:
+def test_other_requirements_are_reported_with_their_place(project: Path, content: str, said: str) -> None:
     write(project, requirements_DOT_txt=content, more__files_DOT_txt="deep\n")
     error = refusal(app_of(), project)
     assert said in error.message

@@ -236,10 +236,10 @@ def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: p
     backends.need("botocore")
     with pytest.raises(InvalidRunConfigException) as refused:
         made(options)
-    assert f"\n  - {said}" in refused.value.message
+    assert f" {said}" in refused.value.message
     if not answered:
         return
-    monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse", lambda app, problems: None)
+    monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse_job", lambda app, problems: None)
     with pytest.raises(ApiError) as answer:
         request_validation.check_request(settle(made(options), {"<account>": "123456789012"}))
     assert answer.value.code == "ValidationException"

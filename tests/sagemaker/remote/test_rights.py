@@ -125,7 +125,7 @@ def test_a_role_given_by_arn_is_looked_at_where_the_job_depends_on_it(
     assert iam.calls == ["GetRole"] * 2
 
 
-def test_session_tags_need_a_right_of_their_own(
+def test_session_tags_need_a_separate_right(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
     chaining = options(cloud, enable_session_tag_chaining=True)
@@ -189,7 +189,7 @@ def test_credentials_that_have_expired_are_no_matter_of_rights(
     ("partition", "service"),
     [("aws", "sagemaker.amazonaws.com"), ("aws-cn", "sagemaker.amazonaws.com.cn")],
 )
-def test_partitions_have_names_of_their_own(partition: str, service: str) -> None:
+def test_partitions_have_their_own_names(partition: str, service: str) -> None:
     arn = f"arn:{partition}:iam::123456789012:role/Training"
     assert service in services(arn)
     statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}}
@@ -280,7 +280,7 @@ def bucket_policy(cloud: Cloud) -> None:
     cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
 
 
-def test_a_bucket_with_a_policy_of_its_own_is_left_to_it(
+def test_a_bucket_with_a_policy_is_left_to_its_policy(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
     bucket_policy(cloud)

@@ -11,6 +11,7 @@ from tests.toolkit.image import docker
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner import Runner, get_runner
+from trainyard.runner.sweeps import Point
 from trainyard.schedulers.exec.container import housekeeping, submission
 from trainyard.schedulers.exec.container.inventory import results_dir
 from trainyard.specs import AppState
@@ -129,3 +130,22 @@ def test_an_error_of_another_kind_stays_one(runner: Runner, project: Path, image
     words = ["--image", image, "--script", "train.py", "--channel", "training=/no/such/data"]
     with pytest.raises((BackendError, EngineError), match="/no/such/data"):
         runner.run_component("train.script", words, "local_docker", workspace=".")
+
+
+@pytest.mark.slow
+def test_a_sweep_of_containers_has_one_handle_and_one_copy_of_the_code(
+    runner: Runner, project: Path, image: str
+) -> None:
+    args = {"image": image, "script": "train.py"}
+    found = [Point({"n": n}, {**args, "script_args": [n]}) for n in "12"]
+    handle = runner.run_sweep("train.script", found, "local_docker", workspace=".", parallel=2)
+    try:
+        status = runner.wait(handle)
+        assert status is not None
+        assert status.state == AppState.SUCCEEDED, status
+        lines = ["".join(runner.log_lines(handle, "train", k)).split()[0] for k in (0, 1)]
+        assert lines == ["['1']", "['2']"]
+        jobs = runner.history.of_sweep(handle.rpartition("/")[2])
+        assert len({job.fingerprint for job in jobs}) == 1
+    finally:
+        runner.delete(handle)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -179,3 +181,23 @@ def forget_connections() -> None:
         if isinstance(commands, ssh.SshCommands):
             commands.disconnect()
     ssh._known.clear()
+
+
+def run_on_terminal(program: str, prompt: bytes, answer: bytes) -> bytes:
+    """Run Python source on a terminal, answer its only prompt, and return what was shown; it must succeed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", program])
+    shown = b""
+    while prompt not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, answer + b"\n")
+    try:
+        while shown.count(prompt) == 1 and (data := os.read(terminal, 4096)):
+            shown += data
+    except OSError:  # the other side has ended
+        pass
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0, shown
+    assert shown.count(prompt) == 1
+    return shown

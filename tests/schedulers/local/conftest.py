@@ -50,6 +50,15 @@ class Jobs:
     def state(self, app_id: str) -> dict:
         return json.loads(Path(ProcessJob.of(app_id).file("state.json")).read_text())
 
+    def replica_pid(self, app_id: str) -> int:
+        """Return the process of the first replica, which the supervisor notes after its start."""
+
+        def noted() -> int:
+            return self.state(app_id)["roles"][0]["replicas"][0]["pid"] or 0
+
+        wait_until(noted, "the process of the replica")
+        return noted()
+
     def kill(self, app_id: str, *who: str) -> None:
         state = self.state(app_id)
         for name in who:

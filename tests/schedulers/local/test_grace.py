@@ -65,7 +65,7 @@ def saver(tmp_path):
 def wait_until_main_ended(jobs, app_id: str, name: str = "r") -> None:
     def has_ended() -> bool:
         (found,) = [item for item in jobs.state(app_id)["roles"] if item["role"] == name]
-        return all(replica["state"] != "RUNNING" for replica in found["replicas"])
+        return all(replica["pid"] and replica["state"] != "RUNNING" for replica in found["replicas"])
 
     wait_until(has_ended, f"the end of the main process of {name}")
 
@@ -120,7 +120,7 @@ def test_stop_for_a_peer_and_cancellation_are_one_sigterm(jobs, saver, policy):
 def test_what_is_stopped_can_save_its_state(jobs, saver):
     app_id = jobs.submit(role(f"exec {saver.path}"))
     saver.wait("up")
-    os.killpg(jobs.state(app_id)["roles"][0]["replicas"][0]["pid"], signal.SIGSTOP)
+    os.killpg(jobs.replica_pid(app_id), signal.SIGSTOP)
     jobs.scheduler.cancel(app_id)
     saver.wait("up", "saving")
     saver.finish()
@@ -130,7 +130,7 @@ def test_what_is_stopped_can_save_its_state(jobs, saver):
 def test_shell_component_becomes_the_program(jobs, saver):
     app_id = jobs.submit(*utils.sh(str(saver.path)).roles)
     saver.wait("up")
-    pid = jobs.state(app_id)["roles"][0]["replicas"][0]["pid"]
+    pid = jobs.replica_pid(app_id)
     assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == os.fsencode(saver.path)
     saver.finish()
     jobs.scheduler.cancel(app_id)

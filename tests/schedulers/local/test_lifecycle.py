@@ -99,7 +99,7 @@ def test_job_goes_on_without_its_guard(jobs):
 
 
 @linux_only
-def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
+def test_keepers_are_distinguished_in_a_list_of_processes(jobs):
     app_id = jobs.submit(role("exec sleep 300"))
     state = jobs.state(app_id)
     for keeper in ("guard", "supervisor"):
@@ -275,7 +275,7 @@ MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
 
 @linux_only
 @pytest.mark.skipif(not os.access(MEMORY_CGROUP / "tasks", os.W_OK), reason="no writable memory cgroup (v1)")
-def test_out_of_memory_is_told_apart_from_a_kill(jobs, tmp_path):
+def test_out_of_memory_is_distinguished_from_a_kill(jobs, tmp_path):
     group = MEMORY_CGROUP / f"trainyard-test-{os.getpid()}"
     group.mkdir()
     try:

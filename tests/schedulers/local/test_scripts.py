@@ -220,7 +220,7 @@ def test_replicas_are_the_hosts_of_a_distribution(
         assert found == {"0": "algo-1", "1": "algo-2"}
 
 
-def test_mpi_where_hosts_have_no_addresses_of_their_own(runner: Runner, project: Path) -> None:
+def test_mpi_where_hosts_share_an_address(runner: Runner, project: Path) -> None:
     need("mpi")
     (project / "train.py").write_text("")
     words = ["run", "train.script", "--script", "train.py", "--num_replicas", "2", "--distribution", "mpi"]

@@ -9,8 +9,7 @@ import pytest
 
 from tests.receiver import receiving
 from trainyard.errors import ConfigError
-from trainyard.schedulers.exec import outbox
-from trainyard.schedulers.exec.process import stack_dump
+from trainyard.schedulers.exec import outbox, stack_dump
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs import AppState, RetryPolicy
 

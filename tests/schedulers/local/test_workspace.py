@@ -237,7 +237,7 @@ def test_a_workspace_that_never_stands_still(project: Path, monkeypatch: pytest.
     assert len(tries) == directory_shipment.ATTEMPTS
 
 
-def test_what_is_told_meanwhile(project: Path) -> None:
+def test_what_is_shown_meanwhile(project: Path) -> None:
     os.mkfifo(project / "pipe")
     notes = Notes()
     workspace = Workspace({str(project): ""})

@@ -137,7 +137,7 @@ def test_a_refusal_has_rays_own_words(stub: StubDashboard) -> None:
         Dashboard(stub.address).post("/api/jobs/", {})
 
 
-def test_something_else_at_the_address_is_told(stub: StubDashboard) -> None:
+def test_something_else_at_the_address_is_reported(stub: StubDashboard) -> None:
     stub.answer("GET", "/api/jobs/", (200, "<html>hello</html>"))
     with pytest.raises(BackendError, match="something other than JSON"):
         Dashboard(stub.address).get("/api/jobs/")
@@ -177,7 +177,7 @@ def test_a_socket_that_breaks_is_not_one_that_was_closed():
     web_socket.close()
 
 
-def test_what_is_no_web_socket_is_told(stub: StubDashboard) -> None:
+def test_what_is_not_a_web_socket_is_reported(stub: StubDashboard) -> None:
     with pytest.raises(NotUpgradedError) as caught:
         Dashboard(stub.address).open_log("a")
     assert caught.value.status == 404

@@ -177,7 +177,7 @@ def test_code_that_the_cluster_has_is_not_sent_again(stub: StubDashboard, schedu
     assert sum(method == "PUT" for method, _ in stub.requests) == 1  # the plan
 
 
-def test_no_jobs_api_is_told(stub: StubDashboard, scheduler: RayScheduler) -> None:
+def test_no_jobs_api_is_reported(stub: StubDashboard, scheduler: RayScheduler) -> None:
     accept_packages(stub)
     stub.answer("POST", "/api/jobs/", (404, ""))
     with pytest.raises(BackendError, match="has no Jobs API"):

@@ -46,7 +46,7 @@ def test_a_long_line_travels_in_parts_and_is_one_again():
     assert read([text], LogQuery(regex="^x+$")) == line
 
 
-def test_replicas_and_streams_are_told_apart():
+def test_replicas_and_streams_are_distinguished():
     text = written([b"a\n"]) + written([b"b\n"], "err") + written([b"c\n"], name="other/12")
     assert read([text]) == b"a\nb\n"
     assert read([text], LogQuery(streams=Stream.STDERR)) == b"b\n"

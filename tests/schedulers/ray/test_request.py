@@ -151,7 +151,7 @@ def scheduler() -> Iterator[RayScheduler]:
     scheduler.close()
 
 
-def test_what_has_no_effect_is_told(scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_effect_is_reported(scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     job = app(image="image:1", metadata={"train": {"version": 1}})
     warnings = scheduler.submit_dryrun(job, {}).warnings
     assert [text.partition(":")[0] for text in warnings] == ["role 'worker'"] * 2
@@ -197,7 +197,7 @@ def test_the_package_has_the_code_as_it_is(
     assert again.request.submission["runtime_env"]["working_dir"] == plan["package"]
 
 
-def test_code_that_is_too_large_is_told_before_it_is_sent(
+def test_code_that_is_too_large_is_reported_before_it_is_sent(
     tmp_path: Path, stub: StubDashboard, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_package, "LARGEST", 1000)

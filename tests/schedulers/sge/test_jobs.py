@@ -159,8 +159,10 @@ def test_a_job_of_two_hosts_goes_on_after_the_loss_of_one(own_engine: GridEngine
 def test_without_accounting_jobs_are_known_by_their_records(own_engine: GridEngine, jobs: ShellJobs) -> None:
     accounting = own_engine.root / "sge/default/common/accounting"
     accounting.mkdir()  # nobody can write or read it
-    ids = [jobs.submit(script) for script in ("true", "exit 5", "sleep 600")]
-    running = jobs.seen(ids[2], lambda r: r.to_status().replicas()[0].hostname)
+    ids = [jobs.submit(script) for script in ("true", "exit 5", "echo up; sleep 600")]
+    # the queue says "running" before the job's script runs, and what is deleted before that leaves no record
+    assert next(iter(jobs.scheduler.log_iter(ids[2], "worker", should_tail=True))) == "up\n"
+    running = jobs.seen(ids[2], lambda r: r.state == AppState.RUNNING)
     own_engine.run("/usr/lib/gridengine/qdel", running.metadata["native_id"])
     found = [jobs.end_of(app_id) for app_id in ids]
     assert [response.state for response in found[:2]] == [AppState.SUCCEEDED, AppState.FAILED]
@@ -174,6 +176,7 @@ def test_a_job_outlives_the_absence_of_qmaster(own_engine: GridEngine, jobs: She
     app_id = jobs.submit(WAITS)
     followed = iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True))
     assert next(followed) == "first\n"
+    jobs.seen(app_id, lambda r: r.state == AppState.RUNNING)
     own_engine.stop_master()
     gone = jobs.seen(app_id, lambda r: r.state != AppState.RUNNING)
     assert gone.state == AppState.UNREACHABLE

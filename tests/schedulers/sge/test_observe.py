@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.sge import observe
+from trainyard.schedulers.sge import observe, reasons
 from trainyard.specs import AppState
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -41,7 +41,7 @@ def test_a_recorded_queue() -> None:
     }
     assert jobs["27"].reason == (
         'Eqw: it could not be started: can\'t open output file "/none/x": No such file or directory '
-        "(once that is repaired: qmod -cj 27)"
+        "(when it is repaired: qmod -cj 27)"
     )
 
 
@@ -90,12 +90,12 @@ def test_a_job_that_ran_again_has_restarts() -> None:
     ],
 )
 def test_states(letters: str, state: AppState) -> None:
-    assert observe.state_of(letters) == state
+    assert reasons.state_of(letters) == state
 
 
 @given(st.text(max_size=4))
 def test_no_letters_are_an_end(letters: str) -> None:
-    assert observe.state_of(letters) in WAITING
+    assert reasons.state_of(letters) in WAITING
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.integers(1, 3)), max_size=5))
@@ -109,8 +109,8 @@ def test_task_ranges(ranges: list[tuple[int, int, int]]) -> None:
 
 def test_what_is_said_of_every_host_is_said_once() -> None:
     said = [f'(-l gpu=9) cannot run at host "n{i}" because it offers only hc:gpu=2.0' for i in range(500)]
-    assert observe.summary(said) == ["(-l gpu=9) cannot run because it offers only hc:gpu=2.0 (500 times)"]
-    assert observe.summary("abcde")[-1] == "2 more reasons: qstat -j"
+    assert reasons.summary(said) == ["(-l gpu=9) cannot run because it offers only hc:gpu=2.0 (500 times)"]
+    assert reasons.summary("abcde")[-1] == "2 more reasons: qstat -j"
 
 
 def test_unknown_jobs_are_no_answer() -> None:

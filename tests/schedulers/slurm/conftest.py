@@ -1,36 +1,25 @@
 """A real Slurm for tests, and help for submitting shell scripts to it."""
 
-import time
-
 import pytest
 
 from tests import backends
+from tests.schedulers.shell_jobs import ShellJobs
 from tests.slurm_cluster import private_cluster, shared_cluster
 from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import AppDef, Resource, Role, is_terminal
+from trainyard.specs import Resource, Role
 
-PATIENCE = 90
 SMALL = Resource(cpu=1, gpu=0, memMB=64)
 
 
-class Jobs:
-    """Submits shell scripts as jobs, and cancels at the test's end what still runs."""
+class Jobs(ShellJobs):
+    """Submits roles as jobs of Slurm with some options, and cancels at the test's end what still runs."""
 
     def __init__(self, **cfg) -> None:
-        self.scheduler = create_scheduler("test")
+        super().__init__(create_scheduler("test"))
         self.cfg = cfg
-        self.ids: list[str] = []
 
     def submit(self, *roles: Role, **cfg) -> str:
-        app_id = self.scheduler.submit(AppDef("job", list(roles)), {**self.cfg, **cfg})
-        self.ids.append(app_id)
-        return app_id
-
-    def end_of(self, app_id: str):
-        response = self.scheduler.wait(app_id, PATIENCE)
-        assert response is not None
-        assert is_terminal(response.state), response
-        return response
+        return super().submit(*roles, **{**self.cfg, **cfg})
 
     def run(self, *roles: Role, **cfg):
         app_id = self.submit(*roles, **cfg)
@@ -45,21 +34,9 @@ class Jobs:
                 return
         raise AssertionError(f"{app_id} ended without the line {text!r}")
 
-    def wait_for(self, app_id: str, condition, what: str):
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            response = self.scheduler.describe(app_id)
-            if response is not None and condition(response):
-                return response
-            assert time.monotonic() < deadline, f"{what} did not come about: {response}"
-            time.sleep(0.1)
-
     def native_id(self, app_id: str) -> str:
         response = self.scheduler.describe(app_id)
         return response.metadata["native_id"]
-
-    def end_all(self) -> None:
-        self.scheduler.cancel_many(self.ids)
 
 
 def only(*names: str):

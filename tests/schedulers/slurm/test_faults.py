@@ -54,9 +54,7 @@ def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
     hold.unlink()
     states = set()
     own_slurm.declare_down(first)
-    jobs.wait_for(
-        app_id, lambda found: states.add(found.state) or found.state == AppState.SUCCEEDED, "a second attempt"
-    )
+    jobs.seen(app_id, lambda found: states.add(found.state) or found.state == AppState.SUCCEEDED)
     assert not states & {AppState.FAILED, AppState.CANCELLED}
     lines = jobs.log(app_id)
     assert steps_of(lines) == [f"step {i}" for i in range(1, 9)]
@@ -76,7 +74,7 @@ def test_a_link_is_cut_under_two_nodes_that_work_together(own_slurm, counting):
     hold.unlink()
     assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
     own_slurm.declare_down("n4")
-    found = jobs.wait_for(app_id, lambda found: found.state == AppState.PENDING, "the wait for a node")
+    found = jobs.seen(app_id, lambda found: found.state == AppState.PENDING)
     assert "waiting" in found.msg
     own_slurm.kill_node("n4")
     own_slurm.start_node("n4")
@@ -97,18 +95,18 @@ def test_the_controller_is_away_while_a_job_is_followed(own_slurm, tmp_path):
     )
     reader.start()
     own_slurm.stop_controller()
-    found = jobs.wait_for(app_id, lambda found: found.state == AppState.UNREACHABLE, "UNREACHABLE")
+    found = jobs.seen(app_id, lambda found: found.state == AppState.UNREACHABLE)
     assert "controller" in found.msg
     with pytest.raises(UnreachableError) as error:
         jobs.submit(role("true"))
     assert error.value.exit_code == 4
     release.touch()  # the job ends while nobody can see it
-    found = jobs.wait_for(app_id, lambda found: found.state != AppState.UNREACHABLE, "its own record")
+    found = jobs.seen(app_id, lambda found: found.state != AppState.UNREACHABLE)
     assert found.state == AppState.SUCCEEDED
     own_slurm.start_controller()
     reader.join(60)
     assert lines == [*(f"line {i}\n" for i in range(1, 41)), "last\n"]
-    jobs.wait_for(app_id, lambda found: found.state == AppState.SUCCEEDED, "success")
+    jobs.seen(app_id, lambda found: found.state == AppState.SUCCEEDED)
 
 
 @pytest.mark.slow
@@ -127,7 +125,7 @@ def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatc
         def is_forgotten() -> bool:
             return not cluster.run("squeue", "-h", "-t", "all")
 
-        jobs.wait_for(good, lambda _: is_forgotten(), "the queue's forgetting")
+        jobs.seen(good, lambda _: is_forgotten())
         found = Jobs().scheduler.describe_many([good, bad, array, waiting])
         assert found[good].state == AppState.SUCCEEDED
         assert found[bad].state == AppState.FAILED
@@ -181,7 +179,7 @@ def test_what_a_client_leaves_that_is_killed_while_it_submits_a_chain(slurm, tmp
     assert slurm.run(*names).split() == []
 
 
-def test_a_configuration_that_does_not_exist_is_told_at_once(monkeypatch, tmp_path):
+def test_a_configuration_that_does_not_exist_is_reported_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv(
         "SLURM_CONF", str(tmp_path / "gone.conf")
     )  # Slurm's programs would look for it for a minute

@@ -203,11 +203,11 @@ def test_a_refusal_comes_in_slurms_own_words(jobs, cfg, words, hint):
 
 def test_a_job_that_waits_says_why(jobs, slurm):
     app_id = jobs.submit(role("true"), partition="closed")
-    found = jobs.wait_for(app_id, lambda found: "Partition" in found.msg, "a reason")
+    found = jobs.seen(app_id, lambda found: "Partition" in found.msg)
     assert found.state == AppState.PENDING
     assert "PartitionDown" in found.msg
     slurm.run("scontrol", "hold", jobs.native_id(app_id))
-    found = jobs.wait_for(app_id, lambda found: "JobHeld" in found.msg, "another reason")
+    found = jobs.seen(app_id, lambda found: "JobHeld" in found.msg)
     assert "cannot start" in found.msg
 
 
@@ -282,17 +282,13 @@ def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
 def test_accounting_tells_the_end_of_what_left_no_record(accounted):
     jobs = Jobs()
     app_id = jobs.submit(role("sleep 300"))
-    jobs.wait_for(app_id, lambda found: found.state == AppState.RUNNING, "RUNNING")
+    jobs.seen(app_id, lambda found: found.state == AppState.RUNNING)
     native_id = jobs.native_id(app_id)
     accounted.run("scancel", "--signal=KILL", "--full", native_id)
     found = jobs.end_of(app_id)
     assert found.state in (AppState.FAILED, AppState.CANCELLED)
     accounting = jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id])
-    jobs.wait_for(
-        app_id,
-        lambda _: jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id]),
-        "the record in accounting",
-    )
+    jobs.seen(app_id, lambda _: jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id]))
     assert accounting is not None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import subprocess
 import sys
 from contextlib import closing
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import backends
-from tests.schedulers.hpc.conftest import LoginNode, forget_connections, use_config
+from tests.schedulers.hpc.conftest import LoginNode, forget_connections, run_on_terminal, use_config
 from tests.slurm_cluster import private_cluster
 from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.hpc.ssh import SshCommands
@@ -209,22 +207,8 @@ def test_a_one_time_password_is_asked_for_once(cluster, tmp_path, monkeypatch):
     )
     try:
         use_config(tmp_path, monkeypatch, {"login1": node.config})
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execv(sys.executable, [sys.executable, "-c", ASKING])
-        shown = b""
-        while b"assword" not in shown:
-            shown += os.read(terminal, 4096)
-        os.write(terminal, b"493817\n")
-        try:
-            while shown.count(b"assword") == 1 and (data := os.read(terminal, 4096)):
-                shown += data
-        except OSError:  # the other side has ended
-            pass
-        os.close(terminal)
-        assert os.waitpid(pid, 0)[1] == 0, shown
+        shown = run_on_terminal(ASKING, b"assword", b"493817")
         assert b"jobs 0" in shown
-        assert shown.count(b"assword") == 1
         # the next process has no terminal, and uses the same connection
         again = subprocess.run([sys.executable, "-c", ASKING], capture_output=True, text=True, check=True)
         assert again.stdout == "jobs 0\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.slurm import observe, rules
+from trainyard.schedulers.slurm import doctor, observe, rules
 from trainyard.schedulers.slurm.reasons import reason_of, state_of
 from trainyard.specs import AppState
 
@@ -246,3 +246,22 @@ def test_partitions_and_what_can_never_start():
     assert rules.has_no_limit(found, {"partition": "forever"}) == "forever"
     assert rules.has_no_limit(found, {"partition": "forever", "time": "60"}) == ""
     assert rules.impossible([], {"partition": "x", "nodes": []}) == ""  # nothing is known
+
+
+@pytest.mark.parametrize(
+    ("states", "up"),
+    [
+        (("idle", "mixed"), 2),
+        (("completing", "allocated"), 2),  # as 22.05 said while a job was ending
+        (("planned", "mixed-"), 2),
+        (("idle~", "powering_up"), 2),
+        (("drained", "idle"), 1),
+        (("down*", "maint"), 0),
+    ],
+)
+def test_the_doctor_counts_nodes_that_are_up(states, up):
+    line = "gpu|up|1-00:00:00|1:00:00|1|8|16000|gpu:h100:4|"
+    found = observe.partitions_from_text("".join(f"{line}{state}\n" for state in states))
+    [check] = doctor._partition(found, {"partition": "gpu"})
+    assert check.text.startswith(f"gpu: {up} of 2 nodes are up")
+    assert check.ok == (up > 0)

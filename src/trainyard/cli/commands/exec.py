@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
         "--no_tty",
         "-T",
         action="store_true",
-        help="pipe stdin and stdout, though they are a terminal",
+        help="pipe stdin and stdout, even if they are a terminal",
     )
     parser.add_argument(
         "command", nargs="*", metavar="-- COMMAND", help="program and arguments (default: a shell)"

@@ -8,6 +8,7 @@ from trainyard.cli.console import out, paint_state, print_json, table
 from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_OK, ConfigError, UsageError
+from trainyard.specs.status import AppState, is_terminal
 from trainyard.specs.sweep_points import points_of
 from trainyard.terminal import clean, format_duration
 
@@ -82,19 +83,20 @@ def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best
         for problem in reader.problems:
             warn(problem)
     sign = 1 if order == "min" else -1
-    values: dict[str, float] = {}
+    values: dict[int, float] = {}
     for series in found:
         value = series.least if order == "min" else series.greatest
-        place = f"{series.role}/{series.replica}"
+        first = series.role.partition(".")[0]
+        place = int(first) if first.isdigit() else series.replica
         if math.isfinite(value) and sign * value < sign * values.get(place, sign * math.inf):
             values[place] = value
     if not values:
         raise ConfigError(
             f"no point of {handle} has reported the metric {metric!r}",
-            hint="Metrics are JSON lines in the log, or what `--metric NAME=REGEX` of the sweep finds there.",
+            hint="Metrics are JSON lines with a step, or what `sweep --metric NAME=REGEX` finds in the log.",
         )
     for row in rows:
-        row["metric"] = values.get(row["replica"])
+        row["metric"] = values.get(row["point"])
     rows.sort(key=lambda row: math.inf if row["metric"] is None else sign * row["metric"])
     return metric
 
@@ -113,21 +115,26 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
         raise ConfigError(
             f"{handle} is not a sweep, so it has no points", hint="`trainyard sweep` starts one."
         )
-    replicas = {each.id: each for each in status.replicas()}
     rows = []
     for index, point in enumerate(points_of(role.metadata)):
-        found = replicas.get(index)
-        started = None if found is None else found.started_at
-        ended = None if found is None else found.ended_at
+        own = [
+            each
+            for each in status.replicas()
+            if (each.role, each.id) == (role.name, index) or each.role.startswith(f"{index}.")
+        ]
+        own.sort(key=lambda each: (each.state is not AppState.FAILED, is_terminal(each.state)))
+        worst = next(iter(own), None)
+        starts = [each.started_at for each in own if each.started_at is not None]
+        ends = [each.ended_at or time.time() for each in own if each.started_at is not None]
         rows.append(
             {
                 "point": index,
-                "replica": f"{role.name}/{index}",
+                "replica": f"{role.name}/{index}" if worst is None else f"{worst.role}/{worst.id}",
                 "values": point["values"],
-                "state": status.state.name if found is None else found.state.name,
-                "exit_code": None if found is None else found.exit_code,
-                "reason": "" if found is None else found.reason,
-                "seconds": None if started is None else (ended or time.time()) - started,
+                "state": status.state.name if worst is None else worst.state.name,
+                "exit_code": None if worst is None else worst.exit_code,
+                "reason": "" if worst is None else worst.reason,
+                "seconds": max(ends) - min(starts) if starts else None,
             }
         )
     return rows

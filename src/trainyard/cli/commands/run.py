@@ -86,9 +86,16 @@ def run(args: Namespace) -> int:
     try:
         return _run(args)
     except ComponentArgumentError as error:
-        if error.exit_code and args.misplaced:
-            error.hint += f"\n{args.misplaced} is an option of `trainyard run`: put it before the component."
+        hint_at_misplaced(error, args, "run")
         raise
+
+
+def hint_at_misplaced(error: ComponentArgumentError, args: Namespace, command: str) -> None:
+    """Add to an error about arguments of a component that one of them is an option of the command."""
+    if error.exit_code and args.misplaced:
+        error.hint += (
+            f"\n{args.misplaced} is an option of `trainyard {command}`: put it before the component."
+        )
 
 
 def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[Any]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainyard.cli.parser import Parser
     from trainyard.cli.runrequest import RunRequest
     from trainyard.runner import Runner
-    from trainyard.runner.sweeps import Point
+    from trainyard.specs.sweep_points import Point
 
 SHOWN = 50
 MOST = 1_000_000
@@ -59,6 +59,11 @@ def add_arguments(parser: Parser) -> None:
         help="another choice of --sample (default: 0)",
     )
     run_command.add_record_options(parser)
+    parser.add_argument(
+        "--resume",
+        metavar="HANDLE",
+        help="submit what is missing of a sweep whose points are jobs, if the process that did so was killed",
+    )
     component = parser.add_argument(
         "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
     )
@@ -74,10 +79,14 @@ def run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
+        if args.resume:
+            return _resume(args, runner)
         request = RunRequest(args, runner.config)
         try:
             return _submit_and_follow(args, runner, request)
         except (ComponentArgumentError, UnknownSchedulerException) as error:
+            if isinstance(error, ComponentArgumentError):
+                run_command.hint_at_misplaced(error, args, "sweep")
             raise request.located(error) from None
 
 
@@ -103,6 +112,24 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
     note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
     with submitting(runner):
         handle = runner.schedule(info)
+    return after_submission(runner, handle, plan)
+
+
+def _resume(args: Namespace, runner: Runner) -> int:
+    from trainyard.runner.point_jobs import SWEEP, feed
+    from trainyard.specs.handles import parse_app_handle
+
+    if args.component:
+        raise UsageError("--resume takes no component: the sweep has one")
+    handle = runner.resolve_handle(args.resume)
+    parsed = parse_app_handle(handle)
+    if parsed.scheduler_backend != SWEEP:
+        raise UsageError(
+            f"{handle} is one job, so nothing of it can be missing",
+            hint="`trainyard rerun --failed` repeats the points that failed.",
+        )
+    plan = FollowPlan(args, False)
+    feed(runner, parsed.app_id)
     return after_submission(runner, handle, plan)
 
 

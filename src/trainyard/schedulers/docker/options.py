@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
 
 @dataclass
-class DockerOpts(DockerWorkspaceOpts):
+class DockerOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     """How a job runs in containers of this machine's daemon."""
 
     copy_env: list[str] | None = option(

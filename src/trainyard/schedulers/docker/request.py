@@ -9,16 +9,19 @@ import zlib
 from typing import Any
 
 from trainyard.docker.image_reference import image_problem
-from trainyard.errors import ConfigError
+from trainyard.errors import refuse
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.schedulers.exec.container import labels, submission
 from trainyard.schedulers.exec.container.inventory import results_dir
 from trainyard.schedulers.exec.container.logs import LOG_CONFIG
 from trainyard.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
+from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.handles import make_app_handle
 from trainyard.specs.limits import seconds_problem
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
+from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import (
     METADATA_KEY,
@@ -66,6 +69,7 @@ def make_request(
         ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
     """
     _check(app, opts)
+    check_supervision(opts)
     return _Plan(app, opts, app_id, session, shares_files).request()
 
 
@@ -79,7 +83,10 @@ class _Plan:
         self.app_id = app_id
         self.names = labels.container_names(app_id, [(role.name, role.num_replicas) for role in app.roles])
         is_group = len(self.names) > 1
-        self.watched = is_group or opts.timeout is not None
+        self.rules, self.ignored_rules = _retry_rules(opts)
+        asked = opts.timeout is not None or opts.hang_timeout is not None or opts.notify or self.rules
+        self.watched = is_group or bool(asked)
+        self.session = session
         self.own_network = app_id if is_group and opts.network is None else ""
         self.network = self.own_network or opts.network or ""
         first = next(iter(self.names.values()))
@@ -98,7 +105,11 @@ class _Plan:
             platform=self.opts.platform,
             watched=self.watched,
             folders=folders_of(self.app) if self.shares_files else [],
-            warnings=[warning for role in roles for warning in _ignored(role)],
+            warnings=[*(warning for role in roles for warning in _ignored(role)), *self.ignored_rules],
+            notify=list(self.opts.notify or ()),
+            notify_secret=self.opts.notify_secret or "",
+            handle=make_app_handle("local_docker", self.session, self.app_id),
+            writes_stacks=self.opts.hang_timeout is not None,
         )
 
     def replica(self, role: Role, k: int) -> ReplicaRequest:
@@ -161,6 +172,12 @@ class _Plan:
             "timeout": self.opts.timeout,
             "grace": self.opts.grace_period,
             "fail_fast": self.opts.fail_fast,
+            **({"rules": self.rules} if self.rules else {}),
+            **(
+                {"hang_timeout": self.opts.hang_timeout, "on_hang": self.opts.on_hang}
+                if self.opts.hang_timeout is not None
+                else {}
+            ),
             "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
         }
         layout = [[role.name, role.num_replicas] for role in self.app.roles]
@@ -201,7 +218,12 @@ class _Plan:
         return config
 
     def _restart_policy(self, role: Role) -> dict[str, Any]:
-        """Return what the daemon itself restarts: single replicas. The watcher restarts groups."""
+        """Return what the daemon itself restarts: single replicas. The watcher restarts groups.
+
+        It restarts all if there are rules: the daemon does not know the class of a failure.
+        """
+        if self.rules:
+            return {"Name": "no"}
         if role.max_retries and (role.retry_policy.value == "REPLICA" or len(self.names) == 1):
             return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
         return {"Name": "no"}
@@ -238,6 +260,15 @@ class _Plan:
             body["ExposedPorts"] = {port: {} for port in bindings}
             body["HostConfig"]["PortBindings"] = bindings
             body["Labels"][labels.PORTS] = json.dumps(ports)
+
+
+def _retry_rules(opts: DockerOpts) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the rules for retries as the watcher takes them, and what of them has no effect."""
+    if not opts.retry:
+        return {}, []
+    rules = parse_retries(opts.retry)
+    ignored = without_effect("local_docker", rules, (OOM, EXCEPTION, OTHER))
+    return {name: {**vars(rule)} for name, rule in rules.items()}, ignored
 
 
 def _common_env(opts: DockerOpts) -> dict[str, str]:
@@ -294,8 +325,7 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     total = sum(role.num_replicas for role in app.roles)
     if opts.network == "none" and total > 1:
         problems.append("network is none, but the job has several replicas, which must reach each other")
-    if problems:
-        raise ConfigError("the job cannot run on Docker:" + "".join(f"\n  - {p}" for p in problems))
+    refuse("the job cannot run on Docker", problems)
 
 
 def _role_problems(role: Role) -> list[str]:

@@ -161,6 +161,10 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def _describe(self, job: Job) -> DescribeAppResponse:
         judgement = self._judge(job)
+        if judgement.is_over:
+            from trainyard.schedulers.exec import outbox
+
+            outbox.send_if_waiting(inventory.results_dir(job.app_id))
         ports = {
             f"{container.role}/{container.replica}": container.named_ports
             for container in job.containers

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError, did_you_mean
+from trainyard.errors import did_you_mean, refuse
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.options import JOB, KINDS, VOLCANO, KubernetesOpts
 
@@ -35,7 +35,7 @@ def check_options(opts: KubernetesOpts) -> None:
     Raises:
         ConfigError: with all that is wrong.
     """
-    _refuse("the options of kubernetes", list(_option_problems(opts)))
+    refuse("the options of kubernetes", list(_option_problems(opts)))
 
 
 def check_manifests(manifests: list[dict[str, Any]]) -> None:
@@ -45,14 +45,7 @@ def check_manifests(manifests: list[dict[str, Any]]) -> None:
         ConfigError: with all that is wrong.
     """
     problems = [problem for each in manifests for problem in _object_problems(each)]
-    _refuse("Kubernetes would refuse the job", list(dict.fromkeys(problems)))
-
-
-def _refuse(what: str, problems: list[str]) -> None:
-    if len(problems) == 1:
-        raise ConfigError(f"{what}: {problems[0]}")
-    if problems:
-        raise ConfigError(f"{what}:" + "".join(f"\n  - {problem}" for problem in problems))
+    refuse("Kubernetes would refuse the job", list(dict.fromkeys(problems)))
 
 
 def _option_problems(opts: KubernetesOpts) -> Iterator[str]:

@@ -356,7 +356,7 @@ def _ignored(role: Role) -> list[str]:
 
 def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
     """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
-    from trainyard.schedulers.exec.process.stack_dump import SIGNAL, VARIABLE
+    from trainyard.schedulers.exec.stack_dump import SIGNAL, VARIABLE
 
     for replica in (replica for role in roles for replica in role.replicas):
         found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))

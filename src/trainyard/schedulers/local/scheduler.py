@@ -21,6 +21,7 @@ from trainyard.schedulers.base import (
     LogPart,
     LogQuery,
     LogRange,
+    ReplicaUsage,
     Scheduler,
     Stream,
     late_class,
@@ -292,6 +293,15 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
         return growth(logs, position, to_the_end=to_the_end)
+
+    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
+        """Return the samples that the job's supervisor has taken."""
+        from trainyard.schedulers.exec.usage_file import replica_usage
+
+        job = ProcessJob.find(app_id)
+        if job is None:
+            return iter(())
+        return replica_usage(job.usage_path(), [(role, k) for role, k, _ in job.layout()], after)
 
 
 def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 
 from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
+from trainyard.schedulers.lsf.reasons import exit_code, judge
 from trainyard.specs.status import AppState, is_terminal
 
 #: What is asked for. All of them are in 10.1.
@@ -22,35 +23,6 @@ FIELDS = (
     "finish_time"
 )
 
-_STATES: dict[str, AppState] = {
-    "PEND": AppState.PENDING,
-    "PROV": AppState.PENDING,
-    "WAIT": AppState.PENDING,
-    "FWD_PEND": AppState.PENDING,
-    "PSUSP": AppState.SUSPENDED,
-    "USUSP": AppState.SUSPENDED,
-    "SSUSP": AppState.SUSPENDED,
-    "RUN": AppState.RUNNING,
-    "DONE": AppState.SUCCEEDED,
-    "POST_DONE": AppState.SUCCEEDED,
-    "EXIT": AppState.FAILED,
-    "POST_ERR": AppState.FAILED,  # its post-processing failed; `judge` looks how itself ended
-    "UNKWN": AppState.UNREACHABLE,  # neither of these two is an end
-    "ZOMBI": AppState.UNKNOWN,
-}
-_TEXTS = {
-    "PSUSP": "held while it waited (bresume lets it go)",
-    "USUSP": "suspended by its owner or an administrator (bresume lets it go on)",
-    "SSUSP": "suspended by LSF: its host is too busy, or a job with more priority needs it",
-    "UNKWN": "LSF has lost contact with its host; it may well go on",
-    "ZOMBI": "LSF lost contact with its host, and it was killed or rerun meanwhile; it may still run there",
-}
-#: Why LSF ended a job, by "Termination reasons displayed by bacct, bhist, and bjobs" of 10.1. Jobs that LSF
-#: itself removed since their host was lost (TERM_REMOVE_HUNG_JOB) have failed: nobody cancelled them.
-_CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_BUCKET_KILL")
-_TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
-#: Between the reasons, where the site shows them by hosts (LSB_BJOBS_PENDREASON_LEVEL 2 and 3).
-_HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _STAMP = re.compile(r"(?:\w{3} )?(\w{3}) +(\d+) (\d+):(\d+)(?::(\d+))?(?: (\d{4}))?")
 
@@ -131,58 +103,10 @@ _ORDER = (
 )
 
 
-def judge(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
-    """Return the state of a job or element, why, and whether a limit ended it."""
-    stat = record.get("STAT", "")
-    state = _STATES.get(stat, AppState.UNKNOWN)
-    if state == AppState.FAILED:
-        return _failure(record)
-    if state == AppState.PENDING and stat not in _TEXTS:
-        return state, shortened(record.get("PEND_REASON", "")) or "waiting to be dispatched", False
-    if stat not in _STATES:
-        return state, f"LSF says {stat or 'nothing'}", False
-    return state, _TEXTS.get(stat, ""), False
-
-
-def _failure(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
-    said, code = record.get("EXIT_REASON", "").strip().rstrip(".;"), exit_code(record)
-    if record.get("STAT") == "POST_ERR" and not said and not code:
-        return AppState.SUCCEEDED, "its post-processing failed", False
-    if _CANCELLED.search(said):
-        return AppState.CANCELLED, said, False
-    if _TIME_LIMIT.search(said):
-        return AppState.FAILED, f"stopped at its time limit: {said}", True
-    if "TERM_MEMLIMIT" in said or "TERM_SWAP" in said:
-        return AppState.FAILED, f"out of memory: {said}", False
-    if said:
-        return AppState.FAILED, said if code is None else f"exit code {code}: {said}", False
-    if code is not None and code > 128:
-        from trainyard.system.processes import signal_name
-
-        return AppState.FAILED, f"killed by {signal_name(code - 128)}", False
-    return AppState.FAILED, "", False  # its replicas say more than the exit code
-
-
-def exit_code(record: Mapping[str, str]) -> int | None:
-    """Return the exit code; LSF leaves it out where it is 0, and where it knows none."""
-    if record.get("STAT") in ("DONE", "POST_DONE"):
-        return 0
-    text = record.get("EXIT_CODE", "")
-    return int(text) if text.isdecimal() else None
-
-
 def host_names(text: str) -> list[str]:
     """Return the hosts of ``4*hostA:hostB``, each once."""
     names = [part.rpartition("*")[2].strip() for part in text.split(":")]
     return list(dict.fromkeys(filter(None, names)))
-
-
-def shortened(text: str) -> str:
-    """Return LSF's reasons for waiting in one line: at most three, without the headings between them."""
-    reasons = [" ".join(part.split()) for part in re.split(r"[;\n]", text) if part.strip()]
-    reasons = [reason for reason in reasons if not _HEADING.match(reason)]
-    rest = len(reasons) - 3
-    return "; ".join(reasons[:3]) + (f"; {rest} more (bjobs -p3)" if rest > 0 else "")
 
 
 def moment(text: str, now: float) -> float | None:

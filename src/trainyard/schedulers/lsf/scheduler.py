@@ -79,7 +79,7 @@ class LsfScheduler(HpcScheduler):
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
-        from trainyard.schedulers.lsf.reasons import HINTS
+        from trainyard.schedulers.lsf.rules import HINTS
 
         return HINTS
 

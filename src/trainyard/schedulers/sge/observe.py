@@ -13,25 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
+from trainyard.schedulers.sge.reasons import LOST, RAN, RESCHEDULED, reason_of, state_of, verdict
 from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-#: Letters of a state, qstat(1).
-_LETTERS = frozenset("dEhrRsSTtwqPNzcm")
 #: The jobs that `qstat -s z` still lists have ended, but it does not say how.
 ZOMBIE = "z"
-#: Of accounting(5): how Grid Engine itself saw the end.
-RAN = "0"
-RESCHEDULED = ("24", "25")  # migrating, rescheduling
-LOST = ("19", "21")  # before writing exit_status, in recognizing job: its host was down
-LIMIT = "37"
-KILLED = "100"
-#: How many different messages of the scheduler are shown.
-_MOST_MESSAGES = 3
-_HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
 _STAMP = re.compile(r"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d \[\d+:\d+\]: (?:error: )?")
 
 
@@ -154,7 +144,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     main = rows[states.index(leading)]
     letters = ",".join(dict.fromkeys(row.letters for row in rows))
     running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
-    reasons = [_why(row, details, number) for row in rows]
+    reasons = [reason_of(row, details) for row in rows]
     replicas = {
         task - 1: NativeReplica(state, row.letters, None, row.host, reason)
         for row, state, reason in zip(rows, states, reasons, strict=True)
@@ -174,44 +164,6 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
 
 
 _ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
-
-
-def state_of(letters: str) -> AppState:
-    """Return the state that qstat's letters stand for, by sge_status(5); ``hr`` runs, ``hqw`` waits."""
-    if not letters or not set(letters) <= _LETTERS:
-        return AppState.UNKNOWN
-    if "E" not in letters and any(letter in letters for letter in "sST"):
-        return AppState.SUSPENDED
-    if any(letter in letters for letter in "EwqPN"):
-        return AppState.PENDING
-    return AppState.RUNNING
-
-
-def _why(row: QueueRow, details: Details | None, number: str) -> str:
-    if "E" in row.letters:
-        said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
-        return f"{row.letters}: it could not be started: {said} (once that is repaired: qmod -cj {number})"
-    if any(letter in row.letters for letter in "sST"):
-        return f"suspended ({row.letters})"
-    if "d" in row.letters:
-        return "being deleted"
-    if state_of(row.letters) != AppState.PENDING:
-        return ""
-    said = "; ".join(summary(details.messages)) if details else ""
-    if "h" in row.letters:
-        return f"held: {said}" if said else "held, for other jobs or by somebody"
-    return said or "waiting for free slots"
-
-
-def summary(messages: Iterable[str]) -> list[str]:
-    """Shorten what the scheduler says: one line for all hosts and queues of which it says the same."""
-    counts: dict[str, int] = {}
-    for message in messages:
-        text = _HOST.sub("", message)
-        counts[text] = counts.get(text, 0) + 1
-    lines = [text if count == 1 else f"{text} ({count} times)" for text, count in counts.items()]
-    rest = len(lines) - _MOST_MESSAGES
-    return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
 
 
 # ---- qacct
@@ -299,25 +251,6 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             },
         )
     return found
-
-
-def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
-    """Return the state of a run that has ended, why, and whether a limit ended it."""
-    if ending.deleted_by:
-        return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
-    if ending.failed == LIMIT:
-        return AppState.FAILED, f"stopped at its limit: {ending.words}", True
-    if ending.failed in LOST:
-        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})", False
-    if ending.failed not in (RAN, KILLED):
-        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}", False
-    if ending.exit_code == 0:
-        return AppState.SUCCEEDED, "", False
-    if ending.exit_code > 128:
-        from trainyard.system.processes import signal_name
-
-        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
-    return AppState.FAILED, "", False  # its replicas say more than the exit code
 
 
 # ---- texts

@@ -1,33 +1,88 @@
-"""What to do about the refusals of Grid Engine, by its own words."""
+"""Grid Engine's states as ours, and its reasons in words.
+
+By qstat(1), sge_status(5) and accounting(5) of 8.1.9. A state with a letter that is not known counts as open.
+"""
 
 from __future__ import annotations
 
-HINTS: tuple[tuple[str, str], ...] = (
-    (r"unknown queue|queue .* does not exist", "`qconf -sql` lists the queues: -cfg queue=NAME."),
-    (
-        r"parallel environment .* does not exist",
-        "`qconf -spl` lists the parallel environments: -cfg pe=NAME for several hosts, smp_pe=NAME for one.",
-    ),
-    (
-        r"unknown resource",
-        "`qconf -sc` lists resources. Memory and gpus are asked by -cfg memory=NAME,gpu=NAME; '' for none.",
-    ),
-    (
-        r"requested project .* does not exist|access to project",
-        "`qconf -sprjl` lists projects: -cfg project=NAME.",
-    ),
-    (r"no suitable queues", "No queue fits such a job. `qstat -f` and `qhost -F` show what there is."),
-    (
-        r"job rejected: (only|the)? ?\S* ?(jobs|limit)|would exceed|max_(u_)?jobs",
-        "A limit of the site is reached. Wait for other jobs to end; an array (-cfg array=True) counts once.",
-    ),
-    (
-        r"is not a submit host|no submit host|neither submit nor admin host",
-        "Submit from a login node: -cfg host=NODE.",
-    ),
-    (
-        r"SGE_ROOT|unable to read qmaster name",
-        "Source the site's settings.sh first, or submit from a login node: host=.",
-    ),
-    (r"invalid option argument|unknown option", "See qsub(1). -cfg omit=OPTION leaves out what we write."),
-)
+import re
+
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainyard.schedulers.sge.observe import AccountedRun, Details, QueueRow
+
+#: Letters of a state, qstat(1).
+_LETTERS = frozenset("dEhrRsSTtwqPNzcm")
+#: Of accounting(5): how Grid Engine itself saw the end.
+RAN = "0"
+RESCHEDULED = ("24", "25")  # migrating, rescheduling
+LOST = ("19", "21")  # before writing exit_status, in recognizing job: its host was down
+LIMIT = "37"
+KILLED = "100"
+#: How many different messages of the scheduler are shown.
+_MOST_MESSAGES = 3
+_HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
+
+
+def state_of(letters: str) -> AppState:
+    """Return the state that qstat's letters stand for, by sge_status(5); ``hr`` runs, ``hqw`` waits."""
+    if not letters or not set(letters) <= _LETTERS:
+        return AppState.UNKNOWN
+    if "E" not in letters and any(letter in letters for letter in "sST"):
+        return AppState.SUSPENDED
+    if any(letter in letters for letter in "EwqPN"):
+        return AppState.PENDING
+    return AppState.RUNNING
+
+
+def reason_of(row: QueueRow, details: Details | None) -> str:
+    """Return why a job is in its state, in words; "" if there is nothing to say."""
+    if "E" in row.letters:
+        said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
+        return (
+            f"{row.letters}: it could not be started: {said} (when it is repaired: qmod -cj {row.native_id})"
+        )
+    if any(letter in row.letters for letter in "sST"):
+        return f"suspended ({row.letters})"
+    if "d" in row.letters:
+        return "being deleted"
+    if state_of(row.letters) != AppState.PENDING:
+        return ""
+    said = "; ".join(summary(details.messages)) if details else ""
+    if "h" in row.letters:
+        return f"held: {said}" if said else "held, for other jobs or by somebody"
+    return said or "waiting for free slots"
+
+
+def summary(messages: Iterable[str]) -> list[str]:
+    """Shorten what the scheduler says: one line for all hosts and queues of which it says the same."""
+    counts: dict[str, int] = {}
+    for message in messages:
+        text = _HOST.sub("", message)
+        counts[text] = counts.get(text, 0) + 1
+    lines = [text if count == 1 else f"{text} ({count} times)" for text, count in counts.items()]
+    rest = len(lines) - _MOST_MESSAGES
+    return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
+
+
+def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
+    """Return the state of a run that has ended, why, and whether a limit ended it."""
+    if ending.deleted_by:
+        return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
+    if ending.failed == LIMIT:
+        return AppState.FAILED, f"stopped at its limit: {ending.words}", True
+    if ending.failed in LOST:
+        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})", False
+    if ending.failed not in (RAN, KILLED):
+        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}", False
+    if ending.exit_code == 0:
+        return AppState.SUCCEEDED, "", False
+    if ending.exit_code > 128:
+        from trainyard.system.processes import signal_name
+
+        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
+    return AppState.FAILED, "", False  # its replicas say more than the exit code

@@ -102,7 +102,7 @@ class SgeScheduler(HpcScheduler):
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
-        from trainyard.schedulers.sge.reasons import HINTS
+        from trainyard.schedulers.sge.rules import HINTS
 
         return HINTS
 
@@ -128,7 +128,7 @@ class SgeScheduler(HpcScheduler):
 
     def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
         """Return what the queue lists; with details of those of ``wanted`` (or all) that wait."""
-        from trainyard.schedulers.sge import observe
+        from trainyard.schedulers.sge import observe, reasons
 
         command = ["qstat", "-xml", "-s", "prs", "-u", self._user(commands)]
         rows = self._parsed(observe.parse_queue, self._ask(commands, command))
@@ -136,7 +136,7 @@ class SgeScheduler(HpcScheduler):
             row.native_id
             for row in rows
             if (wanted is None or row.native_id in wanted)
-            and observe.state_of(row.letters) != AppState.RUNNING
+            and reasons.state_of(row.letters) != AppState.RUNNING
         }
         details = {}
         if waiting:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Options of a job that `sbatch --test-only` can judge.
 _TESTED = ("partition", "time", "account", "qos", "reservation", "constraint", "nodelist", "exclude", "gres")
 
+#: States of nodes that take jobs, or will as soon as others have ended there; sinfo(1), NODE STATE CODES.
+_USABLE = ("idle", "planned", "mixed", "allocated", "completing", "powering_up", "powered_down")
+
 
 def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
     """Check what jobs with these options need."""
@@ -55,9 +58,7 @@ def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("partition", False, f"there is no {name}", "`sinfo -s` lists the partitions.")
             continue
         first = nodes[0]
-        usable = sum(
-            item.count for item in nodes if item.state.split("-")[0] in ("idle", "mixed", "allocated")
-        )
+        usable = sum(item.count for item in nodes if item.state in _USABLE)
         text = (
             f"{name}: {usable} of {sum(item.count for item in nodes)} nodes are up, "
             f"time limit {first.default_time} by default and {first.max_time} at most"

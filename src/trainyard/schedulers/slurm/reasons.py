@@ -183,8 +183,3 @@ def _why_waiting(said: str) -> str:
     if _LIMITS.fullmatch(code):
         return f"waiting: {said} (a limit of its account or QoS is reached)"
     return f"waiting: {said}"
-
-
-def never_starts(reason: str) -> bool:
-    """Tell whether a job that waits for this reason, in Slurm's word, will not start by itself."""
-    return re.split(r"[,(:]", reason)[0].strip() in _NEVER

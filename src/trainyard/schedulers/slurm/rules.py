@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.errors import ConfigError, did_you_mean
+from trainyard.errors import did_you_mean, refuse
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
 from trainyard.specs.app import NO_IMAGE, RetryPolicy
@@ -30,11 +30,7 @@ def check(app: AppDef, opts: SlurmOpts) -> None:
         ConfigError: with all that is wrong.
     """
     problems = [*_option_problems(opts), *_job_problems(app, opts)]
-    if len(problems) == 1:
-        raise ConfigError(f"the job cannot run on slurm: {problems[0]}")
-    if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ConfigError(f"the job cannot run on slurm:{lines}")
+    refuse("the job cannot run on slurm", problems)
 
 
 def _option_problems(opts: SlurmOpts) -> Iterator[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, did_you_mean
+from trainyard.errors import did_you_mean, refuse
 from trainyard.schedulers.aws.batch.options import (
     EC2,
     FARGATE,
@@ -77,7 +77,7 @@ def check_options(opts: AWSBatchOpts) -> None:
     Raises:
         ConfigError: with all that is wrong.
     """
-    _refuse("the options of aws_batch", list(_option_problems(opts)))
+    refuse("the options of aws_batch", list(_option_problems(opts)))
 
 
 def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
@@ -88,16 +88,9 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
     """
     for operation, params in (("RegisterJobDefinition", job_def), ("SubmitJob", submission)):
         found = problems_of("batch", operation, params)
-        _refuse(f"AWS Batch would refuse {operation}", found)
+        refuse(f"AWS Batch would refuse {operation}", found)
     problems = [*_definition_problems(job_def), *_submission_problems(submission)]
-    _refuse("AWS Batch would refuse the job", problems)
-
-
-def _refuse(what: str, problems: list[str]) -> None:
-    if len(problems) == 1:
-        raise ConfigError(f"{what}: {problems[0]}")
-    if problems:
-        raise ConfigError(f"{what}:" + "".join(f"\n  - {problem}" for problem in problems))
+    refuse("AWS Batch would refuse the job", problems)
 
 
 def _option_problems(opts: AWSBatchOpts) -> Iterator[str]:

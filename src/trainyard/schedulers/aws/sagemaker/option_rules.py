@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.docker.image_reference import image_problem
-from trainyard.errors import InvalidRunConfigException
+from trainyard.errors import InvalidRunConfigException, refuse
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.options import (
@@ -84,14 +84,12 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_tags(app, opts),
         *_queue(app, opts, region),
     ]
-    refuse(app, problems)
+    refuse_job(app, problems)
 
 
-def refuse(app: AppDef, problems: list[str]) -> None:
+def refuse_job(app: AppDef, problems: list[str]) -> None:
     """Raise one error with all problems, if there are any."""
-    if problems:
-        text = "".join(f"\n  - {problem}" for problem in problems)
-        raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
+    refuse(f"the job {app.name!r} cannot run on SageMaker like this", problems, InvalidRunConfigException)
 
 
 # ---- roles and instances

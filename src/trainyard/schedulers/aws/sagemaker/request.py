@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trainyard
-from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.errors import ConfigError, InvalidRunConfigException, refuse
 from trainyard.schedulers.aws import s3
 from trainyard.schedulers.aws.sagemaker import names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
@@ -32,7 +32,7 @@ from trainyard.schedulers.aws.sagemaker.option_rules import (
     attempts_of,
     check_options,
     read_retry_rule,
-    refuse,
+    refuse_job,
 )
 from trainyard.schedulers.aws.sagemaker.options import (
     FILE,
@@ -170,7 +170,7 @@ def make_job(
     check_options(app, opts, region=region, local=local)
     name = job_name or names.make_job_name(opts.base_job_name or app.name)
     job = _RequestBuilder(app, opts, name, code, region).job()
-    refuse(
+    refuse_job(
         app,
         [
             *request_rules.problems_of(job.job_def, _name_in_options, is_local=local),
@@ -579,8 +579,7 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
     if problems:
         from trainyard.redaction import redact_text
 
-        text = "".join(f"\n  - {redact_text(problem)}" for problem in problems)
-        raise ConfigError(f"SageMaker would refuse the job:{text}")
+        refuse("SageMaker would refuse the job", [redact_text(problem) for problem in problems])
 
 
 def _take_out_unknown(service: str, operation: str, request: dict[str, Any], key: str) -> list[str]:

@@ -35,6 +35,8 @@ CANCELLED = "cancelled"
 STOPPED = "stopped"
 RETRY = "retry"
 WAITING = "waiting"
+FINAL = "final"
+HUNG = "hung"
 
 
 class Container:
@@ -49,6 +51,7 @@ class Container:
         "image",
         "is_inspected",
         "labels",
+        "memory_mb",
         "name",
         "oom",
         "ports",
@@ -80,6 +83,7 @@ class Container:
                 self.ports.setdefault(port["PrivatePort"], f"{host}:{port['PublicPort']}")
         self.size: int = summary.get("SizeRw") or 0
         self.oom = False
+        self.memory_mb = 0
         self.error = ""
         self.restarts = 0
         self.started = self.finished = 0
@@ -114,6 +118,7 @@ class Container:
         self.oom = state["OOMKilled"]
         self.error = state["Error"] if state["ExitCode"] or self.state == "created" else ""
         self.restarts = inspected.get("RestartCount", 0)
+        self.memory_mb = (inspected.get("HostConfig", {}).get("Memory") or 0) >> 20
         self.started, self.finished = parse_time(state["StartedAt"]), parse_time(state["FinishedAt"])
         self.is_inspected = True
 
@@ -153,6 +158,10 @@ class Job:
         self.retries: dict[str, tuple[str, int]] = {
             k: (v[0], v[1]) for k, v in policy.get("retries", {}).items()
         }
+        #: Rules for retries by class of failure, as fields of `RetryRule`; then the watcher restarts all.
+        self.rules: dict[str, dict[str, int]] = policy.get("rules", {})
+        self.hang_timeout: float | None = policy.get("hang_timeout")
+        self.stops_on_hang: bool = policy.get("on_hang") == "stop"
         counts: dict[str, int] = {}
         for container in self.containers:
             counts[container.role] = max(counts.get(container.role, 0), container.replica + 1)

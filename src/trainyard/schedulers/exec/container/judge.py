@@ -3,12 +3,14 @@
 Readers (``status``, ``list``, ``wait``) use the state, and the watcher takes the steps. So a watcher may be
 killed in the middle of anything: the next one finds what is left to do.
 
-Four kinds of markers record what the containers cannot:
+Six kinds of markers record what the containers cannot:
 
 - ``cancelled`` (by, at): a user cancelled the job.
 - ``stopped`` (reason, detail, at): the job was ended by its time limit, fail_fast, or a failed submission.
 - ``retry-N`` (scope, culprit, was, at): a role (or, with an empty scope, everything) is to be restarted.
   ``was`` holds the containers and their last starts, which tells which of them were started since.
+- ``final-N`` (culprit, was, note, at): a failure that is not retried, by its class (`retry_step`).
+- ``hung-N`` (container, started, note, at): a container gave no sign of life (`silence`).
 - ``waiting`` (reason, at): its containers are made, and are started when there is a network for them.
 """
 
@@ -17,7 +19,14 @@ from __future__ import annotations
 import time
 
 from trainyard.schedulers.exec import reasons
-from trainyard.schedulers.exec.container.inventory import CANCELLED, RETRY, STOPPED, WAITING
+from trainyard.schedulers.exec.container.inventory import (
+    CANCELLED,
+    FINAL,
+    HUNG,
+    RETRY,
+    STOPPED,
+    WAITING,
+)
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 STOP = "stop"
 START = "start"
 MARK = "mark"
+DECIDE = "decide"
 LAUNCH = "launch"
 
 #: What ``docker-init`` and shells end with when they cannot run a program.
@@ -58,7 +68,7 @@ _SIGNALS = {
 
 class Step:
     """Something to do: ``stop`` or ``start`` containers, ``launch`` them once there is a network for them,
-    or ``mark`` the job (name, facts)."""
+    ``decide`` by its class what becomes of a failure, or ``mark`` the job (name, facts)."""
 
     __slots__ = ("containers", "facts", "kind", "name")
 
@@ -187,14 +197,26 @@ class Judgement:
             return []
         failed = [c for c in self._containers if not c.is_active and not c.is_new and c.exit_code]
         counts = self._retry_counts()
+        finals = [marker.facts["was"] for marker in self._job.markers if marker.kind == FINAL]
         for container in sorted(failed, key=lambda c: c.finished):
+            if self._job.rules and not any(was.get(container.name) == container.started for was in finals):
+                return [Step(DECIDE, [container])]
             policy, limit = self._job.retries.get(container.role, ("REPLICA", 0))
+            if self._job.rules:
+                limit = 0  # it has been decided already
             scope = container.role if policy == "ROLE" else ""
             if policy != "REPLICA" and len(self._job.containers) > 1 and counts.get(scope, 0) < limit:
                 return [self._retry(scope, container)]
             if self._job.fail_fast and self._active:
                 return [self._stopped(reasons.PEER_FAILED, f"{container.role}/{container.replica}")]
         return []
+
+    def _notes(self, container: Container) -> list[str]:
+        """Return what has happened to a container, in words."""
+        name = f"{container.role}/{container.replica}"
+        kinds = (RETRY, FINAL, HUNG)
+        own = [m for m in self._job.markers if m.kind in kinds and m.facts.get("culprit") == name]
+        return [m.facts["note"] for m in sorted(own, key=lambda m: m.at) if m.facts.get("note")]
 
     def _stopped(self, reason: str, detail: str) -> Step:
         facts = {"reason": reason, "detail": detail, "at": int(self._now * 1e9)}
@@ -231,6 +253,7 @@ class Judgement:
             restarts=restarts,
             started_at=started / 1e9 or None,
             ended_at=(container.finished / 1e9 or None) if has_ended else None,
+            notes=self._notes(container),
         )
 
     def _missing(self) -> tuple[AppState, str]:

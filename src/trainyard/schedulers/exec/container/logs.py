@@ -15,7 +15,7 @@ from collections import deque
 
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
-from trainyard.schedulers.base import LogBlock, Stream
+from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.exec.container.inventory import format_time, load_job, parse_time
 from trainyard.schedulers.lines import LineFilter, TimedLine, blocks_of, blocks_until_ended, iter_lines
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.docker.engine import DaemonAnswer, Engine
-    from trainyard.schedulers.base import LogQuery
     from trainyard.schedulers.exec.container.inventory import Container, Job
     from trainyard.schedulers.exec.container.judge import Judgement
     from trainyard.schedulers.exec.container.watcher import JobEvents
@@ -317,6 +316,30 @@ def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator
     left = window.select(b"".join(joiner.rest()))
     if left:
         yield max(begun.values()), left
+
+
+def lines_since(
+    engine: Engine, container_id: str, since_ns: int, last: int, *, complete: bool = False
+) -> list[TimedLine]:
+    """Return the last lines that a container has written since a time, each with its time.
+
+    Args:
+        engine: the daemon.
+        container_id: the container.
+        since_ns: nanoseconds since the epoch.
+        last: how many lines at most.
+        complete: the container has ended: wait until the daemon has written all of its log, which may take
+            a moment longer.
+    """
+    window = LogWindow(LogQuery())
+    params = window.params(timestamps=True, follow=complete)
+    params |= {"since": format_time(since_ns), "tail": last}
+    answer = open_log(engine, container_id, params)
+    if answer is None:
+        return []
+    with answer:
+        pieces = [piece for frames in frames_of(answer, naps=False) for _, piece in frames]
+    return [split_time(piece) for piece in pieces]
 
 
 def read_many(

@@ -17,7 +17,8 @@ from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
-from trainyard.schedulers.exec.container import inventory, labels
+from trainyard.schedulers.exec import outbox, stack_dump
+from trainyard.schedulers.exec.container import inventory, labels, silence
 from trainyard.schedulers.exec.container.daemon_refusals import refused
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
@@ -100,6 +101,12 @@ class DockerRequest:
     #: Directories of this machine that results are sent to, to be made if they do not exist.
     folders: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    #: Who is told of the end, what signs that, and the job's handle.
+    notify: list[str] = field(default_factory=list)
+    notify_secret: str = ""
+    handle: str = ""
+    #: Whether hangs are looked for, so that processes of Python should be able to write their stacks.
+    writes_stacks: bool = False
 
     def __str__(self) -> str:
         return json.dumps(self.shown(), indent=2)
@@ -117,7 +124,9 @@ class DockerRequest:
                 name: _shown_label(redactor, value) for name, value in container.body["Labels"].items()
             }
             containers.append(shown)
-        return {**vars(self), "containers": containers}
+        told = [redactor.text(target) for target in self.notify]
+        secret = redactor.value("notify_secret", self.notify_secret) if self.notify_secret else ""
+        return {**vars(self), "containers": containers, "notify": told, "notify_secret": secret}
 
     def place_hosts(self, addresses: Iterator[str]) -> None:
         """Give the containers addresses of their network, and tell those to the hosts of a training job.
@@ -187,6 +196,7 @@ class _Submission:
         self._results_dir = inventory.results_dir(request.app_id)
         self._ids: dict[str, str] = {}
         self._working_dirs: dict[str, str] = {}
+        self._python_paths: dict[str, str] = {}
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
         self._has_begun = False
@@ -199,6 +209,8 @@ class _Submission:
         for_all(self._ensure_image, dict.fromkeys(container.image for container in containers))
         self._has_begun = True
         self._make_directories()
+        if self.request.notify:
+            self._write_outbox()
         self._labels = {
             labels.SUBMITTER: str(myself()),
             labels.HOST: host_name(),
@@ -213,7 +225,20 @@ class _Submission:
 
     def _ensure_image(self, image: str) -> None:
         found = ensure_image(self.engine, image, self.request.platform)
+        config = found.get("Config") or {}
+        values = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
+        self._python_paths[image] = values.get("PYTHONPATH", "")
         self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
+
+    def _write_outbox(self) -> None:
+        """Write down who is told of the end."""
+        make_private_dir(self._results_dir)
+        try:
+            outbox.prepare(
+                self._results_dir, self.request.handle, self.request.notify, self.request.notify_secret
+            )
+        except OSError as error:
+            raise state_error("write who is told of the job's end to", self._results_dir, error) from error
 
     def _make_directories(self) -> None:
         """Make the directories that containers write results to.
@@ -250,6 +275,8 @@ class _Submission:
             if container.body["Labels"].get(labels.RESULTS, "").startswith(self._results_dir):
                 container.body["Labels"][labels.RESULTS] = IN_CONTAINERS
         inventory.remove_results(self.request.app_id)
+        if self.request.notify:
+            self._write_outbox()
 
     def _make_network(self) -> None:
         try:
@@ -263,6 +290,10 @@ class _Submission:
             raise refused(error, "make the job's network") from error
 
     def _make_container(self, replica: ReplicaRequest) -> None:
+        if self.request.writes_stacks:
+            found = replica.env.get("PYTHONPATH") or self._python_paths[replica.image]
+            replica.env["PYTHONPATH"] = ":".join(filter(None, [silence.PYTHON_DIR, found]))
+            replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
         params = {"name": replica.name, "platform": self.request.platform}
         body = replica.full_body(self._labels)
         try:
@@ -279,6 +310,14 @@ class _Submission:
         with self._lock:
             self._ids[replica.name] = made["Id"]
         self._check_script(replica)
+        if self.request.writes_stacks:
+            self.engine.request(
+                "PUT",
+                f"/containers/{made['Id']}/archive",
+                params={"path": "/"},
+                data=silence.handler_archive(),
+                headers={"Content-Type": "application/x-tar"},
+            )
 
     def _check_script(self, replica: ReplicaRequest) -> None:
         """Refuse a container whose script is missing, before it is started, unless a mount may hold it."""

@@ -28,9 +28,9 @@ from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
-from trainyard.schedulers.exec import reasons
+from trainyard.schedulers.exec import outbox, reasons
 from trainyard.schedulers.exec.container import inventory, labels
-from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge
+from trainyard.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP, Step, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -301,6 +301,7 @@ def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
             judgement = None if job is None else judge(job)
             if job is None or judgement is None or judgement.is_over:
                 inventory.remove_networks(engine, app_id)
+                outbox.send_if_waiting(inventory.results_dir(app_id))
                 return
             done = [_do(engine, job, step) for step in judgement.steps]
             if done and all(done):
@@ -309,6 +310,9 @@ def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
                 timeout = NETWORK_SECONDS
             if judgement.deadline is not None:
                 timeout = max(0.0, judgement.deadline - time.time())
+            if job.hang_timeout is not None:
+                interval = _look_for_hangs(engine, job)
+                timeout = interval if timeout is None else min(timeout, interval)
             if not watched_submitter:
                 watched_submitter = True
                 _watch_submitter(job, events)
@@ -326,6 +330,8 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
         inventory.make_marker(engine, job.app_id, step.name, step.facts)
     elif step.kind == STOP:
         for_all(lambda container: _stop(engine, container, job.grace), step.containers)
+    elif step.kind == DECIDE:
+        _decide(engine, job, step.containers[0])
     elif step.kind == LAUNCH and not _has_network(engine, job):
         return False
     else:
@@ -333,6 +339,28 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
         _start(engine, job, first)
         for_all(lambda container: _start(engine, job, container), others)
     return True
+
+
+def _decide(engine: Engine, job: Job, container: Container) -> None:
+    """Find the class of a failure, and record what becomes of it."""
+    from trainyard.schedulers.exec.container.retry_step import decide
+
+    status = next(
+        replica
+        for role in judge(job).roles
+        for replica in role.replicas
+        if (role.role, replica.id) == (container.role, container.replica)
+    )
+    inventory.make_marker(engine, job.app_id, *decide(engine, job, container, status.reason))
+
+
+def _look_for_hangs(engine: Engine, job: Job) -> float:
+    """Look at the containers that run; returns the seconds until the next look."""
+    from trainyard.schedulers.exec.container import silence
+
+    assert job.hang_timeout is not None
+    silence.look(engine, job)
+    return job.hang_timeout / silence.LOOKS
 
 
 def _has_network(engine: Engine, job: Job) -> bool:
@@ -362,11 +390,22 @@ def _stop(engine: Engine, container: Container, grace: float) -> None:
 def _start(engine: Engine, job: Job, container: Container) -> None:
     """Start a container that waits for it, or has ended; if it cannot be started, the job has failed."""
     try:
+        if job.rules:
+            _give_memory(engine, job, container)
         engine.request("POST", f"/containers/{container.id}/start", timeout=STOP_SECONDS)
     except EngineError as error:
         detail = f"{container.role}/{container.replica}: {error.message}"[:500]
         facts = {"reason": reasons.NOT_STARTED, "detail": detail, "at": time.time_ns()}
         inventory.make_marker(engine, job.app_id, inventory.STOPPED, facts)
+
+
+def _give_memory(engine: Engine, job: Job, container: Container) -> None:
+    """Raise a container's limit of memory, if a retry is to have more."""
+    from trainyard.schedulers.exec.container.retry_step import memory_for
+
+    if wanted := memory_for(job, container):
+        size = {"Memory": wanted << 20, "MemorySwap": wanted << 20}
+        engine.request("POST", f"/containers/{container.id}/update", json=size)
 
 
 def _watch_submitter(job: Job, events: JobEvents) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from trainyard.schedulers.exec.process import stack_dump
+from trainyard.schedulers.exec import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class HangWatch:
         self._alive: dict[str, float] = {}
         self._programs: dict[int, tuple[Replica, str, float]] = {}
         self.hung: set[str] = set()
+        #: Whether the stacks of the last one that was found are in its log.
+        self.has_stacks = False
 
     @property
     def interval(self) -> float:
@@ -94,6 +96,7 @@ class HangWatch:
             return None
         if mode != stack_dump.DUMP:
             return None
+        self.has_stacks = code == stack_dump.DUMPED
         self._alive[f"{replica.name} dumped"] = max(map(_changed, replica.log_paths))
         self.hung.add(replica.name)
         return replica

@@ -14,6 +14,7 @@ Every job of the executor has one, with these files beside others; `ProcessJob` 
         notify.*          who is told of its end (`outbox`)
         python/           what processes of Python import at their start, if hangs are looked for
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
+        usage             what the replicas have used over time (`exec.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
@@ -190,6 +191,10 @@ class ProcessJob(JobDirectory):
     def index_path(self, role: str, replica: int) -> str:
         """Return the path of a replica's log index."""
         return self.file("index", role, str(replica))
+
+    def usage_path(self) -> str:
+        """Return the path of the samples of what its replicas use."""
+        return self.file("usage")
 
     def base_dir(self, role: str, replica: object) -> str:
         """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""

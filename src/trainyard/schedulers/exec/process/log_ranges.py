@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from trainyard.schedulers.exec.process.log_index import HEADER, MIXED, Record
-from trainyard.schedulers.exec.process.log_reader import GrowingFile, ReplicaLog
+from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, ReplicaLog
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
 
 Offsets = tuple[int, int]
@@ -183,11 +183,24 @@ class _Ranges:
             for earlier, more in zip(before, grown, strict=True)
         )
         found = self._aligned(0, out, end[0]), self._aligned(1, err, end[1])
-        # a single line that is longer than what is asked for is cut
-        return (found if found != end else _least((out, err), end)), record_offset
+        if found == end and target < sum(end):  # a line that is longer than what is asked for
+            found = self._start_of_last(0, end[0]), self._start_of_last(1, end[1])
+            record_offset = 0
+        return found, record_offset
 
     def _of_stream(self, ends: Offsets) -> Offsets:
         return ends[0] if 0 in self._which else 0, ends[1] if 1 in self._which else 0
+
+    def _start_of_last(self, which: int, end: int) -> int:
+        """Return where the last line before an offset begins; a very long one is cut."""
+        place = end - 1  # not the end of that line itself
+        while place > max(end - MAX_LINE, 0):
+            start = max(place - BLOCK, 0)
+            found = self._files[which].read(place - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            place = start
+        return max(place, 0)
 
     def _aligned(self, which: int, offset: int, end: int) -> int:
         """Return where the first line begins at or behind an offset; ``end`` if none does."""

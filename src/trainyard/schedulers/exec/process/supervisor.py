@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.hang_watch import HangWatch
     from trainyard.schedulers.exec.process.slots import SlotQueue, Ticket
+    from trainyard.schedulers.exec.process.usage_sampler import UsageSampler
     from trainyard.schedulers.exec.retry_counts import RetryCounts
     from trainyard.system.interface import FileEvents
 
+#: Seconds until what the replicas use is sampled for the first time.
+FIRST_SAMPLE = 2.0
 #: State changes closer together than this are written as one.
 WRITE_INTERVAL = 0.02
 STATE_RESERVE = 64 * 1024
@@ -109,6 +112,7 @@ class Supervisor:
         self._orphans: set[int] = set()
         self._oom = OomWatch()
         self._recorder = LogRecorder(events)
+        self._sampler: UsageSampler | None = None
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
@@ -158,6 +162,7 @@ class Supervisor:
             is_array = self.plan.get("array")
             self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
             self._start_more()
+            self._after(FIRST_SAMPLE, self._sample_usage)
             self._watch_for_hangs()
         poller = select.poll()
         poller.register(self._wakeup.fileno(), select.POLLIN)
@@ -319,6 +324,17 @@ class Supervisor:
             return reasons.state_of(self.stopping[0])
         failed = any(replica.state == AppState.FAILED for replica in self.replicas)
         return AppState.FAILED if failed else AppState.SUCCEEDED
+
+    def _sample_usage(self) -> None:
+        """Note what the replicas use, and do so again after a while."""
+        if self._sampler is None:
+            from trainyard.schedulers.exec.process.usage_sampler import UsageSampler
+
+            self._sampler = UsageSampler(self.job.usage_path())
+        try:
+            self._after(self._sampler.sample(self.replicas), self._sample_usage)
+        except OSError:  # the system does not tell: the job does not depend on it
+            pass
 
     # ---- what happens
 
@@ -510,8 +526,9 @@ class Supervisor:
         if replica is None or self._hangs is None:
             return
         seconds = f"{self._hangs.seconds:g}"
-        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; its log has the stacks"
-        replica.note(f"it hung: no output for {seconds} s and no GPU at work; its log has the stacks")
+        stacks = "its log has the stacks" if self._hangs.has_stacks else "its stacks cannot be read"
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; {stacks}"
+        replica.note(f"it hung: no output for {seconds} s and no GPU at work; {stacks}")
         self._dirty = True
         if self.plan.get("on_hang") == "stop":
             self._stop_all(reasons.HUNG, seconds)

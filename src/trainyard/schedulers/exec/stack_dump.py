@@ -13,7 +13,7 @@ import os
 import sys
 
 if __name__ == "__main__":  # run as a script, so that it may start without `site`
-    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
+    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
 import signal
 import time

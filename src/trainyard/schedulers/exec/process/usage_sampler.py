@@ -1,0 +1,70 @@
+"""Samples what the replicas of a local job use: CPU, memory, storage, network, GPUs.
+
+The supervisor imports this when a job has run for a while, so short jobs pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from trainyard import system
+from trainyard.schedulers.exec.usage_file import UsageFile, UsageRecord
+from trainyard.system.nvml import Gpus, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainyard.schedulers.exec.process.replica import Replica
+    from trainyard.system.nvml import GpuUsage
+
+#: Seconds between two samples at first.
+INTERVAL = 5.0
+#: Samples may take no more than this share of a CPU: with very many processes they are taken less often.
+LARGEST_SHARE = 0.01
+
+
+class UsageSampler:
+    """Samples the replicas of a job.
+
+    Args:
+        path: the file for the samples.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = UsageFile(path, INTERVAL)
+        self._gpus = Gpus()
+
+    def sample(self, replicas: Iterable[Replica]) -> float:
+        """Take a sample; returns in how many seconds to take the next one."""
+        began = time.thread_time()
+        records = list(self._records(list(replicas)))
+        if records:
+            self._file.append(records)
+        return max(self._file.interval, (time.thread_time() - began) / LARGEST_SHARE)
+
+    def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
+        running = {replica.pid: number for number, replica in enumerate(replicas) if replica.is_running}
+        now = time.time()
+        received, sent = system.network_bytes()
+        gpus = self._gpus.usage()
+        for pid, usage in system.process_usage(running).items():
+            replica = replicas[running[pid]]
+            own = visible(gpus, replica.env.get("CUDA_VISIBLE_DEVICES"))
+            yield UsageRecord(
+                now,
+                running[pid],
+                _busy(own),
+                usage.cpu_seconds,
+                usage.memory,
+                usage.read,
+                usage.written,
+                received,
+                sent,
+                sum(gpu.memory for gpu in own),
+                replica.restarts,
+            )
+
+
+def _busy(gpus: list[GpuUsage]) -> float:
+    return sum(gpu.busy_percent for gpu in gpus) / len(gpus) if gpus else float("nan")

@@ -1,0 +1,87 @@
+"""NVIDIA GPUs: how busy they are and how much of their memory is used, by the driver's own library (NVML).
+
+It is loaded only where the driver is. The functions are those of NVIDIA's "NVML API Reference".
+"""
+
+from __future__ import annotations
+
+import os
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_DRIVER = "/dev/nvidiactl"
+_LIBRARY = "libnvidia-ml.so.1"
+_UUID_SIZE = 96
+
+
+class GpuUsage(namedtuple("GpuUsage", "uuid busy_percent memory")):
+    """A GPU: its identifier, how busy it was lately in percent, how many bytes of its memory are used."""
+
+    __slots__ = ()
+    uuid: str
+    busy_percent: float
+    memory: int
+
+
+class Gpus:
+    """The GPUs of this machine, in the order of their numbers; none where NVML cannot be used."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._handles: list[Any] = []
+        if os.path.exists(_DRIVER):
+            self._load()
+
+    def _load(self) -> None:
+        import ctypes
+
+        try:
+            library = ctypes.CDLL(_LIBRARY)
+        except OSError:
+            return
+        count = ctypes.c_uint()
+        if library.nvmlInit_v2() or library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            if not library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+                self._handles.append(handle)
+        self._library = library
+
+    def usage(self) -> list[GpuUsage]:
+        """Return what all GPUs are used for now."""
+        if not self._handles:
+            return []
+        import ctypes
+
+        class Utilization(ctypes.Structure):
+            _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+        class Memory(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+        found = []
+        for handle in self._handles:
+            busy, memory, uuid = Utilization(), Memory(), ctypes.create_string_buffer(_UUID_SIZE)
+            self._library.nvmlDeviceGetUUID(handle, uuid, _UUID_SIZE)
+            is_busy_known = not self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(busy))
+            self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+            percent = float(busy.gpu) if is_busy_known else float("nan")  # of a MIG instance it is not
+            found.append(GpuUsage(uuid.value.decode("ascii", "replace"), percent, int(memory.used)))
+        return found
+
+
+def visible(gpus: list[GpuUsage], variable: str | None) -> list[GpuUsage]:
+    """Return the GPUs that a program sees with this ``CUDA_VISIBLE_DEVICES``: all without the variable."""
+    if variable is None:
+        return gpus
+    found = []
+    for word in filter(None, map(str.strip, variable.split(","))):
+        if word.isdecimal():
+            found += gpus[int(word) : int(word) + 1]
+        else:
+            found += [gpu for gpu in gpus if gpu.uuid.startswith(word)]
+    return found

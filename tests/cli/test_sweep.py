@@ -1,0 +1,71 @@
+"""The commands `sweep` and `points`: what they print, refuse and complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+TRAIN = """\
+import sys
+values = dict(word.split("=") for word in sys.argv[1:])
+print('{"step": 1, "loss": %s}' % (float(values["lr"]) * 10))
+sys.exit(values["seed"] == "1")
+"""
+
+
+def test_a_sweep_from_its_start_to_the_best(cli: Cli) -> None:
+    (cli.directory / "train.py").write_text(TRAIN)
+    found = cli("sweep", "--dryrun", "./train.py", "lr=0.5,0.1,0.3", "seed=0")
+    assert [line.split() for line in found.out.splitlines()[1:5]] == [
+        ["POINT", "lr"],
+        ["0", "0.5"],
+        ["1", "0.1"],
+        ["2", "0.3"],
+    ]
+    words = ("--parallel", "2", "./train.py", "lr=0.5,0.1,0.3", "seed=0,1")
+    found = cli("sweep", "--wait", *words, code=1)
+    assert "6 points, at most 2 at a time, from lr=0.5 seed=0 to lr=0.3 seed=1" in found.err
+    rows = cli("points", "--best", "min:loss", "--json").json
+    assert [(row["values"]["lr"], row["metric"]) for row in rows if row["state"] == "SUCCEEDED"] == [
+        ("0.1", 1.0),
+        ("0.3", 3.0),
+        ("0.5", 5.0),
+    ]
+    cli("rerun", "--failed", "--wait", "-", code=1)
+    assert [row["values"]["seed"] for row in cli("points", "--json").json] == ["1"] * 3
+    assert len(cli("list", "--json").json) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sweep", "utils.echo", "--msg", "a"], "nothing varies"),
+        (
+            ["sweep", "utils.echo", "--msg", "a,b", "--parallel", "2"],
+            "--parallel is an option of `trainyard sweep`",
+        ),
+        (["sweep", "utils.echo", "--msg", "a,b", "--num_replicas", "1,x"], "num_replicas=x"),
+        (["sweep", "--parallel", "0", "utils.echo", "--msg", "a,b"], "--parallel"),
+        (["sweep", "--exit-code-from", "echo/0", "utils.echo", "--msg", "a,b"], "a sweep's are its points"),
+        (["sweep"], "no component given"),
+        (["sweep", "--resume", "x", "utils.echo"], "--resume takes no component"),
+        (["points", "--best", "loss"], "there is no latest job"),
+    ],
+)
+def test_what_is_refused(cli: Cli, words: list[str], said: str) -> None:
+    found = cli(*words, code=None)
+    assert found.code
+    assert said in found.err
+
+
+def test_a_job_that_is_no_sweep(cli: Cli) -> None:
+    cli("run", "--wait", "utils.echo")
+    for words, said in (
+        (["points"], "is not a sweep"),
+        (["rerun", "--failed", "-"], "this job is not a sweep"),
+        (["sweep", "--resume", "-"], "is one job, so nothing of it can be missing"),
+    ):
+        found = cli(*words, code=None)
+        assert found.code
+        assert said in found.err

@@ -1,0 +1,77 @@
+"""Containers that are looked after: told at their end, more memory after a lack of it, hangs found."""
+
+import pytest
+
+from tests.receiver import receiving
+from trainyard.schedulers.exec import outbox
+from trainyard.schedulers.exec.container.inventory import results_dir
+from trainyard.specs import AppState, Resource, RetryPolicy
+
+from .conftest import kill_watcher, wait_until
+
+EXCEPTION = "printf 'Traceback (most recent call last):\\n  File\\nValueError: bad\\n' >&2; exit 1"
+
+
+def notes(response):
+    return [note for replica in response.to_status().replicas() for note in replica.notes]
+
+
+def test_it_is_told_once_and_the_secret_is_gone(jobs):
+    with receiving() as receiver:
+        app_id, _ = jobs.run(EXCEPTION, notify=[receiver.url], notify_secret="hush-hush-1")
+        [message] = receiver.wait_for(1)
+        settled = f"{results_dir(app_id)}/{outbox.SETTLED}"
+        wait_until(lambda: outbox.os.path.exists(settled), "the end of the sender")
+        jobs.scheduler.describe(app_id)
+        assert len(receiver.received) == 1
+    assert (message["job"], message["state"]) == (app_id, "FAILED")
+    assert message["cause"]["name"] == "exception"
+    with open(settled) as file:
+        assert "hush-hush-1" not in file.read()
+
+
+@pytest.mark.slow
+def test_it_is_told_though_the_watcher_was_killed(jobs):
+    with receiving() as receiver:
+        app_id = jobs.submit("echo up; sleep 600", notify=[receiver.url])
+        jobs.wait_for_line(app_id)
+        kill_watcher(app_id)
+        jobs.scheduler.cancel(app_id)
+        jobs.end_of(app_id)
+        assert [message["state"] for message in receiver.wait_for(1)] == ["CANCELLED"]
+
+
+def test_memory_grows_up_to_the_bound(jobs):
+    # tail keeps the line that it reads: some 100 MB, which fits into the second limit
+    script = "head -c 100000000 /dev/zero | tail -n 1 >/dev/null && echo fits || exit 137"
+    app_id, end = jobs.run(jobs.role(script, resource=Resource(1, 0, 48)), retry={"oom": "5:400M"})
+    assert "fits\n" in jobs.log(app_id), (end, notes(end))
+    assert end.num_restarts == len(notes(end)) >= 1
+    assert all("ran out of memory" in note and "started again with" in note for note in notes(end))
+    assert jobs.container(app_id)["HostConfig"]["Memory"] == 48 * 2**end.num_restarts << 20
+
+
+@pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
+def test_the_program_s_own_faults_are_not_retried(jobs, policy):
+    role = jobs.role(EXCEPTION, max_retries=3, retry_policy=policy)
+    _, end = jobs.run(role, retry={"exception": "0"})
+    assert (end.state, end.num_restarts) == (AppState.FAILED, 0)
+    assert notes(end) == [
+        "it raised an exception (ValueError: bad); not started again: exception: it is not to be retried"
+    ]
+
+
+def test_other_failures_are_retried_as_the_role_says(jobs):
+    _, end = jobs.run(jobs.role("exit 9", max_retries=1), retry={"exception": "0"})
+    assert (end.state, end.num_restarts) == (AppState.FAILED, 1)
+    assert len(notes(end)) == 2
+
+
+def test_a_container_that_hangs_is_stopped_and_its_stacks_are_in_its_log(jobs):
+    app_id, end = jobs.run("echo up; sleep 600", hang_timeout=0.5, on_hang="stop")
+    assert end.state == AppState.FAILED
+    assert "because it hung" in end.msg
+    assert notes(end)[0].startswith("it hung: no output for 0.5 s")
+    log = jobs.log(app_id)
+    assert "trainyard: end of the stacks\n" in log
+    assert any("sleep 600" in line for line in log if line.startswith("--- process"))

@@ -1,0 +1,296 @@
+"""The pages in a real browser: the whole path, and attacks by pages of other origins."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends
+from trainyard.runner import get_runner
+from trainyard.specs.status import AppState
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+#: Says a step whenever a byte comes into its FIFO, so that the test decides when it goes on.
+SCRIPT = """
+import json, sys
+step = 0
+with open(sys.argv[1], "rb", buffering=0) as pipe:
+    while pipe.read(1):
+        print(json.dumps({"step": step, "loss": 2.0 / (step + 1)}), flush=True)
+        print(f"\\x1b[32mINFO\\x1b[0m said {step} <img src=x onerror=alert(1)>", file=sys.stderr, flush=True)
+        step += 1
+"""
+
+
+class Server:
+    """`trainyard ui` in a process of its own."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "trainyard", "ui", "--port", "0", "--no-browser"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        self.origin = self.url.partition("/?")[0]
+        self.token = self.url.partition("token=")[2]
+
+    def end(self) -> tuple[int, str]:
+        """Press Ctrl-C; returns the exit code and what was written to stderr."""
+        self.process.send_signal(signal.SIGINT)
+        out, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, out + errors
+
+
+class Job:
+    """A local job that says a step when it is asked to."""
+
+    def __init__(self, directory: Path) -> None:
+        script, pipe = directory / "train.py", directory / "pipe"
+        script.write_text(SCRIPT)
+        os.mkfifo(pipe)
+        with get_runner() as runner:
+            arguments = ["--script", str(script), "--", str(pipe)]
+            self.handle = runner.run_component("utils.python", arguments, "local_cwd")
+        self._pipe = os.open(pipe, os.O_WRONLY)
+
+    def step(self, count: int = 1) -> None:
+        os.write(self._pipe, b"x" * count)
+
+    def state(self) -> AppState:
+        with get_runner() as runner:
+            status = runner.status(self.handle)
+            assert status is not None
+            return status.state
+
+    def end(self) -> None:
+        os.close(self._pipe)
+        with get_runner() as runner:
+            runner.cancel(self.handle)
+            runner.wait(self.handle)
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[Server]:
+    server = Server()
+    yield server
+    code, said = server.end()
+    assert code == 0
+    assert said.splitlines() == ["serving; Ctrl-C ends the page, not the jobs"]  # no token, no request
+
+
+@pytest.fixture
+def job(home: Path, tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    job.end()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    backends.need("chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        rules = "MAP evil.example 127.0.0.1"
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", f"--host-resolver-rules={rules}"]
+        )
+        yield browser
+        browser.close()
+
+
+def opened(browser: Any, server: Server, **options: Any) -> tuple[Any, list[str]]:
+    """Return a page that was let in, and the list of what the browser complains about."""
+    page = browser.new_context(viewport={"width": 1280, "height": 900}, **options).new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: message.type == "error" and complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(server.url)
+    page.wait_for_selector("#jobs")
+    assert page.url == f"{server.origin}/"
+    return page, complaints
+
+
+def shown(page: Any, selector: str) -> None:
+    """Wait until something is shown; say what is shown instead if it is not."""
+    from playwright.sync_api import TimeoutError as NotShownError
+
+    try:
+        page.wait_for_selector(selector, timeout=60_000)
+    except NotShownError:
+        pytest.fail(f"{selector} is not on the page:\n{page.locator('main').inner_text()[-3000:]}")
+
+
+def shoot(page: Any, name: str) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=str(SCREENSHOTS / f"{name}.png"), full_page=True)
+
+
+def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) -> None:
+    page, complaints = opened(browser, server)
+    job.step(20)
+    shown(page, "[data-row] .badge.running")
+    shoot(page, "jobs")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/job?handle=*")
+
+    shown(page, ".log .l:has-text('said 19 ')")
+    shown(page, "#status .badge.running")
+    shown(page, ".timeline .bar-running")
+    shown(page, ".chart[data-points='20']")
+    job.step(5)
+    shown(page, ".log .l:has-text('said 24 ')")
+    shown(page, ".chart[data-points='25']")
+    lines = page.locator(".log .l").all_inner_texts()
+    said = [line for line in lines if line.startswith("INFO")]
+    assert said == [f"INFO said {step} <img src=x onerror=alert(1)>" for step in range(25)]
+    assert page.locator(".log img").count() == 0
+    assert page.locator(".log .l .c2").first.inner_text() == "INFO"
+    log = page.locator(".log")
+    assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") < 40
+    shoot(page, "job-running")
+
+    page.click("#cancel")
+    shown(page, "#status .badge.cancelled")
+    assert job.state() is AppState.CANCELLED
+    shown(page, ".log .note:has-text('the job has ended')")
+    assert page.locator("#cancel").is_disabled()
+    shoot(page, "job-cancelled")
+    page.click("text=Definition")
+    shown(page, "pre:has-text('train.py')")
+    page.click("text=Plan")
+    shown(page, "pre:has-text('# request')")
+    assert complaints == []
+
+
+def test_pages_in_the_dark_and_on_a_phone(browser: Any, server: Server, job: Job) -> None:
+    job.step(30)
+    page, complaints = opened(browser, server, color_scheme="dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in ("/", f"/job?handle={job.handle}"):
+        page.goto(server.origin + path)
+        shown(page, ".chart" if "handle" in path else "[data-row]")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        shoot(page, "phone-dark-job" if "handle" in path else "phone-dark-jobs")
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    assert complaints == []
+
+
+ATTACK = """<!doctype html><meta charset=utf-8><body><script>
+const target = %(target)s, handle = %(handle)s;
+const form = new URLSearchParams({action: "cancel", handle});
+const results = {};
+async function attempt(name, call) {
+  try { results[name] = await call(); } catch (error) { results[name] = "refused"; }
+}
+(async () => {
+  for (const credentials of ["include", "omit"]) for (const mode of ["cors", "no-cors"]) {
+    const how = {mode, credentials};
+    await attempt(`get ${mode} ${credentials}`, async () => (await fetch(target + "/", how)).text());
+    await attempt(`tail ${mode} ${credentials}`, async () => (await fetch(
+      target + "/job/log/tail?replica=0&role=python&handle=" + encodeURIComponent(handle), how)).text());
+    await attempt(`post ${mode} ${credentials}`, async () => (await fetch(
+      target + "/jobs/act", {...how, method: "POST", body: form})).text());
+  }
+  await attempt("json post", async () => (await fetch(target + "/jobs/act", {method: "POST", mode: "no-cors",
+    credentials: "include", headers: {"content-type": "text/plain"}, body: form.toString()})).text());
+  for (const tag of ["img", "script", "iframe", "embed"]) await attempt(tag, () => new Promise((done) => {
+    const element = document.createElement(tag);
+    element.onload = () => {
+      let seen = "";
+      try { seen = element.contentDocument?.body?.innerText ?? ""; } catch {}
+      done(tag === "script" || tag === "img" ? "loaded" : seen);
+    };
+    element.onerror = () => done("refused");
+    element.src = target + (tag === "script" ? "/static/page.js" : tag === "img" ? "/static/icon.svg" : "/");
+    document.body.append(element);
+  }));
+  const frame = document.createElement("iframe");
+  frame.name = "hidden";
+  document.body.append(frame);
+  const posted = document.createElement("form");
+  Object.assign(posted, {method: "post", action: target + "/jobs/act", target: "hidden"});
+  for (const [name, value] of form) {
+    const field = document.createElement("input");
+    Object.assign(field, {name, value});
+    posted.append(field);
+  }
+  document.body.append(posted);
+  await new Promise((done) => { frame.onload = done; posted.submit(); });
+  window.results = results;
+})();
+</script>"""
+
+
+class Attacker(http.server.ThreadingHTTPServer):
+    """Serves a page that attacks."""
+
+    def __init__(self, page: str) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/html")
+                self.end_headers()
+                self.wfile.write(page.encode())
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "evil.example"])
+def test_a_page_of_another_origin_gets_and_changes_nothing(
+    browser: Any, server: Server, job: Job, name: str
+) -> None:
+    job.step()
+    page, _ = opened(browser, server)
+    values = {"target": json.dumps(server.origin), "handle": json.dumps(job.handle)}
+    attacker = Attacker(ATTACK % values)
+    try:
+        evil = page.context.new_page()
+        answers: dict[str, set[int]] = {"GET": set(), "POST": set()}
+        evil.on(
+            "response",
+            lambda response: (
+                response.url.startswith(server.origin)
+                and answers[response.request.method].add(response.status)
+            ),
+        )
+        evil.goto(f"http://{name}:{attacker.server_address[1]}/")
+        evil.wait_for_function("window.results", timeout=60_000)
+        results = evil.evaluate("window.results")
+        assert len(results) == 17
+        assert set(results.values()) <= {"refused", ""}
+        assert answers["GET"] <= {401, 403}
+        assert answers["POST"] == {403}
+        # a name that leads here, too, is not ours
+        answer = evil.goto(server.url.replace("127.0.0.1", "evil.example"))
+        assert answer.status == 421
+        # a link from there shows nothing either
+        evil.goto(f"http://{name}:{attacker.server_address[1]}/")
+        with evil.expect_response(lambda response: response.url == f"{server.origin}/") as found:
+            evil.evaluate("target => { location.href = target }", f"{server.origin}/")
+        assert found.value.status == 403
+    finally:
+        attacker.shutdown()
+        attacker.server_close()
+    assert job.state() is AppState.RUNNING
+    page.reload()
+    shown(page, "[data-row] .badge.running")

@@ -1,0 +1,191 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from tests.ui.conftest import Page, record
+from trainyard.errors import UnreachableError
+from trainyard.runner import Runner
+from trainyard.runner.history import History
+from trainyard.runner.records import JobRecord
+from trainyard.schedulers.registry import get_scheduler_factory
+from trainyard.ui import runner_pool
+from trainyard.ui.log_html import as_html
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r'class="name"><a[^>]*>([^<]*)', text)
+
+
+def test_the_list_is_shown_page_by_page(page: Page) -> None:
+    history = History()
+    for number in range(120):
+        record(history, f"run-{number}")
+    assert names(page.get("/").text) == [f"run-{number}" for number in range(119, 69, -1)]
+    third = page.get("/", page=3).text
+    assert names(third) == [f"run-{number}" for number in range(19, -1, -1)]
+    assert "101 to 120 of 120" in third
+    assert names(page.get("/", page=99).text) == []
+    assert names(page.get("/", page="-1").text) == names(page.get("/").text)
+
+
+def test_filters_and_search(page: Page) -> None:
+    history = History()
+    record(history, "train-a", "FAILED", msg="out of memory")
+    record(history, "train-b")
+    record(history, "eval", "FAILED", scheduler="slurm")
+    assert names(page.get("/", q="train").text) == ["train-b", "train-a"]
+    assert names(page.get("/", q="*-a").text) == ["train-a"]
+    assert names(page.get("/", state="FAILED").text) == ["eval", "train-a"]
+    assert names(page.get("/", state=["FAILED", "SUCCEEDED"]).text) == ["eval", "train-b", "train-a"]
+    assert names(page.get("/", state="FAILED", scheduler="slurm").text) == ["eval"]
+    assert names(page.get("/", state="NONSENSE").text) == ["eval", "train-b", "train-a"]
+    assert "out of memory" in page.get("/").text
+
+
+def test_refused_submissions_are_shown_on_demand(page: Page) -> None:
+    history = History()
+    handle = record(history, "accepted")
+    key = history.find(handle).key  # type: ignore[union-attr]
+    history.amend(key, phase="refused", msg="no such queue")
+    assert names(page.get("/").text) == []
+    assert "no such queue" in page.get("/", state="REFUSED").text
+
+
+def test_a_page_reads_no_more_jobs_than_it_shows(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History()
+    for number in range(300):
+        record(history, f"run-{number}")
+    made = []
+    plain = JobRecord.__init__
+
+    def counted(self: JobRecord, values: Any) -> None:
+        made.append(values)
+        plain(self, values)
+
+    monkeypatch.setattr(JobRecord, "__init__", counted)
+    assert len(names(page.get("/jobs", page=2).text)) == 50
+    assert len(made) == 50
+
+
+class Stuck:
+    """Makes a scheduler that does not answer until it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, session_name: str, **_: object) -> Any:
+        scheduler = get_scheduler_factory("local_cwd")(session_name)
+        stuck = self
+
+        def describe(app_id: str) -> None:
+            stuck.answers.wait(60)
+            if stuck.error:
+                raise stuck.error
+
+        scheduler.describe = describe  # type: ignore[method-assign]
+        scheduler.describe_many = lambda ids: {each: describe(each) for each in ids}  # type: ignore[method-assign,func-returns-value]
+        return scheduler
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Any:
+    stuck = Stuck()
+    factories = {"local_cwd": get_scheduler_factory("local_cwd"), "stuck": stuck}
+    monkeypatch.setattr(runner_pool, "get_runner", lambda: Runner("trainyard", factories))
+    monkeypatch.setattr(runner_pool, "PATIENCE", 0.2)
+    yield stuck
+    stuck.answers.set()
+
+
+def test_a_scheduler_that_does_not_answer_holds_nothing_up(stuck: Stuck, page: Page) -> None:
+    history = History()
+    handle = record(history, "there", "RUNNING", scheduler="stuck")
+    record(history, "here")
+    text = page.get("/").text
+    assert names(text) == ["here", "there"]
+    assert "stuck cannot be reached, so its jobs are shown as last seen" in text
+    assert "not reachable now" in text
+    for _ in range(3 * runner_pool.MOST_CALLS):  # however often it is looked at
+        assert page.get("/job/status", handle=handle).status_code == 200
+    status = page.get("/job/status", handle=handle).text
+    assert "As last seen" in status
+    assert "RUNNING" in status
+    assert names(page.get("/").text) == ["here", "there"]
+
+
+def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page) -> None:
+    record(History(), "there", "RUNNING", scheduler="stuck")
+    stuck.error = UnreachableError("no route to <b>host</b>")
+    stuck.answers.set()
+    text = page.get("/").text
+    assert "no route to &lt;b&gt;host&lt;/b&gt;" in text
+    assert "not reachable now" in text
+
+
+def test_actions_on_several_jobs_say_what_came_of_each(page: Page) -> None:
+    history = History()
+    handles = [record(history, "one"), record(history, "two"), record(history, "three", scheduler="slurm")]
+    answer = page.act("delete", *handles)
+    assert answer.status_code == 200
+    assert all(handle in answer.text for handle in handles)
+    assert {history.find(handle).phase for handle in handles[:2]} == {"deleted"}  # type: ignore[union-attr]
+    assert page.act("explode", handles[0]).status_code == 400
+    assert page.act("cancel").status_code == 400
+
+
+def test_a_rerun_that_cannot_be_says_why(page: Page) -> None:
+    handle = record(History(), "gone", cwd="/nonexistent")
+    assert "which cannot be entered" in page.act("rerun", handle).text
+
+
+def test_two_jobs_are_compared(page: Page) -> None:
+    history = History()
+    handles = [record(history, "run", cfg={"lr": 1}), record(history, "run", cfg={"lr": "<2>"})]
+    text = page.get("/compare", handle=handles).text
+    assert "<del>1</del>" in text, text
+    assert "<ins>&lt;2&gt;</ins>" in text
+    assert "<ins>&lt;2&gt;</ins>" in page.get("/job", handle=handles[1], tab="Changes").text
+    assert page.get("/compare", handle=handles[:1]).status_code == 400
+
+
+def test_charts_of_no_jobs_and_of_too_many(page: Page) -> None:
+    assert "Select jobs" in page.get("/charts").text
+    handles = [f"local_cwd://trainyard/job-{number}" for number in range(20)]
+    assert page.get("/charts", handle=handles).status_code == 400
+
+
+# ---- lines of logs
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"plain\n", "plain"),
+        (b"<b>&\n", "&lt;b&gt;&amp;"),
+        (b"\x1b[31mred\x1b[0m no\n", '<span class="c1">red</span> no'),
+        (b"\x1b[1;32mboth\x1b[39mbold\n", '<span class="b c2">both</span><span class="b">bold</span>'),
+        (b"\x1b[38;5;200mfar\x1b[m\n", "far"),
+        (b"\x1b[2J\x1b[1;1Hcleared\n", "cleared"),
+        (b"\x1b]0;title\x07after\n", "after"),
+        (b"\x1b]8;;javascript:alert(1)\x1b\\link\x1b]8;;\x1b\\\n", "link"),
+        (b"\x1b]0;never ends", ""),
+        (b"\x00\x08\x7f\n", "\\x00\\x08\\x7f"),
+        ("\u202egnp.exe\n".encode(), "\\u202egnp.exe"),
+        (b"\xff\xfe\n", "\ufffd\ufffd"),
+        (b"\x1b[31;\x1b[<script>\n", "31;cript&gt;"),
+    ],
+)
+def test_lines_are_harmless(line: bytes, shown: str) -> None:
+    assert as_html(line) == f'<div class="l">{shown}</div>'
+
+
+def test_progress_bars_and_long_lines() -> None:
+    assert as_html(b"10%\r20%\r\n") == '<div class="l over">10%</div><div class="l">20%</div>'
+    assert "96000 more characters" in as_html(b"x" * 100_000)
