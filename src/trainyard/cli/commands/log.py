@@ -12,7 +12,7 @@ from trainyard.cli.console import note, wants_colour, warn
 from trainyard.cli.parser import complete_with
 from trainyard.cli.replicaselection import parse_wanted, select, split_target
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
-from trainyard.specs.limits import MOST_LINES, whole_number
+from trainyard.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.cli.logsources import JobLog
     from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
     from trainyard.cli.parser import Parser
+    from trainyard.cli.replicaselection import Wanted
     from trainyard.runner import Runner
     from trainyard.schedulers.base import LogQuery
 
