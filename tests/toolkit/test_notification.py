@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from tests.docs.documents import ROOT
 from tests.receiver import receiving
 from trainyard.toolkit_import import notification
 
@@ -137,3 +138,19 @@ def test_a_command_that_fails_is_tried_again_only_if_it_asks_for_that(tmp_path):
     outbox(tmp_path, [again, "echo no good >&2; exit 3"]).tell(MESSAGE, sleep=delays.append)
     assert settled(tmp_path) == [("told", 2, ""), ("failed", 1, "it ended with exit code 3: no good")]
     assert len(delays) == 1
+
+
+def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, receiver):
+    text = (ROOT / "docs" / "supervision.md").read_text()
+    names: dict = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    is_genuine = names["is_genuine"]
+    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    [(headers, body)] = receiver.received
+    sent = int(headers["webhook-timestamp"])
+    assert is_genuine(headers, body, b"s3", now=sent + 299)
+    assert not is_genuine(headers, body, b"s3", now=sent + 301)
+    assert not is_genuine(headers, body + b" ", b"s3", now=sent)
+    assert not is_genuine(headers, body, b"other", now=sent)
+    assert not is_genuine({**headers, "webhook-timestamp": str(sent + 1)}, body, b"s3", now=sent)
+    assert not is_genuine({**headers, "webhook-id": "msg_other"}, body, b"s3", now=sent)

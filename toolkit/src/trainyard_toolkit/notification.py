@@ -151,7 +151,7 @@ class Outbox:
             if is_url(target["to"]):
                 post(target["to"], target["id"], body, self.document.get("secret") or "")
             else:
-                run_command(target["to"], target["id"], body)
+                run_command(target["to"], target["id"], body, self.document.get("cwd") or "/")
             target["state"], target["error"] = TOLD, ""
             target["told_at"] = time.time()
         except NotDelivered as error:
@@ -210,8 +210,10 @@ def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> 
         raise NotDelivered(f"no answer: {getattr(error, 'reason', error)}") from None
 
 
-def run_command(command: str, delivery: str, message: "Mapping[str, Any]") -> None:
-    """Run a command of the shell, with the message on its standard input and its parts in variables.
+def run_command(command: str, delivery: str, message: "Mapping[str, Any]", directory: str = "/") -> None:
+    """Run a command of the shell in a directory, or in / if that is gone.
+
+    It gets the message on its standard input, and parts of it in variables.
 
     Raises:
         NotDelivered: it did not end with 0.
@@ -231,6 +233,7 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]") -> No
             input=json.dumps(message).encode(),
             env={**os.environ, **variables},
             timeout=COMMAND_SECONDS,
+            cwd=directory if os.path.isdir(directory) else "/",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterable, Iterator, Sequence
 
+    from trainyard.metrics.forwarding import ForwardedMetrics
     from trainyard.metrics.series import Series
 
 #: Seconds between two looks of --watch.
@@ -50,6 +51,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="table",
         help="how to print them: csv and json have every value",
     )
+    parser.add_argument(
+        "--forward",
+        action="append",
+        default=[],
+        metavar="NAME[=DESTINATION]",
+        help="send them there too: tensorboard=DIR, mlflow=URI, or a plugin's; may be given several times",
+    )
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="--format json")
 
 
@@ -58,10 +66,12 @@ def run(args: Namespace) -> int:
 
     with get_runner() as runner:
         jobs = job_metrics(runner, args.targets or ["-"], args, names=args.name, follow=args.watch)
+        forwarded = [_forwarded(text) for text in args.forward]
         try:
             _update(jobs)
+            _forward(jobs, forwarded)
             if args.watch:
-                return _watch(jobs, args)
+                return _watch(jobs, args, forwarded)
             if args.format == "table":
                 for line in _table(jobs, args.replicas):
                     out(line)
@@ -70,9 +80,23 @@ def run(args: Namespace) -> int:
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
         finally:
+            for target in forwarded:
+                target.close()
             for job in jobs:
                 job.close()
     return EXIT_OK
+
+
+def _forwarded(text: str) -> ForwardedMetrics:
+    from trainyard.metrics.forwarding import ForwardedMetrics, make_forwarder
+
+    return ForwardedMetrics(make_forwarder(text))
+
+
+def _forward(jobs: Iterable[JobMetrics], forwarded: Iterable[ForwardedMetrics]) -> None:
+    for target in forwarded:
+        for job in jobs:
+            target.send(job.handle, [series for several in job.by_name().values() for series in several])
 
 
 def _update(jobs: Iterable[JobMetrics]) -> bool:
@@ -84,7 +108,7 @@ def _update(jobs: Iterable[JobMetrics]) -> bool:
     return is_new
 
 
-def _watch(jobs: Sequence[JobMetrics], args: Namespace) -> int:
+def _watch(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> int:
     import time
 
     from trainyard.cli.liveview import Screen
@@ -111,6 +135,7 @@ def _watch(jobs: Sequence[JobMetrics], args: Namespace) -> int:
                 return EXIT_OK
             time.sleep(LOOK_SECONDS)
             is_new = _update(jobs)
+            _forward(jobs, forwarded)
     except KeyboardInterrupt:
         note("\nno longer watching")
         return EXIT_INTERRUPTED

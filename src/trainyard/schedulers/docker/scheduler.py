@@ -18,6 +18,7 @@ from trainyard.schedulers.base import (
     ListAppResponse,
     LogBlock,
     LogQuery,
+    ReplicaUsage,
     Scheduler,
     late_class,
     not_ended,
@@ -205,7 +206,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the daemon's events are awaited, without polling."""
-        from trainyard.schedulers.exec.container.watcher import wait_until
+        from trainyard.schedulers.exec.container.job_events import wait_until
         from trainyard.specs.status import is_terminal
 
         response = self.describe(app_id)
@@ -273,6 +274,15 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         from trainyard.schedulers.exec.container import housekeeping
 
         return housekeeping.remove(self.engine, leftovers)
+
+    # ---- what it uses
+
+    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
+        """Return what the replicas use now: the daemon keeps no history of it."""
+        from trainyard.schedulers.exec.container.container_usage import usage_now
+
+        job = inventory.load_job(self.engine, app_id)
+        return iter(() if job is None else usage_now(self.engine, builtins.list(job.by_replica().values())))
 
     # ---- logs
 

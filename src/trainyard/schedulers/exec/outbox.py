@@ -44,6 +44,7 @@ def prepare(directory: str, handle: str, targets: Sequence[str], secret: str | N
 
     document = {
         "handle": handle,
+        "cwd": os.getcwd(),
         "targets": notification.new_targets(list(targets)),
         "secret": secret or os.environ.get(SECRET_VARIABLE) or "",
     }

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from trainyard.docker.engine import DaemonAnswer, Engine
     from trainyard.schedulers.exec.container.inventory import Container, Job
+    from trainyard.schedulers.exec.container.job_events import JobEvents
     from trainyard.schedulers.exec.container.judge import Judgement
-    from trainyard.schedulers.exec.container.watcher import JobEvents
 
     #: A stream and what a frame of it holds.
     Frame = tuple[int, bytes]
@@ -449,7 +449,7 @@ def follow(
         window: which lines.
         judge: judges the job, and ensures that it is watched.
     """
-    from trainyard.schedulers.exec.container.watcher import JobEvents
+    from trainyard.schedulers.exec.container.job_events import JobEvents
 
     blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
     with JobEvents(engine, app_id) as events:

@@ -24,31 +24,21 @@ import threading
 import time
 
 from trainyard import system
-from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.schedulers.exec import outbox, reasons
 from trainyard.schedulers.exec.container import inventory, labels
+from trainyard.schedulers.exec.container.job_events import JobEvents, connect_to_watcher, watcher_name
 from trainyard.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP, Step, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trainyard.docker.engine import DaemonAnswer
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 ENDING_MS = 10_000
 #: The shell leaves it to itself and ends at once, so that it is not a child of ours.
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
-#: The daemon begins to report events a moment after it says so, so those of the last seconds are asked for
-#: too.
-OVERLAP_SECONDS = 5
-#: How long to wait before a daemon that has gone away is asked again: at first, and at most.
-FIRST_DELAY = 0.1
-LONGEST_DELAY = 5.0
-_EVENTS = ["create", "start", "die", "stop", "destroy", "pause", "unpause", "oom"]
 #: The time that the daemon may take to kill a container after the grace period.
 STOP_SECONDS = 120.0
 #: Seconds until a step that failed is tried again.
@@ -92,146 +82,16 @@ def wake_watcher(app_id: str) -> bool:
         from signal import SIGCONT  # late: importing it costs more than all of this
 
         try:
-            os.kill(system.pid_of_name(_name(app_id), connection), SIGCONT)
+            os.kill(system.pid_of_name(watcher_name(app_id), connection), SIGCONT)
         except OSError:  # it has just ended, or is another user's
             pass
         return True
 
 
-def connect_to_watcher(app_id: str) -> socket.socket | None:
-    """Return a connection that ends when a job's watcher does, or None if it has none."""
-    return system.connect_to_name(_name(app_id))
-
-
-def _name(app_id: str) -> str:
-    return f"docker/{app_id}"
-
-
 def _is_ending(app_id: str, connection: socket.socket) -> bool:
     """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
-    facts = system.process_facts(system.pid_of_name(_name(app_id), connection))
+    facts = system.process_facts(system.pid_of_name(watcher_name(app_id), connection))
     return facts is None or facts.status == "ending"
-
-
-# ---- waiting for events
-
-
-class JobEvents:
-    """Wakes threads when something happens to a job's containers. A context manager.
-
-    Args:
-        engine: the daemon, which a thread listens to.
-        app_id: id of the job.
-    """
-
-    def __init__(self, engine: Engine, app_id: str) -> None:
-        self._engine = engine
-        self._app_id = app_id
-        self._condition = threading.Condition()
-        self._count = 0
-        self._closed = threading.Event()
-        self._answer: DaemonAnswer | None = None
-        self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
-        self._listening = threading.Event()
-        self._watcher: socket.socket | None = None
-
-    def __enter__(self) -> JobEvents:
-        self._thread.start()
-        self._listening.wait(LONGEST_DELAY)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._condition:
-            self._closed.set()
-            answer = self._answer
-            watcher, self._watcher = self._watcher, None
-        if answer is not None:
-            answer.interrupt()
-        if watcher is not None:
-            try:
-                watcher.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        self.wake()
-
-    def attend_watcher(self) -> None:
-        """Wake up also when the job's watcher ends, so that another can be started. May be called again."""
-        with self._condition:
-            if self._watcher is not None or self._closed.is_set():
-                return
-            self._watcher = connection = connect_to_watcher(self._app_id)
-        if connection is not None:
-            threading.Thread(target=self._await_end, args=(connection,), daemon=True).start()
-
-    def _await_end(self, connection: socket.socket) -> None:
-        try:
-            connection.recv(1)
-        except OSError:
-            pass
-        with self._condition:
-            if self._watcher is connection:
-                self._watcher = None
-        connection.close()
-        self.wake()
-
-    def count(self) -> int:
-        """Return how many events there have been: to be read before the job is, and given to `wait`."""
-        with self._condition:
-            return self._count
-
-    def wait(self, seen: int, timeout: float | None = None) -> None:
-        """Block until there are more events than these, or some seconds have passed."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._count != seen, timeout)
-
-    def wake(self) -> None:
-        """Wake all that wait."""
-        with self._condition:
-            self._count += 1
-            self._condition.notify_all()
-
-    def _listen(self) -> None:
-        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, stop=self._closed)
-        while not self._closed.is_set():
-            try:
-                self._read_events()
-                backoff.reset()
-            except (EngineError, EngineUnavailableError):
-                if self._closed.is_set():
-                    return
-            self._listening.set()
-            self.wake()  # those who wait find out by asking that the daemon has gone away
-            if not self._closed.is_set():
-                backoff.pause()
-
-    def _read_events(self) -> None:
-        label = [f"{labels.OLD_APP_ID}={self._app_id}"]
-        filters = {"type": ["container"], "event": _EVENTS, "label": label}
-        params = {"since": int(time.time()) - OVERLAP_SECONDS, "filters": filters}
-        with self._engine.stream("GET", "/events", params=params) as answer:
-            with self._condition:
-                self._answer = answer
-                if self._closed.is_set():
-                    return
-            self._listening.set()
-            self.wake()
-            for _ in answer.lines():
-                self.wake()
-
-
-def wait_until(engine: Engine, app_id: str, is_done: Callable[[], bool], timeout: float | None) -> None:
-    """Block until ``is_done()``, which is asked after every event, or until some seconds have passed."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with JobEvents(engine, app_id) as events:
-        while True:
-            seen = events.count()
-            if is_done():
-                return
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return
-            events.attend_watcher()
-            events.wait(seen, left)
 
 
 # ---- the watcher's program
@@ -253,7 +113,7 @@ def main(app_id: str) -> None:
 def _become_watcher(app_id: str) -> socket.socket | None:
     """Return the socket of a job's only watcher, or None if another process has it."""
     while True:
-        listener = system.claim_name(_name(app_id))
+        listener = system.claim_name(watcher_name(app_id))
         if listener is not None or not _has_vanished(app_id):
             return listener
 
