@@ -320,7 +320,7 @@ def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator
 
 def lines_since(
     engine: Engine, container_id: str, since_ns: int, last: int, *, complete: bool = False
-) -> list[TimedLine]:
+) -> list[StampedLine]:
     """Return the last lines that a container has written since a time, each with its time.
 
     Args:
