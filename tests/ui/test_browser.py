@@ -169,10 +169,78 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     shown(page, ".log .note:has-text('the job has ended')")
     assert page.locator("#cancel").is_disabled()
     shoot(page, "job-cancelled")
+    page.click("#rerun")
+    shown(page, "#status .badge.running")
+    job.step(3)
+    shown(page, ".log .l:has-text('said 2 ')")
     page.click("text=Definition")
     shown(page, "pre:has-text('train.py')")
     page.click("text=Plan")
     shown(page, "pre:has-text('# request')")
+    page.keyboard.press("g")
+    shown(page, "[data-row] >> nth=1")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.click("text=Charts >> nth=1")
+    shown(page, ".chart li >> nth=1")
+    shoot(page, "charts-overlaid")
+    page.go_back()
+    page.check("[data-all]")
+    page.click("text=Compare")
+    shown(page, ".pair a >> nth=1")
+    shoot(page, "compare")
+    page.goto(server.origin)
+    page.check("[data-all]")
+    page.click("button[value=cancel]")
+    shown(page, "h1:has-text('Cancel: 2 of 2 done')")
+    page.click("text=Back to the jobs")
+    shown(page, "[data-row] >> nth=1 >> .badge.cancelled")
+    shown(page, "[data-row] >> nth=0 >> .badge.cancelled")
+    shoot(page, "jobs-cancelled")
+    assert complaints == []
+
+
+def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: Path) -> None:
+    with get_runner() as runner:
+        script = "for i in $(seq 20000); do echo line number $i; done"
+        handle = runner.run_component("utils.sh", ["sh", "-c", script], "local_cwd")
+        runner.wait(handle)
+    page, complaints = opened(browser, server)
+    page.goto(f"{server.origin}/job?handle={handle}")
+    shown(page, ".log .l:text-is('line number 20000')")
+    first = int(page.locator(".log .l").first.inner_text().split()[-1])
+    assert 10_000 < first < 20_000
+    page.click("#earlier")
+    shown(page, f".log .l:text-is('line number {first - 1}')")
+    page.click("text=Beginning")
+    shown(page, ".log .l:text-is('line number 1')")
+    assert page.locator(".log .l:text-is('line number 20000')").count() == 0
+    last = int(page.locator(".log .l").last.inner_text().split()[-1])
+    page.click("#later")
+    shown(page, f".log .l:text-is('line number {last + 1}')")
+    numbers = [int(text.split()[-1]) for text in page.locator(".log .l").all_inner_texts()]
+    assert numbers == list(range(1, numbers[-1] + 1))
+    page.keyboard.press("e")
+    shown(page, ".log .l:text-is('line number 20000')")
+    # a page that has followed for long keeps its last lines only, and reads earlier ones again
+    page.evaluate(
+        """() => {
+            const lines = document.getElementById("lines");
+            const chunk = lines.firstElementChild;
+            for (let i = 0; i < 80; i++) lines.append(chunk.cloneNode());
+            lines.lastElementChild.append("the end");
+            const log = lines.closest(".log");
+            log.scrollTop = log.scrollHeight;
+            document.dispatchEvent(new CustomEvent("htmx:before:swap"));
+            document.dispatchEvent(new CustomEvent("htmx:after:swap", {detail: {ctx: {target: lines}}}));
+        }"""
+    )
+    assert page.locator(".chunk").count() == 60
+    assert page.locator(".log .l").count() == 0
+    page.click("#earlier")
+    shown(page, f".log .l:text-is('line number {first - 1}')")
     assert complaints == []
 
 

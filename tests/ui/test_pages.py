@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -129,6 +130,21 @@ def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page) -> None:
     assert "not reachable now" in text
 
 
+def test_jobs_that_were_started_elsewhere(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    with runner_pool.get_runner() as runner:
+        handle = runner.run_component("utils.sh", ["true"], "local_cwd")
+        runner.wait(handle)
+    path = "/jobs/elsewhere"
+    assert "/jobs/elsewhere?scheduler=local_cwd" in page.get("/", scheduler="local_cwd").text
+    assert "Started elsewhere" not in page.get(path, scheduler="local_cwd").text
+    monkeypatch.setattr(History, "known", lambda *_, **__: set())
+    text = page.get(path, scheduler="local_cwd").text
+    assert quote(handle, safe="") in text
+    assert "SUCCEEDED" in text
+    assert "Started elsewhere" not in page.get(path, scheduler="local_cwd", state="FAILED").text
+    assert page.get(path, scheduler="nowhere").status_code == 404
+
+
 def test_actions_on_several_jobs_say_what_came_of_each(page: Page) -> None:
     history = History()
     handles = [record(history, "one"), record(history, "two"), record(history, "three", scheduler="slurm")]
@@ -189,3 +205,32 @@ def test_lines_are_harmless(line: bytes, shown: str) -> None:
 def test_progress_bars_and_long_lines() -> None:
     assert as_html(b"10%\r20%\r\n") == '<div class="l over">10%</div><div class="l">20%</div>'
     assert "96000 more characters" in as_html(b"x" * 100_000)
+
+
+# ---- logs of schedulers that have no ranges
+
+
+@pytest.fixture
+def without_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "log_part", lambda *_: None)
+
+
+def test_a_log_without_ranges_is_followed_from_its_last_lines(without_ranges: None, page: Page) -> None:
+    with runner_pool.get_runner() as runner:
+        handle = runner.run_component(
+            "utils.sh", ["sh", "-c", "for i in $(seq 1500); do echo line $i; done"], "local_cwd"
+        )
+        runner.wait(handle)
+    text = page.get("/job", handle=handle).text
+    assert [int(number) for number in re.findall(r"line (\d+)<", text)] == list(range(501, 1501))
+    assert "`trainyard log` prints all of it" in text
+    tail = page.get("/job/log/tail", handle=handle, role="sh", replica=0).text
+    assert [int(number) for number in re.findall(r"line (\d+)<", tail)] == list(range(501, 1501))
+    assert tail.endswith("event: ended\ndata: the job has ended\n\n")
+
+
+def test_a_log_that_cannot_be_read_says_why(page: Page) -> None:
+    handle = record(History(), "gone")
+    tail = page.get("/job/log/tail", handle=handle, role="trainer", replica=0).text
+    assert "The log cannot be followed: there is no local job" in tail
+    assert tail.endswith("event: ended\ndata: the job has ended\n\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -136,6 +137,9 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
     said, shown = visitor.get(tail_path(big)), 0
     while data := said.read(MIB):
         shown += len(data)
+    metrics = f"/metrics.json?handle={quote(big, safe='')}"
+    while json.loads(visitor.get(metrics).read())["busy"]:
+        continue
     path = f"handle={quote(big, safe='')}&role=sh&replica=0"
     for place in ("", "&at=0", f"&at={512 * MIB}"):
         page = visitor.get(f"/job/log?{path}{place}").read()

@@ -596,6 +596,17 @@ class Runner:
                 job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
             return jobs
 
+    def unrecorded_jobs(
+        self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
+    ) -> builtins.list[ListAppResponse]:
+        """Return the jobs that the filter's scheduler lists and the history does not know."""
+        from trainyard.runner.jobsearch import unrecorded
+
+        name = wanted.scheduler or self._default_scheduler()
+        return unrecorded(
+            self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
+        )
+
     def replicas(self, app_handle: AppHandle) -> builtins.list[tuple[str, int]]:
         """Return all replicas of a job in order, as pairs of role name and index.
 

@@ -10,12 +10,13 @@ from trainyard.specs.handles import parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from trainyard.runner.history import History
     from trainyard.runner.observation import SchedulerOf
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import ListAppResponse, Scheduler
 
 MOST_CANDIDATES = 10
 
@@ -197,6 +198,40 @@ def search(
     key = (lambda r: (r.submitted_at or r.created_at, r.seq)) if by_time else (lambda r: r.seq)
     records = sorted([*settled, *seen], key=key, reverse=True)
     return records[:limit], total + len(seen)
+
+
+def unrecorded(
+    history: History,
+    scheduler: Scheduler[Any],
+    listed: Callable[[Mapping[str, Any] | None], list[ListAppResponse]],
+    wanted: JobFilter,
+    cfg: Mapping[str, Any] | None,
+) -> list[ListAppResponse]:
+    """Return the jobs that match, that a scheduler lists and that the history does not know.
+
+    ``listed`` lists its jobs, with options or filters that it takes.
+    """
+    states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
+    if states == set():
+        return []
+    jobs = listed({**(cfg or {}), **_for_scheduler(wanted, states, scheduler.list_filters)} or None)
+    # by id: the session in a handle is only a label
+    known = history.known(scheduler.backend, [job.app_id for job in jobs])
+    return [
+        job
+        for job in jobs
+        if job.app_id not in known
+        and wanted.suits(job.state.name, job.submitted_at, (job.name or job.app_id, job.app_id))
+    ]
+
+
+def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
+    """Return the part of the filter that the scheduler applies itself; see `Scheduler.list_filters`."""
+    from trainyard.specs.status import AppState
+
+    named = None if states is None else {AppState[name] for name in states}
+    filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
+    return {key: value for key, value in filters.items() if key in taken and value is not None}
 
 
 def _total(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-SCRIPTS = ("htmx.min.js", "hx-csp.min.js", "hx-sse.min.js", "uPlot.iife.min.js", "page.js")
+#: Not deferred: htmx would not wait for its extensions then.
+SCRIPTS = ("htmx.min.js", "hx-csp.min.js", "hx-sse.min.js", "uPlot.iife.min.js")
 STYLES = ("uPlot.min.css", "page.css")
 
 
@@ -60,7 +61,8 @@ class Parts:
                 h.title[f"{clean(title)} · trainyard"],
                 h.link(rel="icon", href="/static/icon.svg"),
                 [h.link(rel="stylesheet", href=f"/static/{name}") for name in STYLES],
-                [h.script(src=f"/static/{name}", nonce=self._nonce, defer=True) for name in SCRIPTS],
+                [h.script(src=f"/static/{name}", nonce=self._nonce) for name in SCRIPTS],
+                h.script(src="/static/page.js", nonce=self._nonce, defer=True),
             ],
             h.body(class_=classes)[
                 h.a(".skip", href="#content")["Skip to the content"],

@@ -276,7 +276,8 @@ def log_body(parts: Parts, view: LogView, part: LogPart | None, lines: bytes, *,
     """
     before = part.before if part else 0
     at_end = part is None or before + len(part.data) >= part.size or not part.data
-    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log")[
+    address = view.url().partition("?")[2]
+    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log", data_view=address)[
         earlier_button(parts, view, part.start, before) if part and before else None,
         h.p(".note")["The end of the log; `trainyard log` prints all of it."] if part is None else None,
         h.div("#lines")[chunk(lines, part)],
@@ -307,7 +308,6 @@ def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.El
         "#earlier",
         parts.htmx(get=view.url("/job/log/earlier", end=start), target="this", swap="outerHTML"),
         type="button",
-        data_url=view.url("/job/log/earlier"),
     )[f"Earlier ({size(before)})"]
 
 
@@ -436,6 +436,11 @@ def definition_part(record: JobRecord | None) -> list[h.Node]:
     ]
 
 
+def compare_heading() -> h.Element:
+    """Return the heading above a comparison of two jobs."""
+    return h.h1["What differs"]
+
+
 def comparison_part(comparison: Comparison) -> list[h.Node]:
     """Return what differs between two jobs."""
     content: list[h.Node] = [
@@ -466,8 +471,8 @@ def comparison_part(comparison: Comparison) -> list[h.Node]:
                     ]
                 ],
             ]
-    if not comparison and comparison.code == "same":
-        content.append(h.p["Nothing differs."])
+    if not comparison:
+        content.append(h.p["Nothing that is recorded differs."])
     return content
 
 

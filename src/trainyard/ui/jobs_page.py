@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.responses import ListAppResponse
     from trainyard.ui.html_parts import Parts
 
 PAGE_SIZE = 50
 LAST_PAGE = 1_000_000
+MOST_ELSEWHERE = 200
 ACTIONS = {"cancel": "Cancel", "rerun": "Rerun", "delete": "Delete"}
 _CONFIRM = {
     "cancel": "Ask the selected jobs to stop?",
@@ -79,7 +81,41 @@ def jobs_page(
         h.h1[h.span["Jobs"]],
         _filters(wanted, schedulers, states),
         jobs_table(parts, wanted, records, total, problems),
+        h.section(
+            "#elsewhere",
+            parts.htmx(get=wanted.url("/jobs/elsewhere", page=None), trigger="load", swap="innerHTML"),
+            aria_label="Jobs that were started elsewhere",
+        )
+        if wanted.scheduler and wanted.page == 1
+        else None,
     )
+
+
+def elsewhere_table(jobs: Sequence[ListAppResponse]) -> h.Node:
+    """Return the jobs that a scheduler lists and the history does not know."""
+    if not jobs:
+        return None
+    shown = sorted(jobs, key=lambda job: -(job.submitted_at or 0.0))[:MOST_ELSEWHERE]
+    return h.fragment[
+        h.h2["Started elsewhere", h.small[f" {len(shown)} of {len(jobs)}"]],
+        h.table(".jobs")[
+            h.tbody[
+                [
+                    h.tr[
+                        h.td(".check"),
+                        h.td[badge(job.state)],
+                        h.td(".name")[
+                            h.a(href=url("/job", handle=job.app_handle))[clean(job.name or job.app_id)]
+                        ],
+                        h.td(".id")[clean(job.app_id)],
+                        h.td[shown_time(job.submitted_at)],
+                        h.td(".time")[duration(job.submitted_at, job.ended_at, ended=is_terminal(job.state))],
+                    ]
+                    for job in shown
+                ]
+            ]
+        ],
+    ]
 
 
 def _counts(tally: Iterable[tuple[str, str, str, int]]) -> tuple[dict[str, int], dict[str, int]]:

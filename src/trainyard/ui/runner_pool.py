@@ -32,8 +32,8 @@ HISTORY = ""
 MOST_CALLS = 4
 #: Seconds that a page waits for a scheduler, and for the history.
 PATIENCE, HISTORY_PATIENCE = 4.0, 30.0
-#: The states of a scheduler's jobs are not asked for more often than this, in seconds.
-REFRESH_SECONDS = 2.0
+#: Seconds between two questions for the states of a scheduler's jobs; more where answers take long.
+REFRESH_SECONDS, REST_SHARE = 2.0, 20
 
 OPEN_STATES = frozenset(AppState.__members__) - frozenset(SETTLED_STATES) | {"UNREACHABLE"}
 
@@ -146,23 +146,24 @@ class Freshness:
     def __init__(self, pool: RunnerPool) -> None:
         self._pool = pool
         self.problems: dict[str, str] = {}
-        self._asked: dict[str, float] = {}
+        self._next: dict[str, float] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def refresh(self, schedulers: Iterable[str], patience: float) -> None:
         """Ask schedulers for the states of their open jobs; return when they have answered, or earlier."""
         now = time.monotonic()
         for name in schedulers:
-            if name not in self._running and now - self._asked.get(name, -REFRESH_SECONDS) >= REFRESH_SECONDS:
-                self._asked[name] = now
+            if name not in self._running and now >= self._next.get(name, now):
                 task = asyncio.create_task(self._ask(name))
                 self._running[name] = task
-                task.add_done_callback(functools.partial(self._finished, name))
+                task.add_done_callback(functools.partial(self._finished, name, now))
         if self._running:
             await asyncio.wait(self._running.values(), timeout=patience)
 
-    def _finished(self, name: str, task: asyncio.Task[None]) -> None:
+    def _finished(self, name: str, begin: float, task: asyncio.Task[None]) -> None:
         self._running.pop(name, None)
+        now = time.monotonic()
+        self._next[name] = now + max(REFRESH_SECONDS, REST_SHARE * (now - begin))
 
     async def _ask(self, name: str) -> None:
         wanted = JobFilter(states=set(OPEN_STATES), scheduler=name)

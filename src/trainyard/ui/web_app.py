@@ -6,6 +6,7 @@ import asyncio
 import sys
 from urllib.parse import parse_qs
 
+import htpy as h
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -66,6 +67,7 @@ class WebApp:
             routes=[
                 Route("/", self.jobs),
                 Route("/jobs", self.jobs_table),
+                Route("/jobs/elsewhere", self.jobs_elsewhere),
                 Route("/jobs/act", self.act, methods=["POST"]),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
@@ -95,6 +97,20 @@ class WebApp:
     async def jobs_table(self, request: Request) -> Response:
         """Show its table alone."""
         return HTMLResponse(await self._list(request, whole=False))
+
+    async def jobs_elsewhere(self, request: Request) -> Response:
+        """Show the jobs of a scheduler that this machine's history does not know."""
+        wanted = jobs_page.Wanted(request.query_params)
+        if wanted.scheduler not in self._schedulers:
+            raise UnknownAppException("there is no such scheduler")
+        try:
+            jobs = await self._pool.ask(
+                wanted.scheduler, lambda runner: runner.unrecorded_jobs(wanted.filter()), LOG_PATIENCE
+            )
+        except (TrainyardError, NotImplementedError, OSError) as error:
+            text = f"{wanted.scheduler} does not list jobs that were started elsewhere: {described(error)}"
+            return HTMLResponse(str(problem(redact_text(text))))
+        return HTMLResponse(str(h.fragment[jobs_page.elsewhere_table(jobs)]))
 
     async def _list(self, request: Request, *, whole: bool) -> str:
         wanted = jobs_page.Wanted(request.query_params)
@@ -279,7 +295,7 @@ class WebApp:
         if len(handles) != 2:
             raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
         content = await self._changes(handles[0], handles[1])
-        return HTMLResponse(Parts(request).document("Compare", *content))
+        return HTMLResponse(Parts(request).document("Compare", job_page.compare_heading(), *content))
 
     # ---- logs
 

@@ -256,20 +256,4 @@ def own_rows(
 
 def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:
     """Return the jobs that a scheduler lists and the history does not know."""
-    scheduler = wanted.scheduler or ""
-    states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
-    if states == set():
-        return []
-    filters = _for_scheduler(wanted, states, runner.scheduler(scheduler).list_filters)
-    jobs = runner.list(scheduler, {**(cfg or {}), **filters} or None)
-    # by id: the session in a handle is only a label
-    known = runner.history.known(scheduler, [job.app_id for job in jobs])
-    rows = [Row.from_listed(scheduler, job) for job in jobs if job.app_id not in known]
-    return [row for row in rows if wanted.suits(row.state.name, row.started_at, (row.name, row.app_id))]
-
-
-def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
-    """Return the part of the filter that the scheduler applies itself; see `Scheduler.list_filters`."""
-    named = None if states is None else {AppState[name] for name in states}
-    filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
-    return {key: value for key, value in filters.items() if key in taken and value is not None}
+    return [Row.from_listed(wanted.scheduler or "", job) for job in runner.unrecorded_jobs(wanted, cfg)]

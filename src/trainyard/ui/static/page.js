@@ -117,9 +117,7 @@
     const before = Number(first?.dataset.before);
     if (!first || !before) return;
     document.getElementById("earlier")?.remove();
-    const view = new URL(log.querySelector("[data-follow]")?.getAttribute("hx-sse:connect") ?? "/", location.href);
-    const query = view.searchParams;
-    query.delete("start");
+    const query = new URLSearchParams(log.dataset.view);
     query.set("end", first.dataset.start);
     const button = document.createElement("button");
     button.id = "earlier";
