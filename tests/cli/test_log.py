@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -185,3 +187,51 @@ def test_a_role_of_the_latest_job_is_not_one_of_no_job(cli):
     cli("run", "--wait", "utils.echo", "--msg", "hi")
     assert cli("log", "-/echo/0").out == "echo/0 hi\n"
     assert "names no job" in cli("log", "/echo/0", code=2).err
+
+
+@pytest.mark.slow
+def test_lines_of_several_jobs_with_their_times(cli):
+    script = "import sys; print('loss 0.31'); print('step 2'); sys.stdout.flush(); print('loss bad', end='')"
+    one, two = job(cli, script), job(cli, script)
+    ids = [handle.rpartition("/")[2] for handle in (one, two)]
+    role = cli("log", one).out.split("/")[0]
+    found = cli("log", one, f"{two}/{role}/0", "--grep", r"^loss \d").out
+    assert found == "".join(f"{each}/{role}/0 loss 0.31\n" for each in ids)
+    by_pattern = cli("log", "job-*", "--regex", r"^loss \d").out
+    assert sorted(by_pattern.splitlines()) == sorted(found.splitlines())
+    assert set(cli("log", "-f", "job-*", "--grep", "^step").out.splitlines()) == {
+        f"{each}/{role}/0 step 2" for each in ids
+    }
+    rows = [
+        json.loads(line) for line in cli("log", one, two, "--grep", "", "--utc", "--json").out.splitlines()
+    ]
+    for handle in (one, two):
+        lines = [(row["role"], row["line"]) for row in rows if row["job"] == handle]
+        assert lines == [(role, "loss 0.31"), (role, "step 2"), (role, "loss bad")]
+    ended = cli("status", one, "--json").json["roles"][0]["replicas"][0]["ended_at"]
+    assert all(abs(datetime.fromisoformat(row["time"]).timestamp() - ended) < 60 for row in rows[:3])
+    utc, local = cli("log", one, "--utc").out, cli("log", one, "--timestamps", TZ="UTC").out
+    assert utc == local.replace("+00:00", "Z")
+    east = cli("log", one, "--timestamps", TZ="XXX-5:30").out
+    assert re.match(rf"{role}/0 \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{3}}\+05:30 loss 0.31\n", east)
+    said = cli("log", one, "no-such-job", "--grep", "loss", code=None)
+    assert said.code != 0
+    assert "no-such-job" in said.err
+    assert "leave out --timestamps" in cli("log", one, "--collapse", "--utc", code=2).err
+
+
+@pytest.mark.slow
+def test_the_lines_of_one_rank(cli):
+    program = "import os; print('I am', os.environ['TORCHX_REPLICA_IDX'])"
+    handle = job(cli, program, replicas=2)
+    assert cli("log", handle, "--rank", "1").out.endswith("/1 I am 1\n")
+    said = cli("log", handle, "--rank", "2", code=2).err
+    assert "no rank 2" in said
+    assert "highest is 1" in said
+    assert "--rank" in cli("log", handle, "--rank", "x", code=2).err
+
+
+def test_a_regular_expression_that_would_take_forever_is_given_up(cli):
+    handle = job(cli, "print('a' * 40 + 'b')")
+    said = cli("log", handle, "--regex", "(a+)+$", code=2).err
+    assert "took more than 2 s on one line" in said

@@ -14,7 +14,7 @@ from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import BinaryIO
 
 _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
@@ -24,13 +24,21 @@ class LogWriter:
     r"""Writes blocks as they arrive.
 
     A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``; each gets the prefix ``ROLE/ID ``, with
-    ``colour`` in a colour for each replica. An unfinished line is ended before another replica's line.
+    ``colour`` in a colour for each replica, and with a ``stamp`` the time. An unfinished line is ended before
+    another replica's line.
     """
 
-    def __init__(self, stream: BinaryIO, colour: bool = False, prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        colour: bool = False,
+        prefixes: bool = True,
+        stamp: Stamp | None = None,
+    ) -> None:
         self._stream = stream
         self._colour = colour
         self._prefixes = prefixes
+        self._stamp = stamp
         self._made: dict[tuple[str, int], bytes] = {}
         self._source: tuple[str, int] | None = None
         self._last = b"\n"  # the byte written last
@@ -61,7 +69,10 @@ class LogWriter:
             data = data[1:]
             self._last = b"\n"
         if data:
-            pieces += self._prefixed(data, self._prefix(source))
+            prefix = self._prefix(source)
+            if self._stamp is not None:
+                prefix += f"{self._stamp.text(block.time_ns)} ".encode()
+            pieces += self._prefixed(data, prefix)
             self._last = data[-1:]
         try:
             for piece in pieces:
@@ -101,6 +112,31 @@ class LogWriter:
                 name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
             made = self._made[source] = f"{name} ".encode()
         return made
+
+
+class Stamp:
+    """Shows times as ISO 8601, to the millisecond: ``2026-03-01T12:00:00.123+01:00``, in UTC with ``Z``.
+
+    Args:
+        utc: whether to show UTC rather than local time.
+    """
+
+    def __init__(self, *, utc: bool) -> None:
+        self._utc = utc
+        self._second = -1
+        self._begin = self._zone = ""
+
+    def text(self, time_ns: float) -> str:
+        """Return a time; ``-`` for 0, which is not known."""
+        if not time_ns:
+            return "-"
+        second, rest = divmod(int(time_ns), 1_000_000_000)
+        if second != self._second:
+            at = time.gmtime(second) if self._utc else time.localtime(second)
+            self._second, self._begin = second, time.strftime("%Y-%m-%dT%H:%M:%S", at)
+            zone = time.strftime("%z", at)
+            self._zone = "Z" if self._utc else f"{zone[:3]}:{zone[3:]}"
+        return f"{self._begin}.{rest // 1_000_000:03d}{self._zone}"
 
 
 class CollapsingLogWriter:
@@ -216,12 +252,22 @@ def ranges(numbers: Iterable[int]) -> str:
 class JsonLogWriter:
     """Writes each line as a JSON object with ``role``, ``replica`` and ``line``, one per line, in ASCII.
 
-    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD.
+    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD. With a ``stamp`` there is the
+    ``time``, null if it is not known. ``names`` has the ``job`` and the role of each name of a role, where
+    there are several jobs.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        stamp: Stamp | None = None,
+        names: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
         self._stream = stream
+        self._stamp = stamp
+        self._names = names or {}
         self._pending: dict[tuple[str, int], bytes] = {}
+        self._time_ns: dict[tuple[str, int], float] = {}
 
     def write_all(self, blocks: Iterable[LogBlock]) -> None:
         """Write blocks until there are no more."""
@@ -230,6 +276,7 @@ class JsonLogWriter:
             *lines, rest = (self._pending.pop(source, b"") + block.data).split(b"\n")
             if rest:
                 self._pending[source] = rest
+            self._time_ns[source] = block.time_ns
             self._write(source, lines)
 
     def finish(self) -> None:
@@ -241,8 +288,14 @@ class JsonLogWriter:
     def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
         import json
 
-        role, replica = source
-        head = f'{{"role": {json.dumps(role)}, "replica": {replica}, "line": '
+        shown, replica = source
+        job, role = self._names.get(shown, (None, shown))
+        facts: dict[str, str | int | None] = {"job": job} if job else {}
+        facts |= {"role": role, "replica": replica}
+        if self._stamp is not None:
+            time_ns = self._time_ns.get(source)
+            facts["time"] = self._stamp.text(time_ns) if time_ns else None
+        head = f'{json.dumps(facts)[:-1]}, "line": '
         try:
             for line in lines:
                 text = line.removesuffix(b"\r").decode("utf-8", "replace")

@@ -29,18 +29,17 @@ _NAN = re.compile(r"(?<=[:\s])(-?)(nan|inf)(?=[,}\s])")
 def find_objects(block: bytes) -> Iterator[tuple[int, str, float, dict[str, float]]]:
     """Yield where such a line begins in a block of lines, its rank ("" if unnamed), step and metrics."""
     position = 0
-    while match := _KEY.search(block, position):
-        start = block.rfind(b"\n", position, match.start()) + 1 or position
-        end = block.find(b"\n", match.end())
+    while (brace := block.find(b"{", position)) >= 0:
+        start = block.rfind(b"\n", position, brace) + 1 or position
+        end = block.find(b"\n", brace)
         end = len(block) if end < 0 else end
         position = end + 1
-        if end - start > LONGEST_LINE:
+        if end - start > LONGEST_LINE or brace - start > LONGEST_PREFIX:
             continue
-        brace = block.find(b"{", start, end)
-        last = block.rfind(b"}", start, end)
-        if brace < 0 or brace - start > LONGEST_PREFIX or block[last + 1 : end].strip():
+        line = block[brace:end].rstrip()
+        if not line.endswith(b"}") or _KEY.search(line) is None:
             continue
-        numbers = _numbers(block[brace : last + 1].decode("utf-8", "replace"))
+        numbers = _numbers(line.decode("utf-8", "replace"))
         key = next((name for name in STEPS if name in numbers), "")
         if not key:
             continue

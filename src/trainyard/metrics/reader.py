@@ -213,7 +213,7 @@ class MetricReader:
     def _query(self, follow: bool) -> Any:
         from trainyard.schedulers.responses import LogQuery
 
-        return LogQuery(should_tail=follow)
+        return LogQuery(should_tail=follow, timed=True)
 
     def _followed(self, timeout: float) -> Iterator[LogGrowth]:
         if self._blocks is None:

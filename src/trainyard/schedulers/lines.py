@@ -7,9 +7,10 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import groupby, islice
 
 from trainyard.errors import UsageError
+from trainyard.schedulers.line_search import LineSearch
 from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
 # A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
@@ -72,18 +73,20 @@ class LineFilter:
     """
 
     def __init__(self, query: LogQuery) -> None:
-        self._pattern = compile_regex(query.regex) if query.regex is not None else None
+        self._search: LineSearch | None = None
+        if query.regex is not None:
+            compile_regex(query.regex)
+            self._search = LineSearch(query.regex)
         self._since_ns = query.since.timestamp() * 1e9 if query.since else float("-inf")
         self._until_ns = query.until.timestamp() * 1e9 if query.until else float("inf")
 
     def select(self, block: bytes) -> bytes:
-        """Return those of a block's lines in which the pattern is found."""
-        if self._pattern is None:
-            return block
-        search = self._pattern.search
-        return b"".join(
-            line for line in iter_lines(block) if search(line.decode("utf-8", "replace").rstrip("\r\n"))
-        )
+        """Return those of a block's lines in which the pattern is found.
+
+        Raises:
+            UsageError: it takes too long on a line.
+        """
+        return block if self._search is None or not block else self._search.select(block)
 
     def select_at(self, time_ns: float, block: bytes) -> bytes:
         """Return those of a block's lines that are asked for, all of them written at this time."""
@@ -97,16 +100,38 @@ class LineFilter:
 def last_lines(
     blocks: Iterable[LogBlock], count: int | None, replicas: Iterable[tuple[str, int]]
 ) -> Iterator[LogBlock]:
-    """Yield the last lines of each replica, as one block each; all blocks as they are without a count."""
+    """Yield the last lines of each replica, a block for each time; all blocks as they are without a count."""
     if count is None:
         yield from (block for block in blocks if block.data)
         return
     tails: dict[tuple[str, int], deque[bytes]] = {key: deque(maxlen=count) for key in replicas}
     for block in blocks:
-        tails[block.role, block.replica].extend(iter_lines(block.data))
-    for (role, replica), lines in tails.items():
-        if lines:
-            yield LogBlock(role, replica, b"".join(lines))
+        lines = iter_lines(block.data)
+        timed = (TimedLine.at(block.time_ns, line) for line in lines) if block.time_ns else lines
+        tails[block.role, block.replica].extend(timed)
+    for key, kept in tails.items():
+        yield from blocks_of(key, kept)
+
+
+class TimedLine(bytes):
+    """A line, and when it was written, in nanoseconds since the epoch."""
+
+    time_ns: float
+
+    @classmethod
+    def at(cls, time_ns: float, data: bytes) -> TimedLine:
+        """Return a line that was written at a time."""
+        line = cls(data)
+        line.time_ns = time_ns
+        return line
+
+
+def blocks_of(key: tuple[str, int], lines: Iterable[bytes]) -> Iterator[LogBlock]:
+    """Yield lines of one replica as blocks, one for each time; those that are no `TimedLine` have time 0."""
+    for time_ns, group in groupby(lines, lambda line: getattr(line, "time_ns", 0)):
+        data = b"".join(group)
+        if data:
+            yield LogBlock(*key, data, time_ns)
 
 
 def split_lines(text: str) -> list[str]:

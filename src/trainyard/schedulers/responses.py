@@ -142,6 +142,7 @@ class LogQuery:
         should_tail: whether to follow until the job ends.
         streams: which output stream; None for the scheduler's default.
         last: only this many of the lines that exist already; None for all.
+        timed: whether blocks should tell when their lines were written, where the scheduler knows it.
     """
 
     regex: str | None = None
@@ -150,15 +151,21 @@ class LogQuery:
     should_tail: bool = False
     streams: Stream | None = None
     last: int | None = None
+    timed: bool = False
 
 
 @dataclass
 class LogBlock:
-    """Consecutive whole lines of one replica's log, as bytes: they may not be UTF-8."""
+    """Consecutive whole lines of one replica's log, as bytes: they may not be UTF-8.
+
+    ``time_ns`` is when they were written, in nanoseconds since the epoch; 0 if nobody knows, or nobody asked
+    for it (`LogQuery.timed`) and they were written at different times.
+    """
 
     role: str
     replica: int
     data: bytes
+    time_ns: float = 0
 
 
 @dataclass

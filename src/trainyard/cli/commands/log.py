@@ -1,24 +1,28 @@
-"""Print or follow the logs of a job.
+"""Print or follow the logs of a job, or of several.
 
-Each line begins with its replica, ROLE/ID. All replicas are shown unless some are named.
+Each line begins with its replica, ROLE/ID. All replicas are shown unless some are named. With `--grep`, and
+where the first word is a pattern such as 'exp-*', there may be several jobs; lines begin with JOB/ROLE/ID.
 """
 
 from __future__ import annotations
 
 import sys
 
-from trainyard.cli.console import note, wants_colour
+from trainyard.cli.console import note, wants_colour, warn
 from trainyard.cli.parser import complete_with
 from trainyard.cli.replicaselection import parse_wanted, select, split_target
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
-from trainyard.specs.limits import MOST_LINES, whole_number
+from trainyard.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
+    from trainyard.cli.logsources import JobLog
+    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
     from trainyard.cli.parser import Parser
+    from trainyard.cli.replicaselection import Wanted
     from trainyard.runner import Runner
     from trainyard.schedulers.base import LogQuery
 
@@ -32,20 +36,24 @@ def add_arguments(parser: ArgumentParser) -> None:
         "handle",
         nargs="?",
         metavar="HANDLE[/ROLE[/0,1]]",
-        help="a job (the latest by default), optionally with a role and replicas",
+        help="a job (the latest by default), optionally with a role and replicas; or a pattern: 'exp-*'",
     )
     complete_with(target, "job_completer")
     parser.add_argument(
         "replicas",
         nargs="*",
         metavar="ROLE/ID",
-        help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3",
+        help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3; with --grep, more jobs",
     )
     parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
     parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")
     parser.add_argument("--since", metavar="TIME", help="only lines since then: 10m, 2h, an ISO time, now")
     parser.add_argument("--until", metavar="TIME", help="only lines before then")
     parser.add_argument("--regex", metavar="REGEX", help="only lines that match this")
+    parser.add_argument("--grep", metavar="REGEX", help="the same, of several jobs: every word names a job")
+    parser.add_argument(
+        "--rank", metavar="R", help="only the process with this rank, counted over the chosen replicas"
+    )
     parser.add_argument(
         "--streams",
         "--stream",
@@ -63,6 +71,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="only the lines around the first error of the replica that failed first",
     )
+    parser.add_argument(
+        "--timestamps", action="store_true", help="print when each line was written, in local time"
+    )
+    parser.add_argument("--utc", action="store_true", help="the same in UTC (implies --timestamps)")
     parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
     parser.add_argument(
         "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
@@ -81,34 +93,86 @@ def run(args: Namespace) -> int:
     query = _query(args)
     if args.collapse and (args.json or args.no_prefix):
         raise UsageError("--collapse needs the names of replicas: leave out --json and --no-prefix")
-    target, wanted = split_target("-" if args.handle is None else args.handle)
-    wanted += [parse_wanted(text) for text in args.replicas]
+    if args.collapse and query.timed:
+        raise UsageError("--collapse folds lines of different times: leave out --timestamps and --utc")
+    rank = _rank(args)
+    words = _words(args)
     if sys.stdout is None:
         return EXIT_OK
-    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
+    from trainyard.cli.logsources import JobLogs
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        handle = runner.resolve_handle(target)
-        chosen = select(runner.replicas(handle), wanted)
+        jobs = _jobs(runner, words)
         if args.first_error:
-            return _print_first_error(runner, handle, chosen)
-        writer: CollapsingLogWriter | JsonLogWriter | LogWriter
-        if args.collapse:
-            writer = CollapsingLogWriter(sys.stdout.buffer, chosen, WINDOW if args.follow else None)
-        elif args.json:
-            writer = JsonLogWriter(sys.stdout.buffer)
-        else:
-            writer = LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
+            if len(jobs) > 1:
+                raise UsageError("--first-error takes one job")
+            return _print_first_error(runner, jobs[0].handle, jobs[0].replicas)
+        logs = JobLogs(runner, jobs, query, rank)
+        writer = _writer(args, jobs, query.timed)
         try:
-            writer.write_all(runner.log_blocks(handle, chosen, query))
+            writer.write_all(logs.blocks())
         except KeyboardInterrupt:
             if args.follow:
-                note(f"\nno longer following {handle}")
+                shown = jobs[0].handle if len(jobs) == 1 else f"{len(jobs)} jobs"
+                note(f"\nno longer following {shown}")
             return EXIT_INTERRUPTED
         finally:
             writer.finish()
-    return EXIT_OK
+        for text in logs.notes():
+            warn(text)
+    return logs.code
+
+
+def _words(args: Namespace) -> list[tuple[str, list[Wanted]]]:
+    """Return the jobs that are named, each with the wanted replicas."""
+    first, more = "-" if args.handle is None else args.handle, list(args.replicas)
+    if args.grep is not None:
+        return [split_target(text) for text in (first, *more)]
+    target, wanted = split_target(first)
+    return [(target, wanted + [parse_wanted(text) for text in more])]
+
+
+def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[JobLog]:
+    """Find the jobs that are named."""
+    from trainyard.cli.logsources import JobLog
+
+    jobs: dict[str, JobLog] = {}
+    for target, wanted in words:
+        for handle in runner.resolve_handles([target]):
+            chosen = select(runner.replicas(handle), wanted)
+            job = jobs.setdefault(handle, JobLog(handle, []))
+            job.replicas += [replica for replica in chosen if replica not in job.replicas]
+    return list(jobs.values())
+
+
+def _writer(
+    args: Namespace, jobs: Sequence[JobLog], timed: bool
+) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
+    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp
+
+    several = len(jobs) > 1
+    shown = [
+        (job.shown_role(role) if several else role, k, job.handle, role)
+        for job in jobs
+        for role, k in job.replicas
+    ]
+    stream, stamp = sys.stdout.buffer, Stamp(utc=args.utc) if timed else None
+    if args.collapse:
+        return CollapsingLogWriter(
+            stream, [(name, k) for name, k, _, _ in shown], WINDOW if args.follow else None
+        )
+    if args.json:
+        names = {name: (handle, role) for name, _, handle, role in shown} if several else {}
+        return JsonLogWriter(stream, stamp, names)
+    return LogWriter(stream, wants_colour(sys.stdout), not args.no_prefix, stamp)
+
+
+def _rank(args: Namespace) -> int | None:
+    try:
+        return None if args.rank is None else whole_number(args.rank, 0, MOST_REPLICAS)
+    except ValueError as error:
+        raise UsageError(f"--rank: {error}") from None
 
 
 def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, int]]) -> int:
@@ -140,10 +204,13 @@ def _query(args: Namespace) -> LogQuery:
     except ValueError as error:
         hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
         raise UsageError(f"--tail: {error}", hint=hint) from None
-    if args.regex is not None:
+    if args.regex is not None and args.grep is not None:
+        raise UsageError("--regex and --grep both say which lines: give one of them")
+    regex = args.regex if args.grep is None else args.grep
+    if regex is not None:
         from trainyard.schedulers.lines import compile_regex
 
-        compile_regex(args.regex)
+        compile_regex(regex)
     since = until = None
     if args.since or args.until:
         from trainyard.cli.units import parse_time
@@ -153,10 +220,11 @@ def _query(args: Namespace) -> LogQuery:
         if since and until and since >= until:
             raise UsageError(f"--since {args.since} must be before --until {args.until}")
     return LogQuery(
-        args.regex,
+        regex,
         since,
         until,
         args.follow,
         Stream(args.streams) if args.streams else None,
         last,
+        args.timestamps or args.utc,
     )

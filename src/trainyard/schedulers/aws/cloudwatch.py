@@ -32,7 +32,8 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
 )
 from trainyard.schedulers.aws.cloudwatch_cursor import StreamCursor
 from trainyard.schedulers.base import LogBlock, LogQuery
-from trainyard.schedulers.lines import compile_regex, iter_lines
+from trainyard.schedulers.line_search import LineSearch
+from trainyard.schedulers.lines import TimedLine, blocks_of, compile_regex, iter_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,15 +155,16 @@ def milliseconds(time: datetime) -> int:
 
 def _line_filter(query: LogQuery) -> Callable[[CloudWatchEvent], list[bytes]]:
     """Return a function that returns the wanted lines of an event."""
-    if query.regex is None:
-        return lambda event: list(iter_lines(_bytes_of(event)))
-    search = compile_regex(query.regex).search
+    select: Callable[[bytes], bytes] = bytes
+    if query.regex is not None:
+        compile_regex(query.regex)
+        select = LineSearch(query.regex).select
 
-    def matching(event: CloudWatchEvent) -> list[bytes]:
-        lines = iter_lines(_bytes_of(event))
-        return [line for line in lines if search(line.decode("utf-8", "replace").rstrip("\r\n"))]
+    def lines_of(event: CloudWatchEvent) -> list[bytes]:
+        lines = iter_lines(select(_bytes_of(event)))
+        return [TimedLine.at(event.time * 1e6, line) for line in lines] if query.timed else list(lines)
 
-    return matching
+    return lines_of
 
 
 def _bytes_of(event: CloudWatchEvent) -> bytes:
@@ -207,9 +209,8 @@ class _Reading:
             else:
                 yield from self._last(workers, self._query.last)
             yield from self._follow()
-            for (role, replica), lines in self._tails.items():
-                if lines:
-                    yield LogBlock(role, replica, b"".join(lines))
+            for key, lines in self._tails.items():
+                yield from blocks_of(key, lines)
         except MissingGroupError as error:
             raise self._calls.missing_group() from error
         except ReadingStoppedError:  # only a reader that was closed stops its calls
@@ -278,8 +279,8 @@ class _Reading:
             lines = future.result()
             if not self._query.should_tail:
                 self._tails[key] = deque(lines, maxlen=count)
-            elif lines:
-                yield LogBlock(*key, b"".join(lines))
+            else:
+                yield from blocks_of(key, lines)
 
     # ---- new lines
 
@@ -360,10 +361,9 @@ class _Reading:
                 tail.extend(lines)
                 lines, size = [], 0
             elif size >= BLOCK_BYTES:
-                yield LogBlock(*key, b"".join(lines))
+                yield from blocks_of(key, lines)
                 lines, size = [], 0
-        if lines:
-            yield LogBlock(*key, b"".join(lines))
+        yield from blocks_of(key, lines)
 
 
 #: How often a stream is polled, in seconds: when it has just had something new, and when it is silent.

@@ -10,8 +10,8 @@ from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
 
 @dataclass
-class DockerOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
-    """How a job runs in containers of this machine's daemon."""
+class DaemonOpts(DockerWorkspaceOpts):
+    """What the daemon is asked for."""
 
     copy_env: list[str] | None = option(
         "patterns of names of environment variables that all replicas get from here: HF_*,WANDB_*",
@@ -44,3 +44,8 @@ class DockerOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     fail_fast: bool = option(
         "stop the other replicas when one has failed for good; by default they go on", default=False
     )
+
+
+@dataclass
+class DockerOpts(HangOpts, RetryOpts, NotifyOpts, DaemonOpts):
+    """How a job runs in containers of this machine's daemon; the predecessor's options come first."""

@@ -34,7 +34,14 @@ from trainyard.schedulers.kubernetes.observe import (
     selector,
 )
 from trainyard.schedulers.kubernetes.reasons import container_status, last_end, main_container
-from trainyard.schedulers.lines import QUEUED_BLOCKS, LineFilter, blocks_until_ended, last_lines
+from trainyard.schedulers.lines import (
+    QUEUED_BLOCKS,
+    LineFilter,
+    TimedLine,
+    blocks_of,
+    blocks_until_ended,
+    last_lines,
+)
 from trainyard.schedulers.responses import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
 
@@ -400,7 +407,7 @@ class _ReplicaReader:
                 chunks = response.iter_bytes()
                 for chunk in _with_errors(chunks, self._board.job.server, self._stopped):
                     if chunk is None:
-                        self._emit(b"".join(block))
+                        self._emit(*block)
                         return False, count
                     for line in memory.new_lines(chunk):
                         count += 1
@@ -409,9 +416,9 @@ class _ReplicaReader:
                             block.append(chosen)
                             size += len(chosen)
                         if size >= BLOCK_SIZE:
-                            self._emit(b"".join(block))
+                            self._emit(*block)
                             block, size = [], 0
-                    self._emit(b"".join(block))
+                    self._emit(*block)
                     block, size = [], 0
             finally:
                 self._response = None
@@ -419,12 +426,15 @@ class _ReplicaReader:
 
     def _chosen(self, line: tuple[str, bytes]) -> bytes:
         stamp, text = line
-        return self._filter.select_at(nanoseconds(stamp), text) if stamp else self._filter.select(text)
+        if not stamp:
+            return self._filter.select(text)
+        found = self._filter.select_at(nanoseconds(stamp), text)
+        return TimedLine.at(nanoseconds(stamp), found) if self._query.timed else found
 
-    def _emit(self, data: bytes | tuple[str, bytes]) -> None:
-        block = self._chosen(data) if isinstance(data, tuple) else data
-        if block:
-            self._put(LogBlock(self.role, self.k, block))
+    def _emit(self, *lines: bytes | tuple[str, bytes]) -> None:
+        chosen = (self._chosen(line) if isinstance(line, tuple) else line for line in lines)
+        for block in blocks_of((self.role, self.k), chosen):
+            self._put(block)
 
     def _explain_absence(self) -> None:
         """Say that there is no log of a job that is over."""

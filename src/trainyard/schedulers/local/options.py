@@ -8,8 +8,8 @@ from trainyard.specs.options import option
 
 
 @dataclass
-class LocalOpts(HangOpts, RetryOpts, NotifyOpts):
-    """How a job runs on this machine."""
+class ProcessOpts:
+    """How the processes of a job are run."""
 
     log_dir: str | None = option(
         "directory for the replicas' logs, as LOG_DIR/APP_ID/ROLE/REPLICA; in the state directory by default",
@@ -45,3 +45,8 @@ class LocalOpts(HangOpts, RetryOpts, NotifyOpts):
     fail_fast: bool = option(
         "stop the other replicas when one has failed for good; by default they go on", default=False
     )
+
+
+@dataclass
+class LocalOpts(HangOpts, RetryOpts, NotifyOpts, ProcessOpts):
+    """How a job runs on this machine; the predecessor's options come first."""

@@ -7,9 +7,10 @@ import binascii
 import json
 import re
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard.schedulers.lines import LineFilter
+from trainyard.schedulers.lines import LineFilter, TimedLine, blocks_of
 from trainyard.schedulers.responses import LogBlock, Stream
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class ReplicaLines:
         self._wanted = frozenset(replicas)
         self._streams = _STREAMS[Stream(query.streams) if query.streams is not None else Stream.COMBINED]
         self._filter = LineFilter(query)
+        self._is_timed = query.timed
         self._foreign = foreign
         self._rest = ""
         self._parts: dict[tuple[str, int, str], list[ReplicaLine]] = {}
@@ -113,21 +115,12 @@ class ReplicaLines:
             yield from self._blocks(f"{self._rest}\n")
             self._rest = ""
         for (role, index, _), parts in self._parts.items():
-            data = self._selected(parts)
-            if data:
-                yield LogBlock(role, index, data)
+            yield from blocks_of((role, index), [self._selected(parts)])
         self._parts.clear()
 
     def _blocks(self, text: str) -> Iterator[LogBlock]:
-        key, found = ("", 0), bytearray()
-        for one, data in self._lines(text):
-            if one != key and found:
-                yield LogBlock(*key, bytes(found))
-                found = bytearray()
-            key = one
-            found += data
-        if found:
-            yield LogBlock(*key, bytes(found))
+        for key, lines in groupby(self._lines(text), key=lambda each: each[0]):
+            yield from blocks_of(key, (data for _, data in lines))
 
     def _lines(self, text: str) -> Iterator[tuple[tuple[str, int], bytes]]:
         for raw in text.split("\n")[:-1]:
@@ -149,6 +142,8 @@ class ReplicaLines:
 
     def _selected(self, parts: list[ReplicaLine]) -> bytes:
         """Return a line, put together, if the query asks for it. Its time is that of its first part."""
-        return (
-            self._filter.select_at(parts[0].time_ns, b"".join(part.data for part in parts)) if parts else b""
-        )
+        if not parts:
+            return b""
+        time_ns = parts[0].time_ns
+        found = self._filter.select_at(time_ns, b"".join(part.data for part in parts))
+        return TimedLine.at(time_ns, found) if self._is_timed else found

@@ -328,7 +328,10 @@ def read(
         state, over = current_state()
         sources = [_parts_with_key(key, log, state, over) for key, log in hosts.items()]
         parts = heapq.merge(*sources, key=lambda item: item[0])
-        blocks = (LogBlock(*key, wanted.select_at(time_ms * 1e6, data)) for time_ms, key, data in parts)
+        blocks = (
+            LogBlock(*key, wanted.select_at(time_ms * 1e6, data), time_ms * 1e6)
+            for time_ms, key, data in parts
+        )
         yield from last_lines(blocks, count, hosts)
         count = None
         if over or not query.should_tail or wanted.is_past(time.time_ns()):

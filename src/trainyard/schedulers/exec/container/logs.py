@@ -17,7 +17,7 @@ from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.exec.container.inventory import format_time, load_job, parse_time
-from trainyard.schedulers.lines import LineFilter, blocks_until_ended, iter_lines
+from trainyard.schedulers.lines import LineFilter, TimedLine, blocks_of, blocks_until_ended, iter_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     #: A stream and what a frame of it holds.
     Frame = tuple[int, bytes]
     #: When a line began, as `split_time` gives it, and the line.
-    TimedLine = tuple[bytes, bytes]
+    StampedLine = tuple[bytes, bytes]
 
 #: How containers' logs are kept. This driver keeps bytes that are not UTF-8, and is faster to read than the
 #: others. By default it drops the oldest lines at 100 MB; it does not take "unlimited", but a limit that no
@@ -259,6 +259,7 @@ class LogWindow(LineFilter):
         self.until_stamp = b"" if self.until_ns is None else stamp_of(self.until_ns)
         self.has_pattern = query.regex is not None
         self.last = query.last
+        self.timed = query.timed
 
     def params(self, **more: Any) -> dict[str, Any]:
         """Return the query of a request."""
@@ -291,7 +292,7 @@ def read_one(engine: Engine, container_id: str, window: LogWindow) -> Iterator[b
     yield from map(window.select, joiner.rest())
 
 
-def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator[TimedLine]:
+def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator[StampedLine]:
     """Yield the lines of one container's log with the times at which they began."""
     answer = open_log(engine, container_id, window.params(timestamps=True))
     if answer is None:
@@ -319,7 +320,7 @@ def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator
 
 def lines_since(
     engine: Engine, container_id: str, since_ns: int, last: int, *, complete: bool = False
-) -> list[TimedLine]:
+) -> list[StampedLine]:
     """Return the last lines that a container has written since a time, each with its time.
 
     Args:
@@ -351,21 +352,23 @@ def read_many(
         containers: ids by role and index.
         window: which lines.
     """
-    if window.last is not None or len(containers) == 1:
+    if window.last is not None or (len(containers) == 1 and not window.timed):
         for (role, k), container_id in containers.items():
-            for data in read_one(engine, container_id, window):
-                if data:
-                    yield LogBlock(role, k, data)
+            yield from blocks_of((role, k), read_one(engine, container_id, window))
         return
     import heapq
 
     def keyed(
-        key: tuple[str, int], lines: Iterator[TimedLine]
+        key: tuple[str, int], lines: Iterator[StampedLine]
     ) -> Iterator[tuple[bytes, tuple[str, int], bytes]]:
         return ((stamp, key, line) for stamp, line in lines)
 
     sources = [keyed(key, read_timed(engine, id_, window)) for key, id_ in containers.items()]
-    yield from _in_blocks(heapq.merge(*sources, key=lambda item: item[0]))
+    merged = heapq.merge(*sources, key=lambda item: item[0])
+    if window.timed:
+        yield from (LogBlock(*key, line, time_ns(stamp)) for stamp, key, line in merged)
+        return
+    yield from _in_blocks(merged)
 
 
 def _in_blocks(lines: Iterable[tuple[bytes, tuple[str, int], bytes]]) -> Iterator[LogBlock]:
@@ -416,9 +419,12 @@ def _read_tail(
                 cursor.advance(stamp)
                 count += 1
                 if stream in window.streams:
-                    blocks.append(joiner.add(stream, piece))
-    blocks += joiner.rest()
-    lines = [line for block in blocks for line in iter_lines(window.select(block))]
+                    blocks.append((stamp, joiner.add(stream, piece)))
+    blocks += [(cursor.stamp, block) for block in joiner.rest()]
+    lines: list[bytes] = []
+    for stamp, block in blocks:
+        found = iter_lines(window.select(block)) if block else ()
+        lines += (TimedLine.at(time_ns(stamp), line) for line in found) if window.timed else found
     return lines, cursor, count, asked is not None and count >= asked
 
 
@@ -568,8 +574,8 @@ class _Follower:
         """Read from where the last reading ended until the container ends, or the daemon goes away."""
         if self._skips_to_last:
             lines, self._cursor = read_last(self._engine, container_id, self._window)
-            for line in lines:
-                self._put(LogBlock(*self._key, line))
+            for block in blocks_of(self._key, lines):
+                self._put(block)
             self._skips_to_last = False
 
         def opened(answer: DaemonAnswer) -> None:
@@ -584,24 +590,24 @@ class _Follower:
         )
         try:
             for frames in batches:
-                block = b"".join(
-                    [
-                        add(stream, piece)
-                        for stream, stamp, piece in frames
-                        if stream in window.streams
-                        and not (window.until_stamp and stamp >= window.until_stamp)
-                    ]
-                )
-                if block:
-                    self._put_lines(block)
+                pieces = [
+                    (stamp, add(stream, piece))
+                    for stream, stamp, piece in frames
+                    if stream in window.streams and not (window.until_stamp and stamp >= window.until_stamp)
+                ]
+                if window.timed:
+                    for stamp, line in pieces:
+                        self._put_lines(line, time_ns(stamp))
+                else:
+                    self._put_lines(b"".join([line for _, line in pieces]))
         finally:
             with self._lock:
                 self._answer = None
 
-    def _put_lines(self, block: bytes) -> None:
+    def _put_lines(self, block: bytes, written_ns: float = 0) -> None:
         data = self._window.select(block)
         if data:
-            self._put(LogBlock(*self._key, data))
+            self._put(LogBlock(*self._key, data, written_ns))
 
     def _put(self, item: LogBlock | BaseException | None) -> None:
         while True:

@@ -157,6 +157,7 @@ class ReplicaLog:
         self._merger = Merger()
         self._files = files
         self._read = [0, 0]
+        self._indexed = Record(0, (0, 0))
         self._is_skipping = False
         self.chunk = CHUNK
 
@@ -184,6 +185,7 @@ class ReplicaLog:
     def parts(self) -> Iterator[Part]:
         """Yield what has been recorded since the last call."""
         for record in self._index.new_records():
+            self._indexed = record
             if not self._is_skipping:
                 yield from self._record_parts(record)
             elif any(record.ends[i] > self._read[i] for i in self._wanted):
@@ -194,12 +196,18 @@ class ReplicaLog:
         """Yield what there is since the last call: also whole lines that have not got into the index."""
         yield from self.parts()
         out, err = self._files
-        yield from self._record_parts(Record(time.time_ns(), (out.size(), err.size())))
+        yield from self._record_parts(Record(self._time_of_rest(), (out.size(), err.size())))
 
     def rest(self) -> Iterator[Part]:
         """Yield all that there is, when no more is asked for."""
         yield from self.grown()
-        yield Part(time.time_ns(), self._merger.rest())
+        yield Part(self._time_of_rest(), self._merger.rest())
+
+    def _time_of_rest(self) -> int:
+        """Return when what is not in the index was written: now, if there is any."""
+        known = self._indexed
+        grown = any(file.size() > end for file, end in zip(self._files, known.ends, strict=True))
+        return time.time_ns() if grown or not known.time_ns else known.time_ns
 
     def close(self) -> None:
         """Close the files."""
@@ -430,7 +438,7 @@ def read_logs(
         for log in logs.values():
             log.skip_to_last(query.last)
     parts = _in_order_of_time(logs, not to_be_continued)
-    blocks = (LogBlock(*key, wanted.select_at(part.time_ns, part.data)) for part, key in parts)
+    blocks = (LogBlock(*key, wanted.select_at(part.time_ns, part.data), part.time_ns) for part, key in parts)
     yield from last_lines(blocks, query.last, logs)
 
 
@@ -461,7 +469,7 @@ def follow_logs(
         for part, (role, replica) in _in_order_of_time({key: logs[key] for key in keys}, over):
             data = wanted.select_at(part.time_ns, part.data)
             if data:
-                yield LogBlock(role, replica, data)
+                yield LogBlock(role, replica, data, part.time_ns)
         if over or wanted.is_past(time.time_ns()):
             return
         watch.wait(RECHECK_SECONDS)
