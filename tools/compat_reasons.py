@@ -22,6 +22,7 @@ REASONS = {
         "the request holds several objects (`manifests`), since a job need not be Volcano's"
     ),
     r"schedulers\.kubernetes_scheduler\.(KubernetesOpts|Opts)": _KEYWORDS,
+    r"schedulers\.local_scheduler\.(LocalOpts|Opts)": _KEYWORDS,
     r"schedulers\.slurm_scheduler\.SLURM_STATES": "a job that is being resized runs",
     r"specs\.(api\.)?ReplicaStatus": "ours has more to say of a replica; `hostaddr` comes after that",
     r"specs\.(api\.)?RetryPolicy": "HOT_SPARE was never implemented, and is gone from TorchX since 2025",

@@ -74,14 +74,19 @@ def prepare(
     validate_app(app)
     if not isinstance(workspace, Workspace):
         workspace = _read_workspace(workspace)
-    if not workspace or workspace.implicit:
-        workspace = _workspace_of(app) or workspace
+    own = deep_copy(app)
+    if (not workspace or workspace.implicit) and any(role.workspace for role in own.roles):
+        from trainyard.runner.role_workspaces import take_workspaces
+
+        if scheduler.builds_roles:
+            workspace = Workspace()
+        else:
+            workspace = take_workspaces(own, runs_images=scheduler.runs_images) or workspace
     named = workspace
     if any(is_url(source) for source in workspace.projects):
         from trainyard.workspace.fetching import fetched
 
         workspace = fetched(workspace)
-    own = deep_copy(app)
     notes: list[str] = []
     if scheduler.runs_images:
         from trainyard.runner.default_image import name_images
@@ -119,29 +124,6 @@ def _read_workspace(given: Any) -> Workspace:
     from trainyard.specs.translation import our_workspace
 
     return our_workspace(given)
-
-
-def _workspace_of(app: AppDef) -> Workspace | None:
-    """Return the workspace that the roles of a job ask for; None if none does.
-
-    Raises:
-        ConfigError: they ask for different ones.
-    """
-    from trainyard.specs.workspace import Workspace
-
-    found: dict[Workspace, str] = {}
-    for role in app.roles:
-        if role.workspace:
-            given = role.workspace
-            found.setdefault(given if isinstance(given, Workspace) else _read_workspace(given), role.name)
-    if len(found) > 1:
-        each = ", ".join(f"{name} {str(workspace)!r}" for workspace, name in found.items())
-        raise ConfigError(
-            f"the roles of {app.name!r} have different workspaces, but the code of a job travels as one: "
-            f"{each}",
-            hint="Give them one workspace, with a directory for each: app=.,lib=../lib.",
-        )
-    return next(iter(found), None)
 
 
 # ---- the variables that every job gets

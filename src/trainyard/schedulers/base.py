@@ -110,6 +110,8 @@ class Scheduler(ABC, Generic[T]):
     ships_by_default = False
     #: Whether every role needs an image, so that one for which nobody named one gets the default image.
     runs_images = False
+    #: Whether it brings the workspaces that roles name to them itself, as plugins for TorchX of 2026 do.
+    builds_roles = False
     #: The filters that `list` accepts in ``cfg`` beside options: ``states`` (a set of `AppState`), ``since``
     #: (seconds since the epoch), ``all`` (also jobs that are not ours).
     list_filters: frozenset[str] = frozenset()

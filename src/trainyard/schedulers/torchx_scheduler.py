@@ -43,6 +43,7 @@ class TorchXScheduler(Scheduler["Any"]):
         self.made = made
         self.is_local = bool(getattr(made, "is_local", False))
         self.ships_by_default = hasattr(made, "build_workspace_and_update_role")
+        self.builds_roles = hasattr(made, "build_workspaces")
         self.capabilities = getattr(made, "capabilities", None) or UNCHECKED
 
     def close(self) -> None:
@@ -108,7 +109,10 @@ class TorchXScheduler(Scheduler["Any"]):
             raise ConfigError(f"{self.backend} refuses the job: {error}") from error
 
     def _build(self, app: Any, workspace: Workspace, cfg: Mapping[str, Any]) -> builtins.list[str]:
-        """Have the plugin put the code into the image of the first role, as TorchX does."""
+        """Have the plugin put the code into the images: of the first role, or of all that name their own."""
+        if not workspace and self.builds_roles and any(role.workspace for role in app.roles):
+            self.made.build_workspaces(app.roles, cfg)
+            return []
         build = getattr(self.made, "build_workspace_and_update_role", None)
         if not workspace or not app.roles:
             return []
