@@ -113,7 +113,7 @@ def test_a_secret_without_a_name_cannot_be_recovered(
 ) -> None:
     app.roles[0].args = ["--password", "typed-by-hand"]
     first = runner.run(app, "fake", {"login": "typed"})
-    with pytest.raises(ConfigError, match="given directly and is known by no name"):
+    with pytest.raises(ConfigError, match="one was given directly, without a name"):
         runner.rerun(first)
     assert len(fake.list()) == 1
 

@@ -109,7 +109,7 @@ def test_a_shell_script_is_no_python(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"toolkit": False, "channel": {"a": "/d"}, "output": "/o"}, "channels and output cannot be had"),
+        ({"toolkit": False, "channel": {"a": "/d"}, "output": "/o"}, "channels and output need the toolkit"),
         ({"metric": {"a": "("}}, "the regular expression '\\(' is not valid: missing"),
         ({"metric": {"a": "x"}}, "no parentheses"),
     ],

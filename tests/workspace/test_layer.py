@@ -240,7 +240,7 @@ def test_links_on_the_way_are_followed() -> None:
 
 
 def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:
-    with pytest.raises(ConfigError, match="circle of links"):
+    with pytest.raises(ConfigError, match="loop of symbolic links"):
         locate("/a", lookup_in({"a": Found("link", target="b"), "b": Found("link", target="a")}))
     with pytest.raises(ConfigError, match="/a/b is a file there"):
         locate("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))

@@ -30,7 +30,7 @@ _MARK = re.compile(rb"\[(?:rank(?P<rank>\d+)|\d+,(?P<mpi>\d+)|[A-Za-z_.-]*(?P<lo
 
 
 @dataclass
-class JobLog:
+class LogSource:
     """The log of a job, and which of its replicas are wanted."""
 
     handle: str
@@ -41,7 +41,7 @@ class JobLog:
         return f"{parse_app_handle(self.handle).app_id}/{role}"
 
 
-class JobLogs:
+class LogSources:
     """Reads the logs of jobs. One is read as it is; lines of several begin with ``ID/ROLE/REPLICA``.
 
     Args:
@@ -56,7 +56,7 @@ class JobLogs:
     """
 
     def __init__(
-        self, runner: Runner, jobs: Sequence[JobLog], query: LogQuery, rank: int | None = None
+        self, runner: Runner, jobs: Sequence[LogSource], query: LogQuery, rank: int | None = None
     ) -> None:
         self._runner = runner
         self._query = query
@@ -95,14 +95,14 @@ class JobLogs:
         for handle, made in self._filters.items():
             yield from (f"{handle}: {text}" for text in made.notes())
 
-    def _of(self, job: JobLog) -> Iterator[LogBlock]:
+    def _of(self, job: LogSource) -> Iterator[LogBlock]:
         blocks: Iterable[LogBlock] = self._runner.log_blocks(job.handle, job.replicas, self._query)
         if self._query.timed:
             blocks = self._watched(job.handle.partition("://")[0], blocks)
         made = self._filters.get(job.handle)
         yield from blocks if made is None else made.select(blocks)
 
-    def _named(self, job: JobLog) -> Iterator[LogBlock]:
+    def _named(self, job: LogSource) -> Iterator[LogBlock]:
         for block in self._of(job):
             yield LogBlock(job.shown_role(block.role), block.replica, block.data, block.time_ns)
 
@@ -122,7 +122,7 @@ class JobLogs:
 
         waiting: queue.Queue[LogBlock | BaseException | None] = queue.Queue(_WAITING_BLOCKS)
 
-        def pump(job: JobLog, blocks: Iterator[LogBlock]) -> None:
+        def pump(job: LogSource, blocks: Iterator[LogBlock]) -> None:
             try:
                 for block in blocks:
                     waiting.put(block)
@@ -136,7 +136,7 @@ class JobLogs:
             threading.Thread(target=pump, args=(job, self._named(job)), name="log", daemon=True).start()
         yield from blocks_until_ended(waiting, len(self._jobs))
 
-    def _show(self, job: JobLog, error: TrainyardError | NotImplementedError) -> None:
+    def _show(self, job: LogSource, error: TrainyardError | NotImplementedError) -> None:
         from trainyard.cli.console import show_error, warn
         from trainyard.errors import EXIT_BACKEND
 

@@ -109,10 +109,18 @@ def watcher_pid(app_id: str) -> int:
     return 0
 
 
+def signal_watcher(app_id: str, signum: int) -> int:
+    """Signal the process that watches a job, once it is there."""
+    pid = 0
+    while not pid:  # 0 would be this test run
+        wait_until(lambda: watcher_pid(app_id), "a watcher")
+        pid = watcher_pid(app_id)
+    os.kill(pid, signum)
+    return pid
+
+
 def kill_watcher(app_id: str) -> int:
-    wait_until(lambda: watcher_pid(app_id), "a watcher")
-    pid = watcher_pid(app_id)
-    os.kill(pid, signal.SIGKILL)
+    pid = signal_watcher(app_id, signal.SIGKILL)
     wait_until(lambda: watcher_pid(app_id) != pid, "the watcher's end")
     return pid
 

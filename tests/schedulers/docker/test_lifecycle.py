@@ -19,7 +19,7 @@ from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.specs import AppState, RetryPolicy
 from trainyard.workspace.images.base_files import LOOKING_LABEL
 
-from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
+from .conftest import Jobs, kill_watcher, signal_watcher, states, wait_until, watcher_pid
 
 # ---- cancelling
 
@@ -38,7 +38,7 @@ def test_cancel_gives_time_and_says_who(jobs):
 def test_stopped_watcher_is_continued(jobs):
     app_id = jobs.submit(jobs.role("echo up; exec sleep 600", num_replicas=2), grace_period=1)
     jobs.wait_for_line(app_id, k=1)
-    os.kill(watcher_pid(app_id), signal.SIGSTOP)
+    signal_watcher(app_id, signal.SIGSTOP)
     jobs.scheduler.cancel(app_id)
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 

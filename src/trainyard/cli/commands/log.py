@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
-    from trainyard.cli.logsources import JobLog
+    from trainyard.cli.logsources import LogSource
     from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
     from trainyard.cli.parser import Parser
     from trainyard.cli.replicaselection import Wanted
@@ -99,7 +99,7 @@ def run(args: Namespace) -> int:
     words = _words(args)
     if sys.stdout is None:
         return EXIT_OK
-    from trainyard.cli.logsources import JobLogs
+    from trainyard.cli.logsources import LogSources
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
@@ -108,7 +108,7 @@ def run(args: Namespace) -> int:
             if len(jobs) > 1:
                 raise UsageError("--first-error takes one job")
             return _print_first_error(runner, jobs[0].handle, jobs[0].replicas)
-        logs = JobLogs(runner, jobs, query, rank)
+        logs = LogSources(runner, jobs, query, rank)
         writer = _writer(args, jobs, query.timed)
         try:
             writer.write_all(logs.blocks())
@@ -133,21 +133,21 @@ def _words(args: Namespace) -> list[tuple[str, list[Wanted]]]:
     return [(target, wanted + [parse_wanted(text) for text in more])]
 
 
-def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[JobLog]:
+def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[LogSource]:
     """Find the jobs that are named."""
-    from trainyard.cli.logsources import JobLog
+    from trainyard.cli.logsources import LogSource
 
-    jobs: dict[str, JobLog] = {}
+    jobs: dict[str, LogSource] = {}
     for target, wanted in words:
         for handle in runner.resolve_handles([target]):
             chosen = select(runner.replicas(handle), wanted)
-            job = jobs.setdefault(handle, JobLog(handle, []))
+            job = jobs.setdefault(handle, LogSource(handle, []))
             job.replicas += [replica for replica in chosen if replica not in job.replicas]
     return list(jobs.values())
 
 
 def _writer(
-    args: Namespace, jobs: Sequence[JobLog], timed: bool
+    args: Namespace, jobs: Sequence[LogSource], timed: bool
 ) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
     from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp
 

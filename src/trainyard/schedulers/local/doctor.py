@@ -8,8 +8,8 @@ import shutil
 from trainyard.errors import TrainyardError
 from trainyard.paths import jobs_dir, make_private_dir
 from trainyard.schedulers.base import Check
-from trainyard.schedulers.exec.process.slots import own_cpus
 from trainyard.schedulers.local.request import visible_gpus
+from trainyard.system.processes import usable_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _LITTLE_SPACE = 1024
 def examine() -> list[Check]:
     """Check this machine."""
     gpus = visible_gpus()
-    has = f"{own_cpus()} CPUs, {_memory()} MiB, {len(gpus)} GPUs"
+    has = f"{usable_cpus()} CPUs, {_memory()} MiB, {len(gpus)} GPUs"
     return [_jobs_folder(), Check("machine", None, has)]
 
 
@@ -31,7 +31,7 @@ def examine_job(app: AppDef) -> list[Check]:
     """Compare what the job's replicas ask for together with what this machine has."""
     asked = [(max(role.num_replicas, 1), role.resource) for role in app.roles]
     needs = (
-        ("CPUs", sum(count * max(each.cpu, 0) for count, each in asked), own_cpus()),
+        ("CPUs", sum(count * max(each.cpu, 0) for count, each in asked), usable_cpus()),
         ("MiB", sum(count * max(each.memMB, 0) for count, each in asked), _memory()),
         ("GPUs", sum(count * max(each.gpu, 0) for count, each in asked), len(visible_gpus())),
     )

@@ -373,9 +373,10 @@ def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
     Raises:
         ConfigError: the option cannot be read, or the job can never have what it asks for.
     """
-    from trainyard.schedulers.exec.process.slots import own_cpus, slots_dir
+    from trainyard.schedulers.exec.process.slots import slots_dir
+    from trainyard.system.processes import usable_cpus
 
-    cpus, gpus = own_cpus(), visible_gpus()
+    cpus, gpus = usable_cpus(), visible_gpus()
     if opts.slots != "auto":
         first, _, second = str(opts.slots).partition(":")
         if not first.isdigit() or (second and not second.isdigit()) or not int(first):

@@ -261,13 +261,6 @@ def slots_dir() -> str:
     return os.path.join(state, "trainyard", "slots", str(machine()["host"]))
 
 
-def own_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _is_locked(path: str) -> bool:
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
