@@ -273,7 +273,7 @@ def test_configure_writes_what_it_prints_and_never_over_a_file(
     assert torchx("torchx configure -s aws_batch,local_cwd --all") == 0
     text = (tmp_path / ".torchxconfig").read_text()
     assert "[aws_batch]\nqueue = #FIXME:(str) " in text
-    assert "log_dir = None\nprepend_cwd = False\n" in text.partition("\n[local_cwd]\n")[2]
+    assert "\n[local_cwd]\nlog_dir = None\nprepend_cwd = False\n" in text
     assert torchx("torchx configure") == 3
     assert "exists, and is not overwritten" in capfd.readouterr().err
     # and what it wrote is read back without a word
