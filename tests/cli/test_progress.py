@@ -35,7 +35,10 @@ def test_plain_lines_elsewhere_than_on_a_terminal(clock: list[float]) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_one_line_changes_on_a_terminal_and_goes_away(clock: list[float]) -> None:
+def test_one_line_changes_on_a_terminal_and_goes_away(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveview, "terminal_size", lambda: (80, 24))
     master, slave = pty.openpty()
     with open(slave, "w", encoding="utf-8") as stream:
         shown = TerminalProgress(stream)
@@ -52,7 +55,8 @@ def test_one_line_changes_on_a_terminal_and_goes_away(clock: list[float]) -> Non
             text += os.read(master, 10_000).decode()
     os.close(master)
     drawn = [part for part in text.split("\r\x1b[K") if part]
-    assert drawn == ["uploading 512.0 KiB of 1.0 MiB (50 %)", "uploading 1.0 MiB of 2.0 MiB (50 %)"]
+    half = f"(50 %) [{'#' * 15}{'-' * 15}]"
+    assert drawn == [f"uploading 512.0 KiB of 1.0 MiB {half}", f"uploading 1.0 MiB of 2.0 MiB {half}"]
     assert text.endswith("\r\x1b[K")
 
 

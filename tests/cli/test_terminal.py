@@ -133,6 +133,26 @@ def test_status_watch_redraws_until_the_end(cli: Cli, terminal: Open) -> None:
     assert shown.finish() == 0
 
 
+REPORTS = """
+import json, os, time
+print(json.dumps({"step": 7, "loss": 0.125}), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_the_live_line_has_the_last_metrics(cli: Cli, terminal: Open) -> None:
+    (cli.directory / "reports.py").write_text(REPORTS)
+    shown = terminal("run", "--wait", "./reports.py")
+    shown.wait_for(b"step 7, loss 0.125")
+    handle = shown.shown.split()[0].decode()
+    watched = terminal("status", "--watch", handle)
+    watched.wait_for(b"Metrics of reports: step 7, loss 0.125")
+    (cli.directory / "go").touch()
+    assert shown.finish() == watched.finish() == 0
+
+
+
 def test_no_colour_on_request(cli: Cli, terminal: Open) -> None:
     shown = terminal("run", "utils.echo", NO_COLOR="1")
     shown.wait_for(b"echo/0 hello world\r\n")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
 
+    from trainyard.cli.lastmetrics import LastMetrics
     from trainyard.specs.status import AppStatus, RoleStatus
 
 # Seconds between two drawings on a terminal, and between two lines elsewhere.
@@ -23,6 +24,7 @@ _REDRAW = 0.1
 _REPEAT = 5.0
 # Steps shorter than this are not shown.
 _PATIENCE = 0.3
+_SHORTEST_BAR, _LONGEST_BAR = 10, 30
 _ORDER = ("RUNNING", "SUSPENDED", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
 #: States in which a job waits for something, which its message names.
 _WAITING = (AppState.PENDING, AppState.SUSPENDED)
@@ -87,12 +89,18 @@ class StatusLines:
         self._name = handle.rpartition("/")[2]
         self._since = since
         self._screen = Screen(sys.stderr) if is_tty(sys.stderr) else None
+        self._metrics: LastMetrics | None = None
+        self._handle = handle
         self._said = ""
 
     def show(self, status: AppStatus, now: float | None = None) -> None:
         """Show a status."""
         elapsed = format_duration((time.time() if now is None else now) - self._since)
         if self._screen is not None:
+            if self._metrics is None and status.state == AppState.RUNNING:
+                from trainyard.cli.lastmetrics import LastMetrics
+
+                self._metrics = LastMetrics(self._handle)
             self._screen.draw(self._lines(status, elapsed))
             return
         head = f"{self._name} {status.state}"
@@ -105,17 +113,28 @@ class StatusLines:
 
     def finish(self, status: AppStatus) -> None:
         """Remove the lines from a terminal; otherwise show the last status."""
+        self.close()
         if self._screen is not None:
             self._screen.clear()
         else:
             self.show(status)
+
+    def close(self) -> None:
+        """End what reads in the background."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
 
     def _lines(self, status: AppStatus, elapsed: str) -> list[str]:
         head = f"{self._name}  {paint_state(str(status.state), sys.stderr)}  {elapsed}"
         if status.msg and status.msg != NONE:
             head += "  " + paint(clean(status.msg), "2", sys.stderr)
         width = max((len(role.role) for role in status.roles), default=0)
-        return [head, *("  " + role_line(role, width, sys.stderr) for role in status.roles)]
+        return [head, *(self._role_line(role, width) for role in status.roles)]
+
+    def _role_line(self, role: RoleStatus, width: int) -> str:
+        values = self._metrics.of(role.role) if self._metrics is not None else ""
+        return f"  {role_line(role, width, sys.stderr)}" + (f"  {values}" if values else "")
 
 
 def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:
@@ -207,8 +226,17 @@ class TerminalProgress:
             self._write(line + "\n")
             return
         width = terminal_size()[0] - 1
-        self._write(f"\r\x1b[K{line[:width]}")
+        self._write(f"\r\x1b[K{(line + self._bar(width - len(line)))[:width]}")
         self._shown = True
+
+    def _bar(self, room: int) -> str:
+        """Return a bar of what has been transferred, where there is room for it and the total is known."""
+        done, total = _sums(self._transfers)
+        width = min(room - 3, _LONGEST_BAR)
+        if width < _SHORTEST_BAR or not all(size for _, size in self._transfers.values()) or not total:
+            return ""
+        full = min(width * done // total, width)
+        return f" [{'#' * full}{'-' * (width - full)}]"
 
     def _erase(self) -> None:
         if self._shown:
@@ -225,10 +253,14 @@ class TerminalProgress:
             self._stream = None
 
 
+def _sums(transfers: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    """Return how many bytes of all transfers are through, and of how many."""
+    return sum(done for done, _ in transfers.values()), sum(total for _, total in transfers.values())
+
+
 def _amounts(transfers: dict[str, tuple[int, int]]) -> str:
     """Return the sum of all transfers as text."""
-    done = sum(pair[0] for pair in transfers.values())
-    total = sum(pair[1] for pair in transfers.values())
+    done, total = _sums(transfers)
     if not done and not total:
         return ""
     if not total:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.backoff import Backoff
+    from trainyard.cli.lastmetrics import LastMetrics
     from trainyard.runner import Runner
     from trainyard.specs.status import AppStatus
 
@@ -257,12 +258,29 @@ class StatusView:
         self._json = as_json
         self._screen = None if as_json or not is_tty(sys.stdout) else Screen(sys.stdout)
         self._before: AppStatus | None = None
+        self._metrics: LastMetrics | None = None
+
+    def _values(self, status: AppStatus) -> list[str]:
+        """Return a line for each role with the last values of its metrics."""
+        if self._metrics is None and status.state == AppState.RUNNING:
+            from trainyard.cli.lastmetrics import LastMetrics
+
+            self._metrics = LastMetrics(self._handle)
+        if self._metrics is None:
+            return []
+        if status.is_terminal():  # the last values may not have been read yet: `metrics` shows them
+            self._metrics.close()
+            return []
+        values = {role.role: self._metrics.of(role.role) for role in status.roles}
+        return [f"Metrics of {clean(role)}: {text}" for role, text in values.items() if text]
 
     def show(self, status: AppStatus) -> None:
         """Show a status, or what has changed since the previous one."""
         if self._screen is not None:
             lines = status_text(self._handle, status, self._roles).split("\n")
-            (self._screen.finish if status.is_terminal() else self._screen.draw)(lines)
+            (self._screen.finish if status.is_terminal() else self._screen.draw)(
+                [*lines, *self._values(status)]
+            )
         elif self._json:
             if status != self._before:
                 import json
