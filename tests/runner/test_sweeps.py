@@ -171,6 +171,8 @@ def test_every_point_is_checked_before_anything_is_submitted(script: str) -> Non
 
 @pytest.mark.parametrize("scheduler", ["slurm", "lsf", "sge", "aws_batch", "kubernetes"])
 def test_backends_with_arrays_get_one(scheduler: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if scheduler == "aws_batch":
+        pytest.importorskip("botocore")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     cfg = {"aws_batch": {"queue": "q"}}.get(scheduler, {})
     parallel = None if scheduler == "aws_batch" else 2
