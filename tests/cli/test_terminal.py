@@ -152,7 +152,6 @@ def test_the_live_line_has_the_last_metrics(cli: Cli, terminal: Open) -> None:
     assert shown.finish() == watched.finish() == 0
 
 
-
 def test_no_colour_on_request(cli: Cli, terminal: Open) -> None:
     shown = terminal("run", "utils.echo", NO_COLOR="1")
     shown.wait_for(b"echo/0 hello world\r\n")
