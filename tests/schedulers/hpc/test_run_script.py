@@ -208,9 +208,19 @@ def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
 
 
 def index_keepers(pid: int) -> list[int]:
-    """Return what keeps the index of the replica that this process runs, once its output goes nowhere."""
+    """Return what keeps the index of the replica that this process runs, once it is cut off from its files.
+
+    Other children of the script, which it forks for a moment, have at least one of them.
+    """
     found = [child for child in children_of(pid) if "run.sh" in command_of(child)]
-    return [child for child in found if os.readlink(f"/proc/{child}/fd/2") == os.devnull]
+    return [child for child in found if all(file_of(child, number) == os.devnull for number in range(3))]
+
+
+def file_of(pid: int, number: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def command_of(pid: int) -> str:
