@@ -143,7 +143,7 @@ def test_stopping_and_failing(cli: Cli, jobs: Jobs, processes: str) -> None:
     assert "Requested resource not found" in gone.stderr
     other = cli.run("sagemaker", "list-endpoints", fails=True)
     assert "UnknownOperationException" in other.stderr
-    assert "is not carried out on this machine" in other.stderr
+    assert "is not supported by this endpoint" in other.stderr
 
 
 FOLLOWED = """

@@ -29,7 +29,7 @@ class NotSentError(UnreachableError):
 
 
 #: How long the removal of a cancelled job's folder is tried.
-REMOVAL_SECONDS = 3.0
+REMOVAL_SECONDS = 10.0
 
 
 def check_shared_folder(storage: Storage, shared: str) -> None:
