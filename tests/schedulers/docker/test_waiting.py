@@ -56,6 +56,8 @@ def test_a_job_waits_for_addresses_and_runs(jobs, one_network):
     # a limit that the wait does not count towards
     first, second = waiting(jobs, f"exec python3 -c '{MEET}' ${{replica_id}}", timeout="60")
     jobs.scheduler.cancel(first)
+    assert jobs.end_of(first).state == AppState.CANCELLED
+    wait_until(lambda: not jobs.networks(first), "the removal of the first one's network")
     assert jobs.end_of(second).state == AppState.SUCCEEDED, jobs.scheduler.describe(second)
     assert [jobs.log(second, k=k) for k in (0, 1)] == [["met\n"]] * 2
     wait_until(lambda: not jobs.networks(second), "the removal of its network")

@@ -166,13 +166,12 @@ def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
             done = [_do(engine, job, step) for step in judgement.steps]
             if done and all(done):
                 continue
-            if done:
-                timeout = NETWORK_SECONDS
+            looks = [NETWORK_SECONDS] if done else []
             if judgement.deadline is not None:
-                timeout = max(0.0, judgement.deadline - time.time())
+                looks.append(max(0.0, judgement.deadline - time.time()))
             if job.hang_timeout is not None:
-                interval = _look_for_hangs(engine, job)
-                timeout = interval if timeout is None else min(timeout, interval)
+                looks.append(_look_for_hangs(engine, job))
+            timeout = min(looks, default=None)
             if not watched_submitter:
                 watched_submitter = True
                 _watch_submitter(job, events)
