@@ -177,7 +177,7 @@ _TABLE = [
     ),
     Cause(
         "hung",
-        "hung: it gave no sign of life",
+        "hung: it showed no activity",
         "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
     ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),

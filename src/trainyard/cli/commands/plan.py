@@ -1,7 +1,7 @@
 """Show in full what `run` would do: the job, its options and their sources, its code, the request.
 
-Also what changed since the last job of the same name, and what the scheduler cannot do. With --live the
-scheduler is asked, too, whether such a job could run.
+It also shows what changed since the last job of the same name, and what the scheduler does not support. With
+--live it also asks the scheduler whether such a job could run now.
 """
 
 from __future__ import annotations
