@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 CHUNK = 64 << 10
 #: Who is further behind, in bytes, goes on at the end.
 MOST_BEHIND = 512 << 10
-LOOK_SECONDS, ASK_SECONDS, RETRY_SECONDS = 0.3, 2.0, 3.0
+READ_SECONDS, ASK_SECONDS, RETRY_SECONDS = 0.3, 2.0, 3.0
 #: Looks without news after which a comment shows whether the browser is still there.
-QUIET_LOOKS = 40
+QUIET_READS = 40
 MOST_FOLLOWERS, QUEUED_BLOCKS, LAST_LINES = 32, 64, 1000
 _ENDED = b"event: ended\ndata: the job has ended\n\n"
 
@@ -44,9 +44,9 @@ _followers = threading.BoundedSemaphore(MOST_FOLLOWERS)
 async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> AsyncIterator[bytes]:
     """Yield events: what is written behind a position, and in the end that the job has ended."""
     yield b": following\n\n"
-    look = functools.partial(_look, view=view, start=start, count=1)
+    read = functools.partial(_read_part, view=view, start=start, count=1)
     try:
-        first = await _answer(pool, lane, look)
+        first = await _answer(pool, lane, read)
     except (TrainyardError, OSError, ValueError, NotImplementedError) as error:
         yield _event(_note(f"The log cannot be followed: {redact_text(described(error))}"), "")
         yield _ENDED
@@ -56,18 +56,18 @@ async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> Asy
         yield event
 
 
-async def _answer(pool: RunnerPool, lane: str, look: Callable[[Runner], LogPart | None]) -> LogPart | None:
-    """Return what a look sees, however long a scheduler does not answer."""
+async def _answer(pool: RunnerPool, lane: str, read: Callable[[Runner], LogPart | None]) -> LogPart | None:
+    """Read, and try again until the scheduler answers."""
     while True:
         try:
-            return await pool.ask(lane, look)
+            return await pool.ask(lane, read)
         except UnreachableError:
             await pool.pause(RETRY_SECONDS)
             if pool.is_closing():
                 raise
 
 
-def _look(
+def _read_part(
     runner: Runner, view: LogView, start: str, count: int, *, is_complete: bool = False
 ) -> LogPart | None:
     wanted = LogRange(count, start=start, streams=Stream(view.stream) if view.stream else None)
@@ -80,14 +80,14 @@ async def _by_ranges(pool: RunnerPool, lane: str, view: LogView, start: str) -> 
     clock = asyncio.get_running_loop().time
     while not pool.is_closing():
         try:
-            look = functools.partial(_look, view=view, start=position, count=CHUNK, is_complete=over)
-            part = await pool.ask(lane, look)
+            read = functools.partial(_read_part, view=view, start=position, count=CHUNK, is_complete=over)
+            part = await pool.ask(lane, read)
             if part is None:
                 return
             skipped = part.size - part.before - len(part.data)
             if skipped > MOST_BEHIND:
                 reached = part.before
-                part = await pool.ask(lane, functools.partial(_look, view=view, start="", count=CHUNK))
+                part = await pool.ask(lane, functools.partial(_read_part, view=view, start="", count=CHUNK))
                 if part is None:
                     return
                 yield _event(
@@ -110,9 +110,9 @@ async def _by_ranges(pool: RunnerPool, lane: str, view: LogView, start: str) -> 
         except (TrainyardError, OSError):  # it may answer again; the page says what is wrong
             await pool.pause(RETRY_SECONDS)
         quiet += 1
-        if quiet % QUIET_LOOKS == 0:
+        if quiet % QUIET_READS == 0:
             yield b": still here\n\n"
-        await pool.pause(LOOK_SECONDS)
+        await pool.pause(READ_SECONDS)
 
 
 class _ThreadedTail:
@@ -127,7 +127,7 @@ class _ThreadedTail:
         self.news = asyncio.Event()
         threading.Thread(target=self._follow, daemon=True, name="ui-follow").start()
 
-    def take(self) -> list[LogBlock | str | None]:
+    def pop_all(self) -> list[LogBlock | str | None]:
         """Return what has come; None behind the end, a text if something is wrong."""
         self.news.clear()
         taken: list[LogBlock | str | None] = []
@@ -135,7 +135,7 @@ class _ThreadedTail:
             taken.append(self._blocks.get_nowait())
         return taken
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Let the thread end with the next line."""
         self._gone.set()
 
@@ -179,7 +179,7 @@ async def _by_thread(pool: RunnerPool, view: LogView, start: str) -> AsyncIterat
     follower = _ThreadedTail(view, 0 if start else LAST_LINES)
     try:
         while not pool.is_closing():
-            for item in follower.take():
+            for item in follower.pop_all():
                 if item is None:
                     yield _ENDED
                     return
@@ -190,12 +190,12 @@ async def _by_thread(pool: RunnerPool, view: LogView, start: str) -> AsyncIterat
                 for begin in range(0, len(item.data), MOST_BEHIND):
                     yield _event(str(chunk(item.data[begin : begin + MOST_BEHIND])), "again")
             try:
-                async with asyncio.timeout(LOOK_SECONDS * QUIET_LOOKS):
+                async with asyncio.timeout(READ_SECONDS * QUIET_READS):
                     await follower.news.wait()
             except TimeoutError:
                 yield b": still here\n\n"
     finally:
-        follower.leave()
+        follower.stop()
 
 
 def _note(text: str) -> str:

@@ -133,12 +133,16 @@ class WebApp:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
         if not may_change(given, request.scope["state"]["csrf"]):
-            raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
+            raise HTTPException(
+                403, "This form belongs to another server, or to an earlier run of this one: reload the page."
+            )
         handles = [self._checked(value) for value in form.get("handle", [])]
         action = form.get("action", [""])[0]
         if action not in jobs_page.ACTIONS or not handles:
             raise UsageError("no job is selected" if not handles else "there is no such action")
-        results = await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
+        results = await (
+            self._rerun(handles) if action == "rerun" else self._cancel_or_delete(action, handles)
+        )
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
@@ -146,7 +150,7 @@ class WebApp:
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
         return HTMLResponse(job_page.results_page(Parts(request), jobs_page.ACTIONS[action], results))
 
-    async def _end(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
+    async def _cancel_or_delete(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
         groups: dict[str, list[str]] = {}
         for handle in handles:
             groups.setdefault(self._lane(handle), []).append(handle)

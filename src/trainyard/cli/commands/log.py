@@ -98,7 +98,9 @@ def run(args: Namespace) -> int:
     if args.collapse and (args.json or args.no_prefix):
         raise UsageError("--collapse needs the names of replicas: leave out --json and --no-prefix")
     if args.collapse and query.timed:
-        raise UsageError("--collapse folds lines of different times: leave out --timestamps and --utc")
+        raise UsageError(
+            "--collapse merges lines that were written at different times: leave out --timestamps and --utc"
+        )
     rank = _rank(args)
     words = _words(args)
     if sys.stdout is None:
@@ -209,7 +211,7 @@ def _query(args: Namespace) -> LogQuery:
         hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
         raise UsageError(f"--tail: {error}", hint=hint) from None
     if args.regex is not None and args.grep is not None:
-        raise UsageError("--regex and --grep both say which lines: give one of them")
+        raise UsageError("--regex and --grep exclude each other")
     regex = args.regex if args.grep is None else args.grep
     if regex is not None:
         from trainyard.schedulers.lines import compile_regex

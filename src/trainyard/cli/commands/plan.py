@@ -66,7 +66,7 @@ def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
     if all(check.ok is not False for check in found):
         check_job = getattr(scheduler, "check_job", None)  # plugins may lack it
         found = [*found, *(check_job(info) if check_job else ())]
-    return found or [Check(info.scheduler, None, "has nothing that could be checked")]
+    return found or [Check(info.scheduler, None, "has no checks")]
 
 
 def _plan(

@@ -117,7 +117,7 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
 
 
 def _resume(args: Namespace, runner: Runner) -> int:
-    from trainyard.runner.point_jobs import SWEEP, feed
+    from trainyard.runner.point_jobs import SWEEP, submit_points
     from trainyard.specs.handles import parse_app_handle
 
     if args.component:
@@ -130,7 +130,7 @@ def _resume(args: Namespace, runner: Runner) -> int:
             hint="`trainyard rerun --failed` repeats the points that failed.",
         )
     plan = FollowPlan(args, False)
-    feed(runner, parsed.app_id)
+    submit_points(runner, parsed.app_id)
     return after_submission(runner, handle, plan)
 
 

@@ -66,7 +66,7 @@ def _check(args: Namespace) -> None:
     if args.action != "list":
         raise UsageError(
             f"the action must be list, not {args.action!r}",
-            hint="Right: trainyard tracker list jobs",
+            hint="Example: trainyard tracker list jobs",
         )
     if args.subject not in SUBJECTS:
         raise UsageError(
