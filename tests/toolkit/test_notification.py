@@ -161,10 +161,14 @@ def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, r
 def test_a_job_tells_of_its_own_end(tmp_path, receiver):
     document = {"handle": "kubernetes://s/j-1", "secret": "s3", "targets": [receiver.url]}
     toolkit = [sys.executable, "-m", "trainyard_toolkit", "notify"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "toolkit" / "src"), "TRAINYARD_NOTIFY": json.dumps(document)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "toolkit" / "src"),
+        "TRAINYARD_NOTIFY": json.dumps(document),
+    }
     subprocess.run([*toolkit, "-", "FAILED", "out of memory"], env=env, check=True, timeout=60)
     outbox = tmp_path / "outbox"
-    outbox.write_text(env.pop("TRAINYARD_NOTIFY"))
+    outbox.write_text(env.pop(notification.VARIABLE))
     for _ in range(2):  # the second finds nothing to do
         subprocess.run([*toolkit, str(outbox), "SUCCEEDED"], env=env, check=True, timeout=60)
     first, second = receiver.wait_for(2)
