@@ -125,8 +125,8 @@ def main(words: "list[str]") -> int:
     """Tell the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
 
     FILE holds a JSON object with ``handle``, ``targets`` (from `new_targets`, or URLs and commands) and
-    perhaps ``secret``; ``-`` stands for the content of the variable TRAINYARD_NOTIFY. A file is replaced while it is
-    worked on, and becomes FILE.settled; what a variable holds is not kept.
+    perhaps ``secret``; ``-`` stands for the content of the variable TRAINYARD_NOTIFY. A file is replaced
+    while it is worked on, and becomes FILE.settled; what a variable holds is not kept.
     """
     import tempfile
 
