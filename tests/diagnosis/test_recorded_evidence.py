@@ -1,4 +1,4 @@
-"""The tables of causes: recorded texts of schedulers and programs, also of those that are not on this machine.
+"""The tables of causes: texts of schedulers and programs, also of those that are not on this machine.
 
 See ``evidence.tsv`` for where the texts are from.
 """
