@@ -5,6 +5,8 @@ import hashlib
 import hmac
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -154,3 +156,24 @@ def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, r
     assert not is_genuine(headers, body, b"other", now=sent)
     assert not is_genuine({**headers, "webhook-timestamp": str(sent + 1)}, body, b"s3", now=sent)
     assert not is_genuine({**headers, "webhook-id": "msg_other"}, body, b"s3", now=sent)
+
+
+def test_a_job_tells_of_its_own_end(tmp_path, receiver):
+    document = {"handle": "kubernetes://s/j-1", "secret": "s3", "targets": [receiver.url]}
+    toolkit = [sys.executable, "-m", "trainyard_toolkit", "notify"]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "toolkit" / "src"),
+        "TRAINYARD_NOTIFY": json.dumps(document),
+    }
+    subprocess.run([*toolkit, "-", "FAILED", "out of memory"], env=env, check=True, timeout=60)
+    outbox = tmp_path / "outbox"
+    outbox.write_text(env.pop(notification.VARIABLE))
+    for _ in range(2):  # the second finds nothing to do
+        subprocess.run([*toolkit, str(outbox), "SUCCEEDED"], env=env, check=True, timeout=60)
+    first, second = receiver.wait_for(2)
+    assert len(receiver.received) == 2
+    assert (first["state"], first["reason"], first["job"]) == ("FAILED", "out of memory", "j-1")
+    assert (second["state"], second["scheduler"]) == ("SUCCEEDED", "kubernetes")
+    assert all(headers["webhook-signature"] for headers, _ in receiver.received)
+    assert "s3" not in (tmp_path / "outbox.settled").read_text()

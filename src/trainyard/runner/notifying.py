@@ -12,8 +12,6 @@ import sys
 if __name__ == "__main__":  # run as a script; its folder holds modules of a package
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
-import time
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -55,22 +53,16 @@ def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]
     replicas = status.replicas()
     starts = [each.started_at for each in replicas if each.started_at is not None]
     ends = [each.ended_at for each in replicas if each.ended_at is not None]
-    scheduler, _, rest = handle.partition("://")
-    message: dict[str, Any] = {
-        "version": notification.VERSION,
-        "event": "job.ended",
-        "handle": handle,
-        "scheduler": scheduler,
-        "job": rest.rpartition("/")[2],
-        "state": status.state.name,
-        "reason": "" if status.msg == NONE else status.msg,
-        "cause": _cause(runner, handle, status) if status.state == AppState.FAILED else None,
-        "restarts": status.num_restarts,
-        "started_at": min(starts, default=None),
-        "ended_at": max(ends, default=None),
-        "results": status.results,
-        "sent_at": time.time(),
-    }
+    message: dict[str, Any] = notification.end_message(
+        handle,
+        status.state.name,
+        reason="" if status.msg == NONE else status.msg,
+        cause=_cause(runner, handle, status) if status.state == AppState.FAILED else None,
+        restarts=status.num_restarts,
+        started_at=min(starts, default=None),
+        ended_at=max(ends, default=None),
+        results=status.results,
+    )
     masked: dict[str, Any] = Redactor().json(message)
     return masked
 

@@ -99,6 +99,8 @@ UNDECLARED = Capabilities()
 
 def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     """Return what a scheduler can do, by column: whether, or in a few words how."""
+    from trainyard.schedulers.native_retries import words_of
+
     declared: Capabilities = getattr(scheduler, "capabilities", None) or UNDECLARED
     found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
     reads_logs = bool(found["follow"])
@@ -113,7 +115,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
         "training": bool(scheduler.reads_training_specs) or has_own(scheduler, "toolkit_place"),
         "chain": "chain" in scheduler.run_opts(),
         "notify": "notify" in scheduler.run_opts(),
-        "retry": "retry" in scheduler.run_opts(),
+        "retry": "retry" in scheduler.run_opts() and (words_of(scheduler.backend) or True),
         "hangs": "hang_timeout" in scheduler.run_opts(),
     }
     return {name: declared.notes.get(name, found[name]) if found[name] else False for name in COLUMNS}
