@@ -409,6 +409,8 @@ class Supervisor:
                 replica.start()
             except OSError as error:
                 problem = f"{replica.argv[0]}: {error.strerror or error}"
+                if isinstance(error, FileNotFoundError) and os.access(replica.program, os.X_OK):
+                    problem += " (of its interpreter: see its first line)"
         if problem:
             replica.never_ran(problem)
             self._failed(replica, may_retry=False)
