@@ -107,7 +107,7 @@ class Check:
 
 @dataclass
 class Leftover:
-    """Something that jobs left behind at a scheduler and that nobody needs any more.
+    """Something that jobs left behind at a scheduler and that is no longer needed.
 
     Args:
         id: what `Scheduler.remove_leftovers` needs to find it.

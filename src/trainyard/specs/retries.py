@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
-#: Each class with what is in it.
+#: The classes, with the failures in each.
 CLASSES = {
     OOM: "memory ran out",
     NODE: "the machine was lost, or is defective",
@@ -29,7 +29,7 @@ WITHOUT_LIMIT = "inf"
 _EXAMPLE = "Example: oom=2:64G,node=3,preempted=inf,exception=0."
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
 _MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
-#: How many times as much memory each retry gets.
+#: The factor by which each retry increases the memory.
 GROWTH = 2
 
 
@@ -52,7 +52,7 @@ class RetryRule:
         return self.times >= MOST_RETRIES
 
     def more_memory(self, present_mb: int) -> int:
-        """Return how much memory the next attempt gets: no more than the present, if that is not limited."""
+        """Return how much memory the next attempt gets; unchanged if it is not limited."""
         return max(present_mb, min(present_mb * GROWTH, self.most_mb)) if present_mb > 0 else present_mb
 
     def verdict(self, used: int, present_mb: int = 0) -> str:
@@ -113,7 +113,7 @@ def _megabytes(text: str) -> int:
 
 
 def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:
-    """Say which rules have no effect on a scheduler; ``can`` are the classes that it knows of."""
+    """Return warnings about rules without effect on a scheduler; ``can`` are the classes that it supports."""
     return [
         f"{scheduler} ignores retry {name}: no job of it fails because {CLASSES[name]}"
         for name, rule in rules.items()

@@ -21,7 +21,7 @@ _OFF = {"22": ("b", "faint"), "23": ("i",), "24": ("u",)}
 
 
 def as_html(data: bytes) -> Markup:
-    """Return whole lines as HTML, each an element of its own."""
+    """Return whole lines as HTML, each in a separate element."""
     return Markup("").join(_line(line) for line in iter_lines(data))
 
 

@@ -1,4 +1,4 @@
-"""The end of a log as it grows, as server-sent events. Only the end: who is too far behind skips.
+"""The end of a log as it grows, as server-sent events. A reader that is too far behind skips lines.
 
 Where a scheduler has ranges, each look reads what is new and keeps a position, nothing else. Where it has
 none, a thread follows the log with a runner of its own, and waits while its reader is slow.
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from trainyard.ui.runner_pool import RunnerPool
 
 CHUNK = 64 << 10
-#: Who is further behind, in bytes, goes on at the end.
+#: A reader that is more bytes behind continues at the end.
 MOST_BEHIND = 512 << 10
 READ_SECONDS, ASK_SECONDS, RETRY_SECONDS = 0.3, 2.0, 3.0
-#: Looks without news after which a comment shows whether the browser is still there.
+#: After this many reads without news, a comment shows whether the browser is still connected.
 QUIET_READS = 40
 MOST_FOLLOWERS, QUEUED_BLOCKS, LAST_LINES = 32, 64, 1000
 _ENDED = b"event: ended\ndata: the job has ended\n\n"
@@ -42,7 +42,7 @@ _followers = threading.BoundedSemaphore(MOST_FOLLOWERS)
 
 
 async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> AsyncIterator[bytes]:
-    """Yield events: what is written behind a position, and in the end that the job has ended."""
+    """Yield events: the lines behind a position, and finally that the job has ended."""
     yield b": following\n\n"
     read = functools.partial(_read_part, view=view, start=start, count=1)
     try:
@@ -116,7 +116,7 @@ async def _by_ranges(pool: RunnerPool, lane: str, view: LogView, start: str) -> 
 
 
 class _ThreadedTail:
-    """Follows a log in a thread, as far as its reader keeps up."""
+    """Follows a log in a thread, no faster than its reader."""
 
     def __init__(self, view: LogView, last: int) -> None:
         self._view = view
@@ -128,7 +128,7 @@ class _ThreadedTail:
         threading.Thread(target=self._follow, daemon=True, name="ui-follow").start()
 
     def pop_all(self) -> list[LogBlock | str | None]:
-        """Return what has come; None behind the end, a text if something is wrong."""
+        """Return all waiting items; None marks the end, a text an error."""
         self.news.clear()
         taken: list[LogBlock | str | None] = []
         while not self._blocks.empty():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUsage]:
-    """Return what the running ones of some containers use; one that ends meanwhile is left out."""
+    """Return the usage of containers that run; one that ends meanwhile is left out."""
     found: list[ReplicaUsage] = []
 
     def ask(container: Container) -> None:
