@@ -158,7 +158,7 @@ class LogQuery:
 class LogBlock:
     """Consecutive whole lines of one replica's log, as bytes: they may not be UTF-8.
 
-    ``time_ns`` is when they were written, in nanoseconds since the epoch; 0 if nobody knows, or nobody asked
+    ``time_ns`` is when they were written, in nanoseconds since the epoch; 0 if unknown, or if nothing asked
     for it (`LogQuery.timed`) and they were written at different times.
     """
 
