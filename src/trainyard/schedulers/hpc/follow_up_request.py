@@ -105,16 +105,18 @@ def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -
         handle: the job's handle.
         words: how a follow-up speaks to the queue; None if nothing follows.
     """
-    from trainyard.toolkit_import import notification, stack_dump
-
     opts = plan.opts
-    files = {}
+    files: dict[str, str] = {}
     if opts.hang_timeout is not None:
+        from trainyard.toolkit_import import stack_dump
+
         files[HANG] = f"{opts.hang_timeout:g} {opts.on_hang} {opts.grace_period:g} {TOOLKIT}\n"
         files[f"python/{stack_dump.HANDLER_FILE}"] = stack_dump.HANDLER
     if words is None:
         return files
     if opts.notify:
+        from trainyard.toolkit_import import notification
+
         outbox = {
             "handle": handle,
             "cwd": plan.folder,
@@ -173,6 +175,12 @@ def causes_table() -> dict[str, Any]:
         "log_rules": log_rules,
         "by_exit_code": {str(code): name for code, name in causes.BY_EXIT_CODE.items()},
     }
+
+
+def command_after(files: dict[str, str], native_id: str) -> list[str]:
+    """Return the command that submits the follow-up of a submission."""
+    words: list[str] = json.loads(files[FOLLOW_UP])["follow"]
+    return [word.replace(AFTER, native_id.partition(";")[0]) for word in words]
 
 
 def without_memory(files: dict[str, str]) -> dict[str, str]:

@@ -411,9 +411,12 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return [item.native_id for item in found if not is_terminal(item.state)]
 
         def follow(native_id: str) -> str:
-            waits = self.dependency_options([native_id], any_end=True)
+            from trainyard.schedulers.hpc.follow_up_request import command_after
+
             return self.submit_natively(
-                commands, [*request.command, *waits], request.files[shared_folder.FOLLOW_UP_SCRIPT]
+                commands,
+                command_after(request.files, native_id),
+                request.files[shared_folder.FOLLOW_UP_SCRIPT],
             )
 
         follows = follow if shared_folder.FOLLOW_UP_SCRIPT in request.files else None
