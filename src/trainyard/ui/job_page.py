@@ -7,6 +7,7 @@ import time
 import htpy as h
 from markupsafe import Markup
 
+from trainyard.schedulers.lines import iter_lines
 from trainyard.specs.status import NONE, AppState, error_message, is_terminal
 from trainyard.terminal import clean, clean_lines, format_duration
 from trainyard.ui.html_parts import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogPart
     from trainyard.specs.status import AppStatus, ReplicaStatus
     from trainyard.ui.html_parts import Parts
+    from trainyard.ui.log_parts import SearchResult
 
 TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
@@ -259,47 +261,119 @@ def log_part(
             ],
             h.button(parts.htmx(get=view.url(at=0), **targets), type="button")["Beginning"],
             h.button(parts.htmx(get=view.url(), **targets), type="button", data_end=True)["End"],
+            h.form(
+                ".find",
+                parts.htmx(get="/job/log/search", trigger="submit", **targets),
+                method="get",
+                action="/job/log/search",
+                role="search",
+            )[
+                [
+                    h.input(type="hidden", name=name, value=value)
+                    for name, value in (
+                        ("handle", view.handle),
+                        ("role", view.role),
+                        ("replica", str(view.replica)),
+                        ("stream", view.stream),
+                    )
+                ],
+                h.input(
+                    type="search",
+                    name="q",
+                    required=True,
+                    maxlength="500",
+                    placeholder="search the log",
+                    aria_label="Search the log: a regular expression",
+                    data_find=True,
+                ),
+                h.button(type="submit")["Find"],
+            ],
         ],
         h.div("#log-body")[body],
     ]
 
 
-def log_body(parts: Parts, view: LogView, part: LogPart | None, lines: bytes, *, over: bool) -> h.Element:
+def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching: bytes = b"") -> h.Element:
     """Return lines of a log with what leads on from them: earlier, later, or what is written next.
 
     Args:
         parts: of the answer.
         view: which log.
-        part: where the lines are in it; None where the scheduler has no ranges, and it is its end.
-        lines: the lines.
+        part: the lines, and where they are in it.
         over: whether nothing more will be written.
+        matching: those of the lines that were searched for.
     """
-    before = part.before if part else 0
-    at_end = part is None or before + len(part.data) >= part.size or not part.data
-    address = view.url().partition("?")[2]
-    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log", data_view=address)[
-        earlier_button(parts, view, part.start, before) if part and before else None,
-        h.p(".note")["The end of the log; `trainyard log` prints all of it."] if part is None else None,
-        h.div("#lines")[chunk(lines, part)],
-        later_button(parts, view, part) if part and not at_end else None,
-        _following(parts, view, part, over=over) if at_end else None,
+    return _box(view)[
+        earlier_button(parts, view, part.start, part.before) if part.before else None,
+        h.div("#lines")[chunk(part.data, part, matching)],
+        _onward(parts, view, part, over=over),
     ]
+
+
+def log_end(parts: Parts, view: LogView, data: bytes, copied: int, trouble: str) -> h.Element:
+    """Return the last lines of a log of which the rest is still being read.
+
+    Args:
+        parts: of the answer.
+        view: which log.
+        data: the lines.
+        copied: how many bytes have been read.
+        trouble: why no more is read; "" if it goes on.
+    """
+    again = parts.htmx(get=view.url(), trigger="refresh", target="#log-body", swap="innerHTML")
+    text = (
+        f"The end of the log, as of now: {trouble}. `trainyard log` prints all of it."
+        if trouble
+        else f"The end of the log. The rest is being read: {size(copied)} so far …"
+    )
+    return _box(view)[
+        h.p(".note", again, data_refresh="5000" if trouble else "2000")[clean_lines(text)],
+        h.div("#lines")[chunk(data)],
+    ]
+
+
+def search_result(parts: Parts, view: LogView, regex: str, result: SearchResult, *, over: bool) -> h.Fragment:
+    """Return the next lines that match, or how far there are none."""
+    following = view.url("/job/log/search", q=regex, start=result.reached)
+    target = {"target": "#log-body", "swap": "innerHTML"}
+    if result.part is None:
+        how_far = f"{size(result.searched)} of {size(result.size)}"
+        if not result.is_done:
+            again = parts.htmx(get=following, trigger="refresh", **target)
+            return h.fragment[
+                h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"],
+            ]
+        return h.fragment[h.p(".note", role="status")[f"No more lines match; {how_far} were searched."],]
+    lines = sum(1 for _ in iter_lines(result.matching))
+    return h.fragment[
+        h.p(".note.search", role="status")[
+            f"{lines} line{'s match' if lines != 1 else ' matches'} here ",
+            h.button("#next-match", parts.htmx(get=following, **target), type="button")["Next"],
+        ],
+        log_body(parts, view, result.part, over=over, matching=result.matching),
+    ]
+
+
+def _box(view: LogView) -> h.Element:
+    address = view.url().partition("?")[2]
+    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log", data_view=address)
 
 
 def log_rest(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Fragment:
     """Return the lines of a part and what leads on from its end."""
+    return h.fragment[chunk(part.data, part), _onward(parts, view, part, over=over)]
+
+
+def _onward(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Element:
     at_end = part.before + len(part.data) >= part.size or not part.data
-    return h.fragment[
-        chunk(part.data, part),
-        _following(parts, view, part, over=over) if at_end else later_button(parts, view, part),
-    ]
+    return _following(parts, view, part, over=over) if at_end else later_button(parts, view, part)
 
 
-def chunk(data: bytes, part: LogPart | None = None) -> h.Element:
-    """Return some lines, with the positions of both ends."""
+def chunk(data: bytes, part: LogPart | None = None, matching: bytes = b"") -> h.Element:
+    """Return some lines, with the position of the first one; those that match are marked."""
     return h.div(
         ".chunk", data_start=part.start if part else None, data_before=part.before if part else None
-    )[raw(as_html(data))]
+    )[raw(as_html(data, matching))]
 
 
 def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.Element:
@@ -321,10 +395,10 @@ def later_button(parts: Parts, view: LogView, part: LogPart) -> h.Element:
     )[f"Later ({size(max(rest, 0))})"]
 
 
-def _following(parts: Parts, view: LogView, part: LogPart | None, *, over: bool) -> h.Element:
+def _following(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Element:
     if over:
         return h.p(".note")["The end: the job has ended."]
-    connect = view.url("/job/log/tail", start=part.end if part else None)
+    connect = view.url("/job/log/tail", start=part.end)
     return h.p(
         "#tail.note",
         parts.htmx(sse_connect=connect, sse_close="ended", target="#lines", swap="beforeend"),

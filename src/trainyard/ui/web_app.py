@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from trainyard.errors import TrainyardError, UnknownAppException, UsageError, described
 from trainyard.redaction import redact_text
-from trainyard.schedulers.responses import LogQuery, LogRange, Stream
+from trainyard.schedulers.responses import LogRange
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, AppStatus
 from trainyard.ui import job_page, jobs_page
@@ -22,7 +22,8 @@ from trainyard.ui.assets import ASSETS
 from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
 from trainyard.ui.chart_data import ChartData
 from trainyard.ui.html_parts import Parts, problem, url, verbatim
-from trainyard.ui.log_tail import tail_of
+from trainyard.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
+from trainyard.ui.log_tail import LogTails
 from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
 
 TYPE_CHECKING = False
@@ -36,17 +37,14 @@ if TYPE_CHECKING:
     from trainyard.runner.compare import Comparison
     from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
-    from trainyard.schedulers.responses import LogPart
     from trainyard.ui.job_page import LogView
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
-#: Bytes of a log that are shown at once; lines where a scheduler has no ranges.
-CHUNK, LAST_LINES = 64 << 10, 1000
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
-#: Seconds that reading a log, explaining a failure or ending jobs may take.
-LOG_PATIENCE, LONG_PATIENCE = 15.0, 60.0
+#: Seconds that explaining a failure or ending jobs may take.
+LONG_PATIENCE = 60.0
 MOST_COMPARED = 12
 
 
@@ -63,6 +61,8 @@ class WebApp:
         self._pool = pool
         self._freshness = Freshness(pool)
         self._chart_data = ChartData(pool)
+        self._log_parts = LogParts(pool)
+        self._log_tails = LogTails(pool, self._log_parts)
         self.asgi = Starlette(
             routes=[
                 Route("/", self.jobs),
@@ -74,6 +74,7 @@ class WebApp:
                 Route("/job/log", self.log),
                 Route("/job/log/earlier", self.log_earlier),
                 Route("/job/log/later", self.log_later),
+                Route("/job/log/search", self.log_search),
                 Route("/job/log/tail", self.log_tail),
                 Route("/compare", self.compare),
                 Route("/charts", self.charts),
@@ -87,6 +88,10 @@ class WebApp:
                 NotImplementedError: _problem,
             },
         )
+
+    def close(self) -> None:
+        """Drop what was kept of logs."""
+        self._log_parts.close()
 
     # ---- jobs
 
@@ -228,7 +233,8 @@ class WebApp:
         if replicas:
             view = _chosen(request, handle, replicas)
             try:
-                body = await self._log_body(parts, view, LogRange(CHUNK), over=over)
+                wanted = LogRange(CHUNK, start=request.query_params.get("start", ""))
+                body = await self._log_body(parts, view, wanted, over=over)
             except (TrainyardError, NotImplementedError, OSError, ValueError) as error:
                 body = problem(f"The log cannot be read: {redact_text(described(error))}")
             content.append(job_page.log_part(parts, view, replicas, body))
@@ -311,30 +317,32 @@ class WebApp:
     async def log_earlier(self, request: Request) -> Response:
         """Show the lines before a position, and the button for those before them."""
         view, over = await self._view(request)
-        part = await self._part(
-            view, LogRange(CHUNK, end=request.query_params.get("end", "0.0.0")), over=over
-        )
-        if part is None:
-            raise HTTPException(404, "This log has no ranges.")
-        parts = Parts(request)
-        button = job_page.earlier_button(parts, view, part.start, part.before) if part.before else ""
+        wanted = LogRange(CHUNK, end=request.query_params.get("end") or "0.0.0")
+        part = (await self._log_parts.read(view, wanted, over=over)).part
+        assert part is not None
+        button = job_page.earlier_button(Parts(request), view, part.start, part.before) if part.before else ""
         return HTMLResponse(f"{button}{job_page.chunk(part.data, part)}")
 
     async def log_later(self, request: Request) -> Response:
         """Show the lines behind a position, and what leads on."""
         view, over = await self._view(request)
-        wanted = LogRange(CHUNK, start=request.query_params.get("start", "0.0.0"))
-        part = await self._part(view, wanted, over=over)
-        if part is None:
-            raise HTTPException(404, "This log has no ranges.")
-        return HTMLResponse(str(job_page.log_rest(Parts(request), view, part, over=over)))
+        wanted = LogRange(CHUNK, start=request.query_params.get("start") or "0.0.0")
+        found = await self._log_parts.read(view, wanted, over=over)
+        assert found.part is not None
+        return HTMLResponse(str(job_page.log_rest(Parts(request), view, found.part, over=found.is_over)))
+
+    async def log_search(self, request: Request) -> Response:
+        """Show the next lines in which an expression matches."""
+        view, over = await self._view(request)
+        regex, start = request.query_params.get("q", ""), request.query_params.get("start", "")
+        result = await self._log_parts.search(view, regex, start, over=over)
+        return HTMLResponse(str(job_page.search_result(Parts(request), view, regex, result, over=over)))
 
     async def log_tail(self, request: Request) -> Response:
         """Stream what is written from now on."""
         view, _ = await self._view(request)
         start = request.headers.get("last-event-id") or request.query_params.get("start", "")
-        stream = tail_of(self._pool, self._lane(view.handle), view, start)
-        return StreamingResponse(stream, media_type="text/event-stream")
+        return StreamingResponse(self._log_tails.follow(view, start), media_type="text/event-stream")
 
     async def _view(self, request: Request) -> tuple[LogView, bool]:
         query = request.query_params
@@ -347,26 +355,12 @@ class WebApp:
         return view, status.is_terminal()
 
     async def _log_body(self, parts: Parts, view: LogView, wanted: LogRange, *, over: bool) -> Node:
-        part = await self._part(view, wanted, over=over)
-        if part is not None:
-            return job_page.log_body(parts, view, part, part.data, over=over)
-
-        def read_end(runner: Runner) -> bytes:
-            query = LogQuery(last=LAST_LINES, streams=Stream(view.stream) if view.stream else None)
-            blocks = runner.log_blocks(view.handle, [(view.role, view.replica)], query)
-            return b"".join(block.data for block in blocks)
-
-        data = await self._pool.ask(self._lane(view.handle), read_end, LOG_PATIENCE)
-        return job_page.log_body(parts, view, None, data, over=over)
-
-    async def _part(self, view: LogView, wanted: LogRange, *, over: bool) -> LogPart | None:
-        wanted.is_complete = over
-        wanted.streams = Stream(view.stream) if view.stream else None
-        return await self._pool.ask(
-            self._lane(view.handle),
-            lambda runner: runner.log_part(view.handle, view.role, view.replica, wanted),
-            LOG_PATIENCE,
-        )
+        found = await self._log_parts.read(view, wanted, over=over)
+        if found.part is not None:
+            return job_page.log_body(parts, view, found.part, over=found.is_over)
+        assert found.copy is not None
+        data = await self._log_parts.last_lines(view)
+        return job_page.log_end(parts, view, data, found.copy.size(), found.copy.problem)
 
     # ---- metrics
 
