@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.ui.conftest import Page, record
+from tests.ui.conftest import ORIGIN, Page, record
 from trainyard.errors import UnreachableError
 from trainyard.runner import Runner
 from trainyard.runner.history import History
@@ -159,6 +159,37 @@ def test_actions_on_several_jobs_say_what_came_of_each(page: Page) -> None:
     assert {history.find(handle).phase for handle in handles[:2]} == {"deleted"}  # type: ignore[union-attr]
     assert page.act("explode", handles[0]).status_code == 400
     assert page.act("cancel").status_code == 400
+
+
+def test_an_action_on_all_that_match_is_confirmed_with_their_number(page: Page) -> None:
+    history = History()
+    old = [record(history, f"exp-{number}", "SUCCEEDED" if number % 2 else "FAILED") for number in range(130)]
+    record(history, "other")
+    running = record(history, "exp-running", "RUNNING", scheduler="stuck")
+    assert "/jobs/all?q=exp&amp;action=delete" in page.get("/", q="exp").text
+    asked = page.get("/jobs/all", q="exp", action="delete").text
+    assert "Delete 130 jobs?" in asked
+    assert "1 more match, but have not ended" in asked
+    assert all(handle not in asked for handle in old)  # the filter travels, not their names
+    until = re.search(r'name="until" value="(\d+)"', asked)
+    assert until is not None
+    later = record(history, "exp-later")  # submitted between the question and the answer
+    filtered = {"all": "yes", "q": "exp", "until": until[1]}
+    answer = page.act("delete", **filtered)
+    assert answer.status_code == 303
+    progress = page.client.get(answer.headers["location"]).text
+    while "<progress" in progress:
+        progress = page.client.get(answer.headers["location"]).text
+    assert "Delete: 130 of 130 done" in progress
+    kept = {history.find(handle).phase for handle in (running, later)}  # type: ignore[union-attr]
+    assert kept == {"submitted"}
+    assert {history.find(handle).phase for handle in old} == {"deleted"}  # type: ignore[union-attr]
+    assert page.act("delete", **filtered).status_code == 400  # they are gone
+    assert page.act("delete", **{**filtered, "until": "x"}).status_code == 400
+    assert page.client.post("/jobs/act", data=filtered, headers={"origin": ORIGIN}).status_code == 403
+    assert page.get("/jobs/progress", id="unknown").status_code == 404
+    assert "There is no job to cancel" in page.get("/jobs/all", q="exp-1", action="cancel").text
+    assert page.get("/jobs/all", action="explode").status_code == 400
 
 
 def test_a_rerun_that_cannot_be_says_why(page: Page) -> None:

@@ -42,6 +42,8 @@ TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
 MOST_REPLICAS = 200
 WIDTH, ROW = 640.0, 18.0
+#: Earlier attempts of a replica that are listed.
+MOST_ATTEMPTS = 10
 #: Lines of a job of one file that a comparison shows.
 MOST_CHANGED_LINES = 2000
 
@@ -79,7 +81,7 @@ def status_part(
         if status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
         else None,
         _facts(status, record),
-        _timeline(status, record),
+        _timeline(handle, status, record),
     ]
 
 
@@ -138,15 +140,17 @@ def _last_end(status: AppStatus) -> float | None:
     return max((each.ended_at for each in status.replicas() if each.ended_at), default=None)
 
 
-def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
+def _timeline(handle: str, status: AppStatus, record: JobRecord | None) -> h.Node:
     replicas = status.replicas()
     if not replicas:
         return None
     shown = replicas
     if len(replicas) > MOST_REPLICAS:  # those that failed, and the first ones
         failed = [each for each in replicas if each.state == AppState.FAILED]
-        shown = [*failed, *(each for each in replicas if each not in failed)][:MOST_REPLICAS]
+        others = [each for each in replicas if each.state != AppState.FAILED]
+        shown = [*failed, *others][:MOST_REPLICAS]
     starts = [each.started_at for each in replicas if each.started_at]
+    starts += [attempt.started_at for each in replicas for attempt in each.earlier if attempt.started_at]
     first = min(starts, default=time.time())
     if record is not None:
         first = min(first, record.submitted_at or record.created_at)
@@ -160,7 +164,7 @@ def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
                 h.tr[[h.th(scope="col")[text] for text in ("Replica", "State", "Time", "What")]]
             ],
             h.tbody[
-                [_replica_row(each, first, span, now) for each in shown],
+                [_replica_row(handle, each, first, span, now) for each in shown],
                 h.tr(".scale", aria_hidden="true")[
                     h.td,
                     h.td,
@@ -172,7 +176,7 @@ def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
     ]
 
 
-def _replica_row(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Element:
+def _replica_row(handle: str, replica: ReplicaStatus, first: float, span: float, now: float) -> h.Element:
     attempt = f"attempt {replica.restarts + 1}" if replica.restarts else ""
     code = f"exit code {replica.exit_code}" if replica.exit_code else ""
     error = "" if replica.structured_error_msg == NONE else error_message(replica.structured_error_msg)[0]
@@ -182,30 +186,59 @@ def _replica_row(replica: ReplicaStatus, first: float, span: float, now: float) 
         h.th(scope="row")[clean(f"{replica.role}/{replica.id}")],
         h.td[badge(replica.state)],
         h.td(".lane")[_bar(replica, first, span, now)],
-        h.td(".what")[clean(", ".join(word for word in words if word))[:300]],
+        h.td(".what")[
+            clean(", ".join(word for word in words if word))[:300],
+            _attempt_links(handle, replica) if replica.earlier else None,
+        ],
     ]
+
+
+def _attempt_links(handle: str, replica: ReplicaStatus) -> h.Element:
+    """Return the attempts before the last one: how each ended, and where its log begins."""
+    place = f"{replica.role}/{replica.id}"
+    shown = []
+    for attempt in replica.earlier[-MOST_ATTEMPTS:]:
+        text = f"attempt {attempt.number + 1}"
+        ended = clean(
+            attempt.reason or ("" if attempt.exit_code is None else f"exit code {attempt.exit_code}")
+        )
+        target = url("/job", handle=handle, place=place, start=attempt.log_position) + "#log"
+        link = h.a(href=target, aria_label=f"Log of {text} of {clean(place)}")[text]
+        shown.append(h.li[link if attempt.log_position else text, f": {ended[:200]}" if ended else None])
+    left_out = len(replica.earlier) - len(shown)
+    return h.ul(".attempts")[h.li[f"{left_out} attempts before"] if left_out else None, shown]
 
 
 def _bar(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Node:
     inside: list[h.Node] = []
+    known = [each for each in replica.earlier if each.started_at is not None]
+    bars = [
+        (each.started_at, each.ended_at or following, "succeeded" if each.exit_code == 0 else "failed")
+        for each, following in zip(
+            known, [*(each.started_at for each in known[1:]), replica.started_at], strict=True
+        )
+    ]
     if replica.started_at is not None:
-        begin = (replica.started_at - first) / span * WIDTH
-        end = ((replica.ended_at or now) - first) / span * WIDTH
-        begin = min(max(begin, 0.0), WIDTH - 2)
-        took = format_duration((replica.ended_at or now) - replica.started_at)
-        inside = [
-            drawing("rect", class_="waited", x=0.0, y=ROW / 2 - 1, width=begin, height=2.0),
+        bars.append((replica.started_at, replica.ended_at, replica.state.name.lower()))
+    for number, (started, ended, name) in enumerate(bars):
+        assert started is not None
+        begin = min(max((started - first) / span * WIDTH, 0.0), WIDTH - 2)
+        end = ((ended or now) - first) / span * WIDTH
+        if not number:
+            inside.append(drawing("rect", class_="waited", x=0.0, y=ROW / 2 - 1, width=begin, height=2.0))
+        is_earlier = number < len(known)
+        inside.append(
             drawing(
                 "rect",
-                class_=f"bar-{replica.state.name.lower()}",
+                class_=f"bar-{name}" + (" earlier" if is_earlier else ""),
                 x=begin,
-                y=3.0,
+                y=5.0 if is_earlier else 3.0,
                 width=min(max(end - begin, 2.0), WIDTH - begin),
-                height=ROW - 6,
+                height=ROW - (10 if is_earlier else 6),
                 rx=2.0,
-            )[drawing("title")[took]],
-        ]
-        if replica.restarts:
+            )[drawing("title")[format_duration((ended or now) - started)]]
+        )
+        if number or (replica.restarts and not known):
             inside.append(drawing("circle", class_="restart", cx=begin, cy=ROW / 2, r=4.0))
     return drawing(
         "svg", viewBox=f"0 0 {WIDTH:.0f} {ROW:.0f}", preserveAspectRatio="none", aria_hidden="true"
@@ -428,26 +461,6 @@ def charts_heading(handles: Sequence[str]) -> h.Element:
             for handle in handles
         ],
     ]
-
-
-def results_page(parts: Parts, action: str, results: Sequence[tuple[str, str, str]]) -> str:
-    """Return what an action on several jobs came to: the job, what went wrong, and a job that was made."""
-    failed = sum(1 for _, wrong, _ in results if wrong)
-    return parts.document(
-        action,
-        h.h1[f"{action}: {len(results) - failed} of {len(results)} done"],
-        h.table(".results")[
-            [
-                h.tr[
-                    h.th(scope="row")[h.a(href=url("/job", handle=handle))[clean(handle)]],
-                    h.td[problem(wrong) if wrong else "done"],
-                    h.td[h.a(href=url("/job", handle=made))[clean(made)] if made else None],
-                ]
-                for handle, wrong, made in results
-            ]
-        ],
-        h.p[h.a(href="/")["Back to the jobs"]],
-    )
 
 
 def why_part(explanation: Explanation) -> list[h.Node]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from urllib.parse import parse_qs
 
 import htpy as h
@@ -22,6 +20,7 @@ from trainyard.ui.assets import ASSETS
 from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
 from trainyard.ui.chart_data import ChartData
 from trainyard.ui.html_parts import Parts, problem, url, verbatim
+from trainyard.ui.job_actions import ACTIONS, JobActions, run_trainyard
 from trainyard.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
 from trainyard.ui.log_tail import LogTails
 from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
@@ -60,6 +59,7 @@ class WebApp:
         self._schedulers = frozenset(schedulers)
         self._pool = pool
         self._freshness = Freshness(pool)
+        self._actions = JobActions(pool)
         self._chart_data = ChartData(pool)
         self._log_parts = LogParts(pool)
         self._log_tails = LogTails(pool, self._log_parts)
@@ -69,6 +69,8 @@ class WebApp:
                 Route("/jobs", self.jobs_table),
                 Route("/jobs/elsewhere", self.jobs_elsewhere),
                 Route("/jobs/act", self.act, methods=["POST"]),
+                Route("/jobs/all", self.confirm_all),
+                Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
                 Route("/job/log", self.log),
@@ -139,52 +141,46 @@ class WebApp:
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
         if not may_change(given, request.scope["state"]["csrf"]):
             raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
-        handles = [self._checked(value) for value in form.get("handle", [])]
         action = form.get("action", [""])[0]
-        if action not in jobs_page.ACTIONS or not handles:
-            raise UsageError("no job is selected" if not handles else "there is no such action")
-        results = await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
+        if action not in ACTIONS:
+            raise UsageError("there is no such action")
+        if form.get("all") == ["yes"]:
+            until = _number(form.get("until", [""])[0])
+            run = await self._actions.start(action, _filter_of(form).filter(), until)
+            return RedirectResponse(url("/jobs/progress", id=run.id), 303)
+        handles = [self._checked(value) for value in form.get("handle", [])]
+        if not handles:
+            raise UsageError("no job is selected")
+        results = await self._actions.act(action, handles)
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
             if form.get("back") == ["job"] and action == "cancel":
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
-        return HTMLResponse(job_page.results_page(Parts(request), jobs_page.ACTIONS[action], results))
+        return HTMLResponse(jobs_page.results_page(Parts(request), ACTIONS[action], results))
 
-    async def _end(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
-        groups: dict[str, list[str]] = {}
-        for handle in handles:
-            groups.setdefault(self._lane(handle), []).append(handle)
+    async def confirm_all(self, request: Request) -> Response:
+        """Ask whether to act on all jobs that match, and say how many those are."""
+        action = request.query_params.get("action", "")
+        if action not in ACTIONS:
+            raise UsageError("there is no such action")
+        wanted = jobs_page.Wanted(request.query_params)
+        total = await self._pool.ask(HISTORY, lambda runner: runner.recorded_jobs(wanted.filter(), 1)[1])
+        count, newest = await self._actions.matching(action, wanted.filter(), None)
+        return HTMLResponse(jobs_page.confirm_page(Parts(request), action, wanted, total, count, newest))
 
-        async def end(lane: str, some: list[str]) -> list[tuple[str, str, str]]:
-            try:
-                found = await self._pool.ask(
-                    lane,
-                    lambda runner: (
-                        runner.cancel_many(some) if action == "cancel" else runner.delete_many(some)
-                    ),
-                    LONG_PATIENCE,
-                )
-            except (TrainyardError, NotImplementedError, OSError) as error:
-                return [(handle, redact_text(described(error)), "") for handle in some]
-            return [
-                (handle, redact_text(error.message) if error else "", "") for handle, error in found.items()
-            ]
-
-        groups_of_results = await asyncio.gather(*(end(lane, some) for lane, some in groups.items()))
-        return [result for results in groups_of_results for result in results]
-
-    async def _rerun(self, handles: list[str]) -> list[tuple[str, str, str]]:
-        """Repeat jobs, each by a process, since it has to be in the directory of the job."""
-        results = []
-        for handle in handles:
-            code, out, problem_text = await _trainyard("rerun", "--detach", handle)
-            made = out.strip().splitlines()
-            if code == 0 and made:
-                results.append((handle, "", made[-1]))
-            else:
-                results.append((handle, problem_text.strip() or "no answer", ""))
-        return results
+    async def progress(self, request: Request) -> Response:
+        """Show how far an action on many jobs is."""
+        run = self._actions.run_of(request.query_params.get("id", ""))
+        if run is None:
+            raise HTTPException(
+                404, "This action is not known any more; the list has the states of the jobs."
+            )
+        parts = Parts(request)
+        part = jobs_page.progress_part(parts, run)
+        if request.headers.get("hx-request"):
+            return HTMLResponse(str(part))
+        return HTMLResponse(parts.document(ACTIONS[run.action], part))
 
     # ---- one job
 
@@ -200,7 +196,7 @@ class WebApp:
         elif tab == "Definition":
             content = job_page.definition_part(record)
         elif tab == "Plan":
-            code, out, problem_text = await _trainyard("rerun", "--dryrun", handle)
+            code, out, problem_text = await run_trainyard("rerun", "--dryrun", handle)
             content = [
                 problem(problem_text.strip()) if problem_text.strip() else None,
                 verbatim(redact_text(out)) if code == 0 else None,
@@ -410,6 +406,18 @@ class WebApp:
         return handle.partition("://")[0]
 
 
+def _filter_of(form: dict[str, list[str]]) -> jobs_page.Wanted:
+    from starlette.datastructures import QueryParams
+
+    return jobs_page.Wanted(QueryParams([(name, value) for name, values in form.items() for value in values]))
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise UsageError("the form does not say which job is the last one")
+    return int(text)
+
+
 def _stream(text: str) -> str:
     return text if text in ("stdout", "stderr") else ""
 
@@ -421,18 +429,6 @@ def _chosen(request: Request, handle: str, replicas: Sequence[tuple[str, int]]) 
         if (name, str(k)) == (role, number):
             return job_page.LogView(handle, name, k, stream)
     return job_page.LogView(handle, *replicas[0], stream)
-
-
-async def _trainyard(*words: str) -> tuple[int, str, str]:
-    """Run a command of trainyard; returns its exit code, stdout and stderr."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trainyard", *words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, problems = await process.communicate()
-    return process.returncode or 0, out.decode("utf-8", "replace"), problems.decode("utf-8", "replace")
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -225,6 +225,7 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
     response = look(scheduler, app_id)
     assert (response.state, response.num_restarts, response.msg) == (AppState.FAILED, 2, "exit code 5")
     assert replicas(response)[0].restarts == 2
+    assert [(each.number, each.exit_code) for each in replicas(response)[0].earlier] == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from trainyard.schedulers.exec.process.log_ranges import (
     NoFile,
     NoIndex,
     read_part,
-    start_of_numbered,
 )
 from trainyard.schedulers.exec.process.log_reader import GrowingFile
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
@@ -193,7 +192,7 @@ def test_parts_of_several_attempts_are_the_whole(
 def test_an_attempt_is_found_by_its_number(tmp_path: Path) -> None:
     texts = (b"first\n", b"second\nhalf", b"third\n")
     for number, line in ((0, b"first\n"), (1, b"second\nhalf"), (2, b"second\nhalf"), (4, b"third\n")):
-        found = attempts(tmp_path, *texts).read(LogRange(100, start=start_of_numbered(number)))
+        found = attempts(tmp_path, *texts).read(LogRange(100, start=f"{number}:0.0.0"))
         assert found.data == line
     assert attempts(tmp_path, *texts).read(LogRange(100, at=8)).data == b"half"
     for position in ("x", "1", ":", "-1:0.0.0", "999999:0.0.0", "0:9.9.9", "../../x", "0:../x"):

@@ -140,16 +140,6 @@ def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
         ranges.close()
 
 
-def start_of_attempt(sizes: tuple[int, int]) -> str:
-    """Return the position in a log of all attempts at which both streams had these sizes."""
-    return _position(sizes, 0)
-
-
-def start_of_numbered(attempt: int) -> str:
-    """Return the position of the first line of an attempt that has files of its own."""
-    return f"{attempt}:{_BEGIN}"
-
-
 class AttemptRanges:
     """Parts of a log of which each attempt has files of its own.
 
