@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from trainyard.runner.history import History
 from trainyard.runner.records import JobRecord
 from trainyard.schedulers.registry import get_scheduler_factory
 from trainyard.schedulers.responses import LogBlock, LogQuery
+from trainyard.specs.app import AppDef, Role
 from trainyard.ui import runner_pool
 from trainyard.ui.log_html import as_html
 from trainyard.ui.log_spool import LogCopy
@@ -309,6 +311,23 @@ def test_while_a_log_is_copied_its_last_lines_are_shown(
     while "is being read" in text:
         text = page.get("/job/log", **place).text
     assert lines(text) == [1, 2]
+
+
+def test_earlier_attempts_are_in_the_timeline_and_lead_to_their_logs(page: Page, tmp_path: Path) -> None:
+    with runner_pool.get_runner() as runner:
+        script = f"echo said >>{tmp_path}/said; wc -l <{tmp_path}/said; exit 3"
+        role = Role("sh", image="", entrypoint="sh", args=["-c", script])
+        role.max_retries = 2
+        handle = runner.run(AppDef("again", [role]), "local_cwd")
+        runner.wait(handle)
+    text = page.get("/job", handle=handle).text
+    assert text.count("bar-failed") == 3
+    links = [unescape(link) for link in re.findall(r'href="(/job[^"]*#log)"', text)]
+    assert len(links) == 2
+    assert text.count("</a>: exit code 3<") == 2
+    for number, link in enumerate(links, 1):
+        shown = re.findall(r'class="l">(\d+)<', page.client.get(link).text)
+        assert shown == [str(each) for each in range(number, 4)]
 
 
 def test_a_search_goes_from_part_to_part(page: Page) -> None:

@@ -212,11 +212,10 @@ def _attempt_links(handle: str, replica: ReplicaStatus) -> h.Element:
 def _bar(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Node:
     inside: list[h.Node] = []
     known = [each for each in replica.earlier if each.started_at is not None]
+    following = [*(each.started_at for each in known), replica.started_at][1:]
     bars = [
-        (each.started_at, each.ended_at or following, "succeeded" if each.exit_code == 0 else "failed")
-        for each, following in zip(
-            known, [*(each.started_at for each in known[1:]), replica.started_at], strict=True
-        )
+        (each.started_at, each.ended_at or then, "succeeded" if each.exit_code == 0 else "failed")
+        for each, then in zip(known, following, strict=False)
     ]
     if replica.started_at is not None:
         bars.append((replica.started_at, replica.ended_at, replica.state.name.lower()))
