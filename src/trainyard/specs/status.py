@@ -310,6 +310,8 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     code = body.get("errorCode", body.get("exitcode"))
     if code is not None:
         info["errorCode"] = code
+    if body is data and "timestamp" in data:
+        info.setdefault("timestamp", data["timestamp"])
     message = body.get("message")
     return str(message if message is not None else structured), info
 
@@ -320,7 +322,7 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
 
     message, info = error_message(structured)
     when = info.get("timestamp")
-    head = f"{indent}error" + (f" at {_local_time(when)}" if when is not None else "") + ":"
+    head = f"{indent}error" + (f" at {local_time(when)}" if when is not None else "") + ":"
     body = [
         part
         for line in message.splitlines() or [""]
@@ -330,7 +332,8 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
     return [head, *(_clean(f"{indent}  {line}".rstrip()) for line in body)]
 
 
-def _local_time(stamp: object) -> str:
+def local_time(stamp: object) -> str:
+    """Return seconds since the epoch as date and time of this machine's time zone; anything else as text."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(stamp))))
     except (ValueError, OverflowError, OSError):

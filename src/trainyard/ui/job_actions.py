@@ -77,7 +77,7 @@ class JobActions:
 
     async def act(self, action: str, handles: list[str]) -> list[Result]:
         """Act on some jobs, and wait for what comes of it."""
-        return await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
+        return await (self._rerun(handles) if action == "rerun" else self._cancel_or_delete(action, handles))
 
     async def matching(self, action: str, wanted: JobFilter, until: int | None) -> tuple[int, int]:
         """Return how many jobs that match an action is for, and the number of the newest of them.
@@ -108,7 +108,7 @@ class JobActions:
         self._runs[run.id] = run
         while len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
-        task = asyncio.create_task(self._go_on(run))
+        task = asyncio.create_task(self._run(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return run
@@ -117,7 +117,7 @@ class JobActions:
         """Return an action that was started; None if it is not known any more."""
         return self._runs.get(id_)
 
-    async def _go_on(self, run: ActionRun) -> None:
+    async def _run(self, run: ActionRun) -> None:
         try:
             for begin in range(0, len(run.handles), AT_A_TIME):
                 if self._pool.is_closing():
@@ -147,7 +147,7 @@ class JobActions:
 
         return await self._pool.ask(HISTORY, read)
 
-    async def _end(self, action: str, handles: list[str]) -> list[Result]:
+    async def _cancel_or_delete(self, action: str, handles: list[str]) -> list[Result]:
         groups: dict[str, list[str]] = {}
         for handle in handles:
             groups.setdefault(handle.partition("://")[0], []).append(handle)

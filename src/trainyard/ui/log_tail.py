@@ -1,6 +1,6 @@
 """The end of a log as it grows, as server-sent events. Only the end: who is too far behind skips.
 
-Each look reads what is new and keeps a position, nothing else, so that a slow reader costs nothing.
+Each read takes what is new and keeps a position, nothing else, so that a slow reader costs nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 CHUNK = 64 << 10
 #: Who is further behind, in bytes, goes on at the end.
 MOST_BEHIND = 512 << 10
-#: Seconds between two looks: at first, and after a long time without news.
-LOOK_SECONDS, LONGEST_LOOK = 0.3, 1.5
+#: Seconds between two reads: at first, and after a long time without news.
+READ_SECONDS, LONGEST_PAUSE = 0.3, 1.5
 ASK_SECONDS, RETRY_SECONDS = 2.0, 3.0
-#: Looks without news after which a comment shows whether the browser is still there.
-QUIET_LOOKS = 10
+#: Reads without news after which a comment shows whether the browser is still there.
+QUIET_READS = 10
 #: Logs that are followed at the same time.
 MOST_FOLLOWED = 64
 _ENDED = b"event: ended\ndata: the job has ended\n\n"
@@ -67,7 +67,7 @@ class LogTails:
             self._followed -= 1
 
     async def _first(self, view: LogView, start: str) -> FoundPart:
-        """Return what a look sees, however long a scheduler does not answer."""
+        """Read, and try again until the scheduler answers."""
         while True:
             try:
                 return await self._parts.read(view, LogRange(1, start=start), over=False, waits=False)
@@ -118,9 +118,9 @@ class LogTails:
             except (TrainyardError, OSError):  # it may answer again; the page says what is wrong
                 await pool.pause(RETRY_SECONDS)
             quiet += 1
-            if quiet % QUIET_LOOKS == 0:
+            if quiet % QUIET_READS == 0:
                 yield b": still here\n\n"
-            await pool.pause(min(LOOK_SECONDS * 1.1**quiet, LONGEST_LOOK))
+            await pool.pause(min(READ_SECONDS * 1.1**quiet, LONGEST_PAUSE))
 
 
 class BrokenLogError(TrainyardError):

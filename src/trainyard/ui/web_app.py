@@ -140,7 +140,9 @@ class WebApp:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
         if not may_change(given, request.scope["state"]["csrf"]):
-            raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
+            raise HTTPException(
+                403, "This form belongs to another server, or to an earlier run of this one: reload the page."
+            )
         action = form.get("action", [""])[0]
         if action not in ACTIONS:
             raise UsageError("there is no such action")
@@ -159,6 +161,7 @@ class WebApp:
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
         return HTMLResponse(jobs_page.results_page(Parts(request), ACTIONS[action], results))
 
+<<<<<<< HEAD
     async def confirm_all(self, request: Request) -> Response:
         """Ask whether to act on all jobs that match, and say how many those are."""
         action = request.query_params.get("action", "")
@@ -168,6 +171,12 @@ class WebApp:
         total = await self._pool.ask(HISTORY, lambda runner: runner.recorded_jobs(wanted.filter(), 1)[1])
         count, newest = await self._actions.matching(action, wanted.filter(), None)
         return HTMLResponse(jobs_page.confirm_page(Parts(request), action, wanted, total, count, newest))
+=======
+    async def _cancel_or_delete(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
+        groups: dict[str, list[str]] = {}
+        for handle in handles:
+            groups.setdefault(self._lane(handle), []).append(handle)
+>>>>>>> integ
 
     async def progress(self, request: Request) -> Response:
         """Show how far an action on many jobs is."""

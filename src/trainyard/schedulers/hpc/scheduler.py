@@ -413,7 +413,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return self.parse_submitted(answer.text)
         except ValueError:
             raise UnreachableError(
-                f"{command[0]} {commands.where} did not tell the job's id: {answer.words}",
+                f"{command[0]} {commands.where} did not print the job's id: {answer.words}",
                 hint="It may have been submitted; `trainyard list` shows it then.",
             ) from None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
+from trainyard.schedulers.kubernetes.failure_policy import verdict
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
 from trainyard.schedulers.kubernetes.pods import original_text
@@ -373,6 +374,8 @@ def _replica(
             state, text = reason.state, reason.text
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
+    if ended and state is AppState.FAILED:
+        text = "; ".join(filter(None, [text, verdict(_object_of_role(job, index) or {})]))
     running = (container_status(pod).get("state") or {}).get("running") or {}
     started = seconds(end.get("startedAt") or running.get("startedAt"))
     return ReplicaStatus(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, UnknownAppException
+from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
-BACKEND = "sagemaker_local"
+BACKEND = names.LOCAL_BACKEND
 _ONE_STREAM = "SageMaker keeps stdout and stderr as one stream, and so does this."
 
 

@@ -10,7 +10,7 @@ Six kinds of markers record what the containers cannot:
 - ``retry-N`` (scope, culprit, was, at): a role (or, with an empty scope, everything) is to be restarted.
   ``was`` holds the containers and their last starts, which tells which of them were started since.
 - ``final-N`` (culprit, was, note, at): a failure that is not retried, by its class (`retry_step`).
-- ``hung-N`` (container, started, note, at): a container gave no sign of life (`silence`).
+- ``hung-N`` (container, started, note, at): a container showed no activity (`container_hangs`).
 - ``waiting`` (reason, at): its containers are made, and are started when there is a network for them.
 """
 
