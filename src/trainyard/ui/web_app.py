@@ -161,7 +161,6 @@ class WebApp:
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
         return HTMLResponse(jobs_page.results_page(Parts(request), ACTIONS[action], results))
 
-<<<<<<< HEAD
     async def confirm_all(self, request: Request) -> Response:
         """Ask whether to act on all jobs that match, and say how many those are."""
         action = request.query_params.get("action", "")
@@ -171,12 +170,6 @@ class WebApp:
         total = await self._pool.ask(HISTORY, lambda runner: runner.recorded_jobs(wanted.filter(), 1)[1])
         count, newest = await self._actions.matching(action, wanted.filter(), None)
         return HTMLResponse(jobs_page.confirm_page(Parts(request), action, wanted, total, count, newest))
-=======
-    async def _cancel_or_delete(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
-        groups: dict[str, list[str]] = {}
-        for handle in handles:
-            groups.setdefault(self._lane(handle), []).append(handle)
->>>>>>> integ
 
     async def progress(self, request: Request) -> Response:
         """Show how far an action on many jobs is."""
