@@ -152,7 +152,7 @@ def test_a_silent_program_shows_its_stacks_and_goes_on(cluster):
     wait_until(lambda: "hangs: no output for 0.5 s" in cluster.describe(app_id).msg, "that it hangs")
     assert cluster.describe(app_id).state == AppState.RUNNING
     log = "".join(cluster.log_iter(app_id, "r"))
-    assert "trainyard: no output for 0.5 s and no GPU at work; the stacks of" in log
+    assert "trainyard: no output for 0.5 s and no GPU activity; the stacks of" in log
     cluster.cancel(app_id)
 
 

@@ -423,7 +423,7 @@ def _tell(job: JobFolder, end: End, sleep: Any) -> None:
         return
     from .masking import Masker
 
-    box.tell(Masker().json(_message(job, end)), sleep)
+    box.send(Masker().json(_message(job, end)), sleep)
     for target in box.document["targets"]:
         if target["state"] == notification.FAILED:
             sys.stderr.write(f"{Masker().text(target['to'])} was not told: {target['error']}\n")

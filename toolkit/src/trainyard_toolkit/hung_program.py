@@ -50,11 +50,11 @@ class HungProgram:
         if self.hangs:
             if silent < self.seconds:
                 self.hangs = False
-                self.note("it went on after it had hung")
+                self.note("it shows activity again after it had hung")
             return False
         if silent < self.seconds:
             return False
-        found = f"no output for {self.seconds:g} s and no GPU at work"
+        found = f"no output for {self.seconds:g} s and no GPU activity"
         code = stack_dump.main(stack_dump.DUMP, self.pid, self.logs[-1], found)
         if code == stack_dump.GPU_AT_WORK:
             self._alive = time.time()

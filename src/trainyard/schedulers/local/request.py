@@ -176,10 +176,11 @@ def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]
     """Return the rules for retries as the supervisor takes them, and what of them has no effect."""
     if not opts.retry:
         return {}, []
-    from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
+    from trainyard.schedulers.native_retries import BY_TRAINYARD
+    from trainyard.specs.retries import OOM, parse_retries, without_effect
 
     rules = parse_retries(opts.retry)
-    ignored = without_effect("local_cwd", rules, (OOM, EXCEPTION, OTHER))
+    ignored = without_effect("local_cwd", rules, BY_TRAINYARD["local_cwd"])
     if OOM in rules and rules[OOM].most_mb:
         ignored.append("local_cwd ignores the size in retry oom: it does not limit memory")
         rules[OOM].most_mb = 0
