@@ -122,7 +122,7 @@ class Container:
         self.error = state["Error"] if state["ExitCode"] or self.state == "created" else ""
         self.restarts = inspected.get("RestartCount", 0)
         self.memory_mb = (inspected.get("HostConfig", {}).get("Memory") or 0) >> 20
-        self.gpus = _gpus(inspected.get("HostConfig", {}).get("DeviceRequests") or [])
+        self.gpus = gpus_of(inspected.get("HostConfig", {}).get("DeviceRequests") or [])
         self.started, self.finished = parse_time(state["StartedAt"]), parse_time(state["FinishedAt"])
         self.is_inspected = True
 
@@ -224,7 +224,8 @@ class Job:
         return {(container.role, container.replica): container for container in self.containers}
 
 
-def _gpus(requests: list[dict[str, Any]]) -> str | None:
+def gpus_of(requests: list[dict[str, Any]]) -> str | None:
+    """Return which GPUs a container was given, as in CUDA_VISIBLE_DEVICES; None for all."""
     chosen: list[str] = []
     for each in requests:
         if not any("gpu" in capabilities for capabilities in each.get("Capabilities") or []):
