@@ -30,13 +30,13 @@ MOST_LINES = 12
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="METRIC", help="which one: `trainyard metrics` lists them")
+    parser.add_argument("name", metavar="METRIC", help="the metric; `trainyard metrics` lists them")
     target = parser.add_argument(
         "targets",
         nargs="*",
         metavar="HANDLE[/ROLE[/0,1]]",
-        help="jobs (the latest by default); of each the first replica that reports it unless some are named, "
-        "of a sweep all points",
+        help="jobs (the latest by default); of each, the first replica with the metric, or those named; "
+        "of a sweep, all points",
     )
     complete_with(target, "job_completer")
     add_selection_options(parser)
@@ -44,21 +44,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--by",
         choices=("step", "time"),
         default="step",
-        help="over steps, or over time since the first value",
+        help="what the x axis shows: steps, or the time since the first value",
     )
     parser.add_argument(
         "--best",
         choices=("min", "max"),
-        help=f"lines with the least or greatest value first; the first {MOST_LINES} lines are drawn",
+        help=f"draw the lines with the least or greatest values first; {MOST_LINES} are drawn at most",
     )
-    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="powers of ten on the axis")
-    parser.add_argument("--width", metavar="N", help="columns (default: those of the terminal)")
-    parser.add_argument("--height", metavar="N", help="lines (default: 20)")
+    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
+    parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")
+    parser.add_argument("--height", metavar="N", help="height in lines (default: 20)")
     parser.add_argument(
         "--output",
         "-o",
         metavar="FILE",
-        help="write a picture, FILE.png or FILE.svg, instead (needs trainyard[plot])",
+        help="write an image file, FILE.png or FILE.svg, instead (needs trainyard[plot])",
     )
 
 
