@@ -99,17 +99,17 @@ _TABLE = [
     Cause(
         "timeout",
         "was stopped at its time limit",
-        "Give it more time, or let it go on from a checkpoint: -cfg chain=N where the scheduler has it.",
+        "Give it more time, or continue from a checkpoint: -cfg chain=N where the scheduler supports it.",
     ),
     Cause(
         "preempted",
         "was preempted: its machine was needed for another job or taken back",
-        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        "Run it again. With --max_retries and --checkpoints it continues automatically.",
     ),
     Cause(
         "node_lost",
         "lost the machine that it ran on",
-        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        "Run it again. With --max_retries and --checkpoints it continues automatically.",
     ),
     Cause(
         "image",
@@ -236,8 +236,8 @@ _TABLE = [
         "Give the job credentials: variables, a role, or a token (gated models need one).",
     ),
     Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
-    Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log mostly say why."),
-    Cause("bus_error", "crashed: bus error", "Often /dev/shm is full, or a mapped file was cut."),
+    Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log usually say why."),
+    Cause("bus_error", "crashed: bus error", "Usually /dev/shm is full, or a mapped file was truncated."),
     Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
     Cause("arithmetic", "crashed: arithmetic error (SIGFPE)", "Mostly an integer division by zero."),
     Cause(
@@ -252,7 +252,7 @@ _TABLE = [
     ),
     Cause(
         "hung",
-        "hung: it gave no sign of life",
+        "hung: it showed no activity",
         "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
     ),
     Cause(
@@ -273,8 +273,8 @@ _TABLE = [
     Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
     Cause("exception", "raised an exception", "Fix the line that the traceback names."),
-    Cause("exit", "ended by itself with an error", "The end of its log mostly says why."),
-    Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
+    Cause("exit", "exited with an error", "The end of its log usually says why."),
+    Cause("unknown", "failed for an unknown reason", "`trainyard doctor` checks the scheduler."),
 ]
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
 
