@@ -58,6 +58,27 @@ def is_started(state: AppState) -> bool:
 
 
 @dataclass
+class EarlierAttempt:
+    """An attempt of a replica after which there was another.
+
+    Args:
+        number: which one, from 0.
+        started_at: its start, seconds since the epoch; None if it is not known.
+        ended_at: its end, likewise.
+        exit_code: its code, 128 + N after signal N; None if it is not known.
+        reason: how it ended, in words; may be empty.
+        log_position: where its log begins, as `LogRange` takes it; "" if that is not known.
+    """
+
+    number: int
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    log_position: str = ""
+
+
+@dataclass
 class ReplicaStatus:
     """State of one replica.
 
@@ -73,6 +94,7 @@ class ReplicaStatus:
         started_at: start of its last attempt, seconds since the epoch.
         ended_at: end of its last attempt, seconds since the epoch.
         notes: what happened to it, in words, the oldest first: retries by class of failure, hangs.
+        earlier: its attempts before the last one, as far as they are known, the oldest first.
     """
 
     id: int
@@ -86,17 +108,20 @@ class ReplicaStatus:
     started_at: float | None = None
     ended_at: float | None = None
     notes: list[str] = field(default_factory=list)
+    earlier: list[EarlierAttempt] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
         data = {**vars(self), "state": self.state.name}
+        data["earlier"] = [vars(attempt).copy() for attempt in self.earlier]
         data["structured_error_msg"] = data.pop("structured_error_msg")  # long, so it comes last
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ReplicaStatus:
         """Rebuild what `to_json` wrote."""
-        return cls(**{**data, "state": AppState[data["state"]]})
+        earlier = [EarlierAttempt(**attempt) for attempt in data.get("earlier", ())]
+        return cls(**{**data, "state": AppState[data["state"]], "earlier": earlier})
 
 
 @dataclass

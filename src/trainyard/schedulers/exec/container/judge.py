@@ -27,7 +27,7 @@ from trainyard.schedulers.exec.container.inventory import (
     STOPPED,
     WAITING,
 )
-from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -254,7 +254,25 @@ class Judgement:
             started_at=started / 1e9 or None,
             ended_at=(container.finished / 1e9 or None) if has_ended else None,
             notes=self._notes(container),
+            earlier=self._earlier(container),
         )
+
+    def _earlier(self, container: Container) -> list[EarlierAttempt]:
+        """Return the attempts that the watcher ended; the daemon keeps nothing of those that it restarts."""
+        if container in self._pending:
+            return []
+        marks = sorted((m for m in self._retries if container.name in m.facts["was"]), key=lambda m: m.at)
+        if len(marks) < container.restarts:
+            return []
+        return [
+            EarlierAttempt(
+                number,
+                mark.facts["was"][container.name] / 1e9 or None,
+                mark.at / 1e9,
+                reason=f"restarted because {mark.facts['culprit']} failed",
+            )
+            for number, mark in enumerate(marks)
+        ]
 
     def _missing(self) -> tuple[AppState, str]:
         if self._is_submitting:
