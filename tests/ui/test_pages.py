@@ -330,6 +330,19 @@ def test_earlier_attempts_are_in_the_timeline_and_lead_to_their_logs(page: Page,
         assert shown == [str(each) for each in range(number, 4)]
 
 
+@pytest.mark.parametrize("handle", ["local_cwd://x/..", "slurm://x/..", "local_cwd://../../../../etc/passwd"])
+def test_no_name_leads_out_of_the_folders_of_jobs(page: Page, handle: str) -> None:
+    """Logs of a job that does not exist, and of a replica that is called like a path."""
+    real = counted(1)
+    for path in ("/job/log", "/job/log/earlier", "/job/log/later", "/job/log/search", "/job/log/tail"):
+        for place in ({"handle": handle, "role": ".."}, {"handle": real, "role": "../../.."}):
+            text = page.get(path, **place, replica=0, q="root", start="0.0.0").text
+            assert "root:" not in text
+            assert 'class="l' not in text
+    assert page.act("delete", handle).status_code == 200
+    assert page.get("/job", handle=real).status_code == 200
+
+
 def test_a_search_goes_from_part_to_part(page: Page) -> None:
     handle = counted(60_000)
     place = {"handle": handle, "role": "sh", "replica": 0, "q": "line [0-9]*777$"}
