@@ -324,6 +324,7 @@ _RULES = [
     Rule("dependency", SCHEDULER,
         r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
     Rule("submission", SCHEDULER, r"submission was interrupted"),
+    Rule("disk_full", SCHEDULER, r"the disk of its log is full"),
     Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
     Rule("architecture", SCHEDULER, r"exec format error"),
     Rule("missing_interpreter", SCHEDULER, r"interpreter|\bexec \S+: no such file"),

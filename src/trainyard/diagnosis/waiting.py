@@ -92,7 +92,7 @@ _RULES = [
     )),
     ("dependency", (
         r"Dependency|waits? for (other|what)|waiting for what it depends|dependency condition|"
-        r"jid_predecessor"
+        r"jid_predecessor|^waits for [\w.-]+(, [\w.-]+)*$"
     )),
     ("no_capacity", (
         r"InsufficientInstanceCapacity|InsufficientCapacity|CAPACITY:|"

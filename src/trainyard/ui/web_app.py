@@ -128,7 +128,8 @@ class WebApp:
             HISTORY,
             lambda runner: runner.recorded_jobs(wanted.filter(), jobs_page.PAGE_SIZE, wanted.offset),
         )
-        tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
+        if whole and with_open:  # they may have ended meanwhile
+            tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
         problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
         parts = Parts(request)
         if not whole:
