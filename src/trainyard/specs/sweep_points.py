@@ -54,8 +54,11 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def label_of(point: Mapping[str, Any]) -> str:
-    """Return what tells a point from the others: ``lr=1e-3 seed=0``."""
-    return " ".join(f"{name}={value}" for name, value in point["values"].items())
+    """Return what tells a point from the others, for messages: ``lr=1e-3 seed=0``, secrets masked."""
+    from trainyard.redaction import Redactor
+
+    redactor = Redactor()
+    return " ".join(f"{name}={redactor.value(name, value)}" for name, value in point["values"].items())
 
 
 def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
