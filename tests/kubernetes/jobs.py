@@ -93,6 +93,14 @@ SCRIPT = role(
 )
 
 CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
+    "retry_alone": (
+        app(role(num_replicas=3, retry_policy=RetryPolicy.REPLICA, max_retries=1)),
+        {"retry": {"oom": "1", "preempted": "1", "node": "1", "other": "0"}, "final_exit_codes": [42]},
+    ),
+    "retry_jobset": (
+        app(role(num_replicas=2), role("reader")),
+        {"kind": "jobset", "retry": {"oom": "3", "other": "3", "exception": "0", "node": "inf"}},
+    ),
     "one_replica": (app(), {}),
     "two_nodes": (app(role(**{**vars(SCRIPT), "num_replicas": 2})), {}),
     "two_roles": (app(role(num_replicas=2), role("Reader.v2")), {"namespace": "team-a"}),

@@ -402,13 +402,16 @@ class Stub:
             done = [part for part in status.get("completedIndexes", "").split(",") if part]
             status["completedIndexes"] = ",".join(sorted([*done, str(index)], key=int))
         else:
-            action = "Count"
-            for rule in spec.get("podFailurePolicy", {}).get("rules", []):
-                if code in rule.get("onExitCodes", {}).get("values", []):
-                    action = rule["action"]
+            action, place = "Count", 0
+            for number, rule in enumerate(spec.get("podFailurePolicy", {}).get("rules", [])):
+                exits = rule.get("onExitCodes")
+                if exits and (code in exits["values"]) == (exits["operator"] == "In"):
+                    action, place = rule["action"], number
+                    break
             failures += 1
             if action == "FailJob":
-                self._fail(job, "PodFailurePolicy", f"exit code {code} is final")
+                found = f"failed with exit code {code} matching FailJob rule at index {place}"
+                self._fail(job, "PodFailurePolicy", f"Container main for pod default/p {found}")
                 return
             if "backoffLimitPerIndex" in spec:
                 if failures > spec["backoffLimitPerIndex"] or action == "FailIndex":

@@ -129,7 +129,7 @@ def test_the_server_checks_the_job_before_code_is_pushed(stub: Stub, scheduler: 
             "backoffLimitPerIndex",
             "there is no retry of a single replica",
         ),
-        (app(), {"final_exit_codes": [3]}, "podFailurePolicy", "there is no end by final_exit_codes"),
+        (app(), {"retry": {"oom": "1"}}, "podFailurePolicy", "there is no end by final_exit_codes or retry"),
     ],
 )
 def test_a_cluster_that_ignores_what_a_job_needs(
@@ -486,8 +486,26 @@ def test_retries_of_single_replicas(stub: Stub, scheduler: Scheduler, tmp_path: 
     assert response is not None
     assert response.state is AppState.SUCCEEDED
     assert [replica.restarts for replica in response.roles_statuses[0].replicas] == [0, 1]
+    assert [(each.number, each.exit_code) for each in response.roles_statuses[0].replicas[1].earlier] == [
+        (0, 3)
+    ]
     marker.unlink()
     app_id = scheduler.submit(job, {"final_exit_codes": [3]})
     response = scheduler.wait(app_id, 30)
     assert response is not None
     assert response.state is AppState.FAILED
+
+
+def test_retries_by_class(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    """A pod that was killed for its memory starts again; then the program's own fault ends the job."""
+    marker = tmp_path / "tried"
+    job = shell(f"[ -e {marker} ] && exit 1; touch {marker}; exit 137")
+    with pytest.warns(RuntimeWarning, match="kubernetes knows exception by the exit codes 1, 2, "):
+        app_id = scheduler.submit(job, {"retry": {"oom": "3", "exception": "0"}})
+    response = scheduler.wait(app_id, 30)
+    assert response is not None
+    assert response.state is AppState.FAILED
+    (replica,) = response.roles_statuses[0].replicas
+    assert replica.restarts == 1
+    assert replica.reason.endswith("; not started again: exception: it is not to be retried")
+    assert replica.reason in response.msg

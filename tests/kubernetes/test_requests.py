@@ -87,7 +87,7 @@ def test_custom_resources_have_the_form_that_is_defined() -> None:
             if kind is not None:
                 assert problems_of(manifest, kind) == []
                 checked += 1
-    assert checked == 3
+    assert checked == 4
 
 
 def test_the_definitions_hold_enumerations_and_names() -> None:

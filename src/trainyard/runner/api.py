@@ -128,6 +128,10 @@ class Runner:
             self._config = load_config()
         return self._config
 
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs, by name, each with its configuration."""
+        return self.config.trackers()
+
     # ---- schedulers
 
     def scheduler(self, name: str) -> Scheduler[Any]:
@@ -175,11 +179,9 @@ class Runner:
             return get_scheduler_factory(name)
         if name in self._factories:
             return self._factories[name]
-        from trainyard.errors import UnknownSchedulerException, did_you_mean
+        from trainyard.schedulers.registry import unknown_scheduler
 
-        raise UnknownSchedulerException(
-            f"there is no scheduler {name!r}", hint=did_you_mean(name, self._factories)
-        )
+        raise unknown_scheduler(name, self._factories)
 
     def _default_scheduler(self) -> str:
         return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))
@@ -373,7 +375,7 @@ class Runner:
                 cfg,
                 workspace,
                 parent_run_id,
-                self.config.trackers(),
+                self.trackers(),
                 self.config.image(),
             )
             if after:

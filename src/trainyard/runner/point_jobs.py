@@ -1,9 +1,10 @@
 """Sweeps whose points are jobs, where they cannot be the replicas of one: listed, watched and ended as one.
 
 Their handles are ``sweep://SESSION/ID``, and the runner finds them through a scheduler of that name, which
-asks the schedulers of the points. What is to be submitted lies in a directory of the state directory, what
-has been is in the history: an intent before each submission. So whoever submits may be killed at any time,
-and another process goes on without losing or repeating a point (`feed`). A lock keeps two of them apart.
+asks the schedulers of the points. A directory of the state directory holds the points to submit; the history
+holds those that were submitted, with an intent before each submission. So the submitting process may be
+killed at any time, and another one continues without losing or repeating a point (`submit_points`). A lock
+lets only one process submit at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fcntl
+import math
 import os
 
 from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException
@@ -22,6 +24,7 @@ from trainyard.schedulers.exec.process.documents import read_json, write_json
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import SWEEP_KEY
+from trainyard.system.locks import is_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from trainyard.runner.api import Runner
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import Stream
+    from trainyard.schedulers.responses import Leftover
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.status import AppStatus
@@ -106,7 +110,7 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
     key = runner.history.add_intent(**row)
     runner.history.submitted(key, handle, app_id)
     try:
-        left = feed(runner, app_id, wait=False, workspace=plan["workspace"])
+        left = submit_points(runner, app_id, wait=False, workspace=plan["workspace"])
     except BaseException as error:
         if isinstance(error, Exception) and not submitted_points(runner, app_id):
             _never_began(runner, key, app_id, error)
@@ -147,7 +151,7 @@ def _feed_in_background(handle: str) -> None:
         )
 
 
-def feed(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
+def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
     """Submit the points of a sweep that have not been submitted; returns how many are left.
 
     Args:
@@ -371,6 +375,27 @@ class PointJobs(Scheduler["Any"]):
                 raise error
         remove_tree(_folder(app_id))
 
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return the directories of sweeps that have ended long enough ago."""
+        import time
+
+        from trainyard.schedulers.exec.directories import size_of
+        from trainyard.schedulers.responses import Leftover
+
+        found = []
+        for app_id in _all_ids():
+            age = time.time() - _ended_at(app_id, self.describe(app_id))
+            if age >= older_than:
+                folder = _folder(app_id)
+                found.append(Leftover(app_id, folder, age, size_of([folder]), app_id=app_id))
+        return found
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them; returns how many bytes that frees."""
+        from trainyard.schedulers.exec.directories import remove_leftovers
+
+        return remove_leftovers(leftovers, lambda item: remove_tree(_folder(item.app_id)))
+
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica of a point's job."""
         handle, role, index = self._replica(app_id, role_name, k)
@@ -507,6 +532,26 @@ def _folder(app_id: str) -> str:
     return os.path.join(state_dir(), "sweeps", app_id)
 
 
+def _all_ids() -> builtins.list[str]:
+    try:
+        return sorted(os.listdir(_folder("")))
+    except FileNotFoundError:
+        return []
+
+
+def _ended_at(app_id: str, found: DescribeAppResponse | None) -> float:
+    """Return when a sweep ended, in seconds since the epoch; infinity if it has not."""
+    if _is_being_submitted(app_id) or (found is not None and not is_terminal(found.state)):
+        return math.inf
+    ends = [
+        each.ended_at or 0.0 for role in (found.roles_statuses if found else []) for each in role.replicas
+    ]
+    try:
+        return max([os.path.getmtime(_folder(app_id)), *ends])
+    except FileNotFoundError:  # it is being deleted
+        return math.inf
+
+
 def _find_plan(app_id: str) -> dict[str, Any] | None:
     if not app_id or "/" in app_id or app_id.startswith("."):
         return None
@@ -525,17 +570,7 @@ def _is_cancelled(app_id: str) -> bool:
 
 
 def _is_being_submitted(app_id: str) -> bool:
-    try:
-        lock = os.open(os.path.join(_folder(app_id), "lock"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(os.path.join(_folder(app_id), "lock"))
 
 
 @contextlib.contextmanager

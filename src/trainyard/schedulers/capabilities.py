@@ -29,22 +29,22 @@ ALL_RETRIES = ("replica", "role", "application")
 
 #: The columns of the matrix, each with its meaning.
 COLUMNS = {
-    "detached": "a job goes on when the terminal that started it is closed",
-    "follow": "logs are followed while the job writes them",
-    "since_until": "logs are read from a time, or to a time",
-    "streams": "what can be read of a log: stdout, stderr, or both combined",
+    "detached": "a job keeps running when the terminal that started it is closed",
+    "follow": "logs can be followed while the job writes them",
+    "since_until": "logs can be limited to a period (--since, --until)",
+    "streams": "which streams of a log can be read: stdout, stderr, or both combined",
     "arrays": "independent replicas can start one by one, as machines become free",
-    "elastic": "a job runs with fewer replicas than it asks for (min_replicas)",
+    "elastic": "a job can run with fewer replicas than it asks for (min_replicas)",
     "mounts": "kinds of mounts that a job may have",
-    "workspaces": "the code of a directory travels with the job",
+    "workspaces": "the code of a directory is sent with the job",
     "training": "train.script runs with channels, results and checkpoints",
-    "retries": "what a retry policy may start again",
+    "retries": "what can be retried: one replica, its role, or the whole application",
     "exec": "`trainyard exec` starts a command in a running replica",
     "after": "`run --after` lets a job wait for others",
-    "chain": "the option chain continues a job that its time limit ended, from its last checkpoint",
-    "notify": "`run --notify` tells URLs and commands when a job has ended",
-    "retry": "`run --retry` starts again by class of failure",
-    "hangs": "`run --hang-timeout` finds replicas that hang, and writes their stacks",
+    "chain": "the option chain continues a job from its last checkpoint after its time limit",
+    "notify": "`run --notify` notifies URLs and commands when a job has ended",
+    "retry": "`run --retry` sets retries by class of failure",
+    "hangs": "`run --hang-timeout` detects hung replicas, and writes their stacks to the log",
     "delete": "`trainyard delete` removes what the backend keeps of a job",
     "doctor": "`trainyard doctor` checks whether jobs could run",
     "gc": "`trainyard gc` finds what jobs left behind",
@@ -99,6 +99,8 @@ UNDECLARED = Capabilities()
 
 def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     """Return what a scheduler can do, by column: whether, or in a few words how."""
+    from trainyard.schedulers.native_retries import words_of
+
     declared: Capabilities = getattr(scheduler, "capabilities", None) or UNDECLARED
     found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
     reads_logs = bool(found["follow"])
@@ -113,7 +115,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
         "training": bool(scheduler.reads_training_specs) or has_own(scheduler, "toolkit_place"),
         "chain": "chain" in scheduler.run_opts(),
         "notify": "notify" in scheduler.run_opts(),
-        "retry": "retry" in scheduler.run_opts(),
+        "retry": "retry" in scheduler.run_opts() and (words_of(scheduler.backend) or True),
         "hangs": "hang_timeout" in scheduler.run_opts(),
     }
     return {name: declared.notes.get(name, found[name]) if found[name] else False for name in COLUMNS}

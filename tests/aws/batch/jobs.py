@@ -37,6 +37,8 @@ def request(definition: AppDef, **cfg: Any) -> BatchJob:
 #: Name of a golden file -> a job and its options.
 CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
     "container": (app(role(env={"A": "b"}, max_retries=1)), {}),
+    "retry": (app(), {"retry": {"node": "5", "oom": "0", "exception": "0"}}),
+    "retry_others": (app(role(max_retries=3)), {"retry": {"exception": "0"}}),
     "container_everything": (
         app(
             role(

@@ -145,9 +145,15 @@ def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> N
 
 @pytest.mark.slow
 def test_failure_and_cancelling(cli: CommandLine, moto: Moto) -> None:
-    failing = submit(cli, moto, "exit 3")
+    failing = submit(cli, moto, "exit 3", cfg="retry.node=2,retry.exception=0")
     cli("wait", failing, code=1)
     assert json.loads(cli("status", failing, "--json"))["state"] == "FAILED"
+    strategies = [
+        each["retryStrategy"]
+        for each in moto.client("batch").describe_job_definitions(status="ACTIVE")["jobDefinitions"]
+    ]
+    rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+    assert {"attempts": 3, "evaluateOnExit": [{"onExitCode": "0", "action": "EXIT"}, *rules]} in strategies
     running = submit(cli, moto, "sleep 600")
     cli("cancel", running)
     cli("cancel", running)

@@ -223,8 +223,10 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
     still.batch.finish(job_id, 1)
     still.batch.finish(job_id, 5)
     response = look(scheduler, app_id)
-    assert (response.state, response.num_restarts, response.msg) == (AppState.FAILED, 2, "exit code 5")
+    assert (response.state, response.num_restarts) == (AppState.FAILED, 2)
+    assert response.msg == "exit code 5; not started again: 3 of 3 attempts are used up"
     assert replicas(response)[0].restarts == 2
+    assert [(each.number, each.exit_code) for each in replicas(response)[0].earlier] == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,32 @@ def test_a_reclaimed_host_is_distinguished_from_a_failure_of_the_program(
         if still.batch.job(job_id).status != "FAILED":
             still.batch.finish(job_id, **{"reason": "", **how})
     assert len(still.batch.job(job_id).attempts) == attempts
+
+
+@pytest.mark.parametrize(
+    ("how", "attempts", "said"),
+    [
+        ({"exit_code": 1}, 1, "its rule for exit code 1 says EXIT"),
+        ({"exit_code": 127}, 1, "its rule for exit code 127 says EXIT"),
+        (
+            {"exit_code": 137, "reason": "OutOfMemoryError: Container killed"},
+            3,
+            "3 of 3 attempts",
+        ),
+        ({"exit_code": None, "status_reason": "Host EC2 (instance i-1) terminated."}, 3, "3 of 3 attempts"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:aws_batch (counts|accepts):RuntimeWarning")
+def test_retries_by_class(
+    still: FakeAws, scheduler: AWSBatchScheduler, how: dict[str, Any], attempts: int, said: str
+) -> None:
+    retry = {"exception": "0", "oom": "2", "node": "2", "other": "2"}
+    app_id, job_id = submit(still, scheduler, role(), retry=retry)
+    for _ in range(4):
+        if still.batch.job(job_id).status != "FAILED":
+            still.batch.finish(job_id, **{"reason": "", **how})
+    assert len(still.batch.job(job_id).attempts) == attempts
+    assert f"not started again: {said}" in look(scheduler, app_id).msg
 
 
 # ---- several replicas

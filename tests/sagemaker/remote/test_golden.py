@@ -38,7 +38,7 @@ EVERYTHING: dict[str, Any] = {
     "volume_kms_key": "alias/disk",
     "max_run": 3600,
     "max_pending": 7200,
-    "max_retry_attempts": 3,
+    "retry": {"node": "3", "exception": "0"},
     "input_mode": "Pipe",
     "channels": {
         "fast": "fsx://fs-0123456789abcdef0/x?mode=File",
@@ -195,6 +195,7 @@ def test_everything_is_every_option() -> None:
     others = {
         *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait",
         "model_channel_name", "instance_preferences", "disable_profiler", "output_path", "source_dir",
-        "git_config", "dependencies", "toolkit", "image_repo", "quiet", "batch_queue", *QUEUE_OPTIONS,
+        "git_config", "dependencies", "toolkit", "image_repo", "quiet", "batch_queue", "max_retry_attempts",
+        *QUEUE_OPTIONS,
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} == others | set(EVERYTHING)

@@ -38,6 +38,8 @@ TIMEOUT_SECONDS = 30.0
 COMMAND_SECONDS = 300.0
 #: A command that ends with it is tried again (sysexits.h, EX_TEMPFAIL).
 TRY_AGAIN = 75
+#: Holds the document of an outbox where no file can.
+VARIABLE = "TRAINYARD_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300
 _LONGEST_LINE = 64 << 10
@@ -85,11 +87,79 @@ def sign(secret: str, delivery: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
+def end_message(
+    handle: str,
+    state: str,
+    *,
+    reason: str = "",
+    cause: "Optional[Mapping[str, Any]]" = None,
+    restarts: int = 0,
+    started_at: "Optional[float]" = None,
+    ended_at: "Optional[float]" = None,
+    results: "Optional[str]" = None,
+) -> "dict[str, Any]":
+    """Return the notification of a job that has ended; the caller masks the secrets in it.
+
+    Args:
+        handle: the job.
+        state: the name of its state.
+        reason: why it is in that state, in words.
+        cause: of a failure: ``name``, ``text``, ``evidence``, ``replica`` (ROLE/ID or None), ``exit_code``.
+        restarts: how often it was started again.
+        started_at, ended_at: seconds since the epoch.
+        results: where its results are.
+    """
+    scheduler, _, rest = handle.partition("://")
+    return {
+        "version": VERSION,
+        "event": "job.ended",
+        "handle": handle,
+        "scheduler": scheduler,
+        "job": rest.rpartition("/")[2],
+        "state": state,
+        "reason": reason,
+        "cause": None if cause is None else dict(cause),
+        "restarts": restarts,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "results": results,
+        "sent_at": time.time(),
+    }
+
+
+def main(words: "list[str]") -> int:
+    """Notify the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
+
+    FILE holds a JSON object with ``handle``, ``targets`` (from `new_targets`, or URLs and commands) and
+    perhaps ``secret``; ``-`` stands for the content of the variable TRAINYARD_NOTIFY. A file is replaced
+    while it is worked on, and becomes FILE.settled; what a variable holds is not kept.
+    """
+    import tempfile
+
+    path, state, reason = (*words, "")[:3]
+    with tempfile.TemporaryDirectory() as folder:
+        if path == "-":
+            path = os.path.join(folder, "outbox")
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(os.environ.get(VARIABLE, ""))
+        box = Outbox(path, path + ".settled")
+        if not box.claim():
+            return 0
+        given = box.document["targets"]
+        if any(isinstance(target, str) for target in given):
+            box.document["targets"] = new_targets(given)
+        from .masking import Masker
+
+        message = end_message(box.document["handle"], state, reason=reason)
+        box.send(Masker().json(message))
+        return int(any(target["state"] == FAILED for target in box.document["targets"]))
+
+
 class Outbox:
     """The notifications of one job.
 
     Args:
-        path: of the document. It is renamed to ``settled`` when nothing is left to do, without the secret.
+        path: of the document. When all targets are settled, it is renamed to ``settled``, without the secret.
         settled: the name of the document then.
     """
 
@@ -100,7 +170,7 @@ class Outbox:
         self._lock = -1
 
     def claim(self) -> bool:
-        """Become the only one who works on it; False if another process is, or there is nothing to do."""
+        """Lock the outbox; False if another process holds it, or there is nothing to do."""
         try:
             self._lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +181,7 @@ class Outbox:
         return True
 
     def save(self) -> None:
-        """Replace the document, whole."""
+        """Replace the document atomically."""
         temporary = f"{self.path}.{os.getpid()}.tmp"
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(self.document, file)
@@ -119,11 +189,11 @@ class Outbox:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
 
-    def tell(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
-        """Tell all that have not been told; returns when all targets are settled.
+    def send(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
+        """Notify all targets that are still due; returns when all are settled.
 
         Args:
-            message: what is told, unless an earlier attempt has fixed that.
+            message: what to send, unless an earlier attempt has fixed it.
             sleep: waits between two attempts.
 
         Raises:

@@ -15,13 +15,14 @@ from trainyard.schedulers.exec.container import labels, submission
 from trainyard.schedulers.exec.container.inventory import results_dir
 from trainyard.schedulers.exec.container.logs import LOG_CONFIG
 from trainyard.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
+from trainyard.schedulers.native_retries import BY_TRAINYARD
 from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.limits import seconds_problem
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
-from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
+from trainyard.specs.retries import parse_retries, without_effect
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import (
     METADATA_KEY,
@@ -267,7 +268,7 @@ def _retry_rules(opts: DockerOpts) -> tuple[dict[str, dict[str, int]], list[str]
     if not opts.retry:
         return {}, []
     rules = parse_retries(opts.retry)
-    ignored = without_effect("local_docker", rules, (OOM, EXCEPTION, OTHER))
+    ignored = without_effect("local_docker", rules, BY_TRAINYARD["local_docker"])
     return {name: {**vars(rule)} for name, rule in rules.items()}, ignored
 
 

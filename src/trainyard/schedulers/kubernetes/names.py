@@ -35,6 +35,8 @@ OLD_LABELS = {
 NOTE_LAYOUT = "trainyard/layout"
 NOTE_METADATA = "trainyard/metadata"
 NOTE_SESSION = "trainyard/session"
+#: JSON of the classes of failures that the rules of a Job are for.
+NOTE_RETRY = "trainyard/retry"
 #: Says that a job was cancelled, and by whom.
 NOTE_CANCELLED = "trainyard/cancelled"
 #: Identifies a submission, so that one whose answer was lost is recognised.

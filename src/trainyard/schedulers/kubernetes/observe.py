@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
+from trainyard.schedulers.kubernetes.failure_policy import verdict
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
 from trainyard.schedulers.kubernetes.pods import original_text
@@ -36,7 +37,7 @@ from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import output_in
 
 #: How many names a selector holds.
@@ -373,6 +374,8 @@ def _replica(
             state, text = reason.state, reason.text
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
+    if ended and state is AppState.FAILED:
+        text = "; ".join(filter(None, [text, verdict(_object_of_role(job, index) or {})]))
     running = (container_status(pod).get("state") or {}).get("running") or {}
     started = seconds(end.get("startedAt") or running.get("startedAt"))
     return ReplicaStatus(
@@ -388,7 +391,15 @@ def _replica(
         + sum(container_status(each).get("restartCount") or 0 for each in attempts),
         started_at=started,
         ended_at=seconds(end.get("finishedAt")) if ended else None,
+        earlier=[_earlier(number, each) for number, each in enumerate(attempts[:-1])],
     )
+
+
+def _earlier(number: int, pod: Mapping[str, Any]) -> EarlierAttempt:
+    """Return an attempt whose pod has another after it."""
+    end = last_end(pod)
+    start, stop = seconds(end.get("startedAt")), seconds(end.get("finishedAt"))
+    return EarlierAttempt(number, start, stop, end.get("exitCode"), pod_reason(pod, ()).text)
 
 
 def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[AppState, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.schedulers.supervision import RetryOpts
 from trainyard.specs.options import option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
@@ -21,7 +22,7 @@ REPLACED = {
 
 
 @dataclass
-class KubernetesOpts(DockerWorkspaceOpts):
+class KubernetesOpts(RetryOpts, DockerWorkspaceOpts):
     """How a job runs on Kubernetes."""
 
     queue: str | None = option("Volcano's queue; makes the job a Volcano job", default=None, sends="to")

@@ -19,9 +19,11 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.kubernetes import names
+from trainyard.schedulers.kubernetes.failure_policy import failure_rules, note_of
 from trainyard.schedulers.kubernetes.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
 from trainyard.schedulers.kubernetes.pods import PodPlace, SecretValues, pod_template, with_labels
 from trainyard.schedulers.kubernetes.rules import check_manifests, check_options
+from trainyard.schedulers.native_retries import BackendRetries, backend_retries
 from trainyard.specs.app import AppDef, RetryPolicy, Role
 from trainyard.system.identity import user_name
 
@@ -128,7 +130,8 @@ class _ObjectPlan:
     def __init__(
         self, app: AppDef, opts: KubernetesOpts, session: str, kind: str, name: str, may_be_jobset: bool
     ) -> None:
-        self.app = app
+        self.retries = _retries_of(app, opts)
+        self.app = _with_retries(app, self.retries)
         self.opts = opts
         self.session = session
         self.kind = kind
@@ -163,7 +166,10 @@ class _ObjectPlan:
             self.opts.context or "",
             self.opts.kubeconfig or "",
             self.may_be_jobset,
-            [warning for role in self.app.roles for warning in _ignored(role, self.kind)],
+            [
+                *(warning for role in self.app.roles for warning in _ignored(role, self.kind)),
+                *dict.fromkeys(text for each in self.retries if each for text in each.warnings),
+            ],
         )
 
     def _labels(self) -> dict[str, str]:
@@ -277,8 +283,8 @@ class _ObjectPlan:
         return with_labels(pod, labels)
 
     def _job_spec(self, index: int) -> dict[str, Any]:
-        role, part = self.app.roles[index], self.parts[index]
-        per_replica = role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
+        role = self.app.roles[index]
+        per_replica = _is_alone(role)
         most = self.opts.max_running
         if most is not None and (most < 1 or self.kind != JOB or not per_replica or self.opts.gang):
             raise ConfigError(
@@ -290,7 +296,7 @@ class _ObjectPlan:
             "completions": role.num_replicas,
             "parallelism": min(most or role.num_replicas, role.num_replicas),
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {"rules": self._failure_rules(part, per_replica)},
+            "podFailurePolicy": {"rules": [rule for _, rule in self._failure_rules(index)]},
         }
         if per_replica:
             spec["backoffLimitPerIndex"] = role.max_retries
@@ -302,14 +308,19 @@ class _ObjectPlan:
         spec["template"] = self._pod(index, 0 if role.num_replicas == 1 else None)
         return spec
 
-    def _failure_rules(self, part: str, per_replica: bool) -> list[dict[str, Any]]:
-        taken_away = {"type": "DisruptionTarget", "status": "True"}
-        rules: list[dict[str, Any]] = [{"action": "Ignore", "onPodConditions": [taken_away]}]
-        if self.opts.final_exit_codes:
-            codes = sorted(set(self.opts.final_exit_codes))
-            exits = {"containerName": part, "operator": "In", "values": codes}
-            rules.append({"action": "FailIndex" if per_replica else "FailJob", "onExitCodes": exits})
-        return rules
+    def _failure_rules(self, index: int) -> list[tuple[str, dict[str, Any]]]:
+        return failure_rules(
+            self.parts[index],
+            per_replica=_is_alone(self.app.roles[index]),
+            retries=self.retries[index],
+            final_codes=self.opts.final_exit_codes,
+        )
+
+    def _note_of_rules(self, index: int) -> dict[str, Any]:
+        """Return the annotation by which a Job's status names the class that ended it."""
+        if self.retries[index] is None:
+            return {}
+        return {"annotations": {names.NOTE_RETRY: note_of(self._failure_rules(index))}}
 
     def _keeping(self) -> dict[str, int]:
         ttl = self.opts.ttl
@@ -323,7 +334,9 @@ class _ObjectPlan:
             {
                 "apiVersion": "batch/v1",
                 "kind": "Job",
-                "metadata": self._metadata(self._job_name(part), queued=True),
+                "metadata": _joined(
+                    self._metadata(self._job_name(part), queued=True), self._note_of_rules(index)
+                ),
                 "spec": {**self._job_spec(index), **self._keeping(), **self._waiting()},
             }
             for index, part in enumerate(self.parts)
@@ -334,13 +347,16 @@ class _ObjectPlan:
             {
                 "name": part,
                 "replicas": 1,
-                "template": {"metadata": {"labels": dict(self.labels)}, "spec": self._job_spec(index)},
+                "template": {
+                    "metadata": {"labels": dict(self.labels), **self._note_of_rules(index)},
+                    "spec": self._job_spec(index),
+                },
             }
             for index, part in enumerate(self.parts)
         ]
         restarts = max(0 if _is_alone(role) else role.max_retries for role in self.app.roles)
         policy: dict[str, Any] = {"maxRestarts": restarts}
-        if restarts and self.opts.final_exit_codes:
+        if restarts and (self.opts.final_exit_codes or self.opts.retry):
             reasons = ["PodFailurePolicy"]
             rule = {"name": "finalExitCodes", "action": "FailJobSet", "onJobFailureReasons": reasons}
             policy["rules"] = [rule]
@@ -399,6 +415,29 @@ class _ObjectPlan:
             task["maxRetry"] = role.max_retries + 1
             task["policies"] = [{"event": "PodFailed", "action": "RestartTask"}]
         return task
+
+
+def _retries_of(app: AppDef, opts: KubernetesOpts) -> list[BackendRetries | None]:
+    """Return by role what is asked for by class of failure."""
+    if not opts.retry:
+        return [None] * len(app.roles)
+    return [backend_retries("kubernetes", opts.retry, role.max_retries) for role in app.roles]
+
+
+def _with_retries(app: AppDef, retries: list[BackendRetries | None]) -> AppDef:
+    """Return a job whose roles are retried as often as their classes are."""
+    roles = [
+        role if each is None else replace(role, max_retries=each.counted)
+        for role, each in zip(app.roles, retries, strict=True)
+    ]
+    return replace(app, roles=roles)
+
+
+def _joined(metadata: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata with more annotations."""
+    if not more:
+        return metadata
+    return {**metadata, "annotations": {**metadata.get("annotations", {}), **more["annotations"]}}
 
 
 def _is_alone(role: Role) -> bool:

@@ -98,6 +98,8 @@ def _queue_problems(opts: KubernetesOpts) -> Iterator[str]:
         )
     if opts.final_exit_codes and (opts.kind == VOLCANO or opts.queue):
         yield "final_exit_codes: Volcano does not tell exit codes apart; use kind=jobset or kind=job"
+    if opts.retry and (opts.kind == VOLCANO or opts.queue):
+        yield "retry: Volcano restarts after any failure alike; use kind=job or kind=jobset"
     if opts.topology is not None:
         kind, colon, level = opts.topology.partition(":")
         wanted = names.is_label_key(level) if kind in ("required", "preferred") else not colon

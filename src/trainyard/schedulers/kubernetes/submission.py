@@ -106,7 +106,7 @@ def try_out(server: ApiServer, job: KubernetesJob) -> None:
 _FIELDS = {
     "completionMode": ("role of several replicas", "1.24"),
     "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
-    "podFailurePolicy": ("end by final_exit_codes", "1.26"),
+    "podFailurePolicy": ("end by final_exit_codes or retry by class", "1.26"),
     "schedulingGroup": ("placing together by gang=true", ""),
 }
 

@@ -176,10 +176,11 @@ def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]
     """Return the rules for retries as the supervisor takes them, and what of them has no effect."""
     if not opts.retry:
         return {}, []
-    from trainyard.specs.retries import EXCEPTION, OOM, OTHER, parse_retries, without_effect
+    from trainyard.schedulers.native_retries import BY_TRAINYARD
+    from trainyard.specs.retries import OOM, parse_retries, without_effect
 
     rules = parse_retries(opts.retry)
-    ignored = without_effect("local_cwd", rules, (OOM, EXCEPTION, OTHER))
+    ignored = without_effect("local_cwd", rules, BY_TRAINYARD["local_cwd"])
     if OOM in rules and rules[OOM].most_mb:
         ignored.append("local_cwd ignores the size in retry oom: it does not limit memory")
         rules[OOM].most_mb = 0
@@ -356,11 +357,11 @@ def _ignored(role: Role) -> list[str]:
 
 def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
     """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
-    from trainyard.schedulers.exec.stack_dump import SIGNAL, VARIABLE
+    from trainyard.toolkit_import import stack_dump
 
     for replica in (replica for role in roles for replica in role.replicas):
         found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        replica.env[VARIABLE] = str(int(SIGNAL))
+        replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
         replica.env["PYTHONPATH"] = os.pathsep.join(filter(None, [job.python_dir(), found]))
 
 

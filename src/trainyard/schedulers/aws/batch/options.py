@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.schedulers.supervision import RetryOpts
 from trainyard.specs.options import option
 
 EC2 = "EC2"
@@ -13,8 +14,8 @@ RETRY_ANY = "any"
 RETRY_SPOT = "spot"
 
 
-@dataclass
-class AWSBatchOpts:
+@dataclass(kw_only=True)
+class AWSBatchOpts(RetryOpts):
     """How a job runs on AWS Batch."""
 
     queue: str = option("job queue, by name or ARN", sends="to")

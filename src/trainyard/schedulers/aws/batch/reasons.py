@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names
+from trainyard.schedulers.aws.batch.retry_strategy import verdict
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.named_resources_aws import NAMED_RESOURCES
 from trainyard.specs.status import AppState
@@ -123,7 +124,8 @@ def _failure(job: dict[str, Any], said: str) -> Reason:
     kind = _kind(job, said, container, code)
     more = f": {container}" if container else f": {said}" if said and not _NOISE.match(said) else ""
     text = _TEXTS[kind].format(status=said, container=container or said, code=code, more=more)
-    return Reason(kind, text or "AWS Batch gives no reason")
+    again = "" if STATE_OF_REASON[kind] is not AppState.FAILED else verdict(job, code, container, said)
+    return Reason(kind, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
 
 
 def _kind(job: dict[str, Any], said: str, container: str, code: int | None) -> str:

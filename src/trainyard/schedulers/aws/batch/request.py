@@ -1,9 +1,4 @@
-"""The requests to Batch, made from a job and options: a job definition, and a job that uses it.
-
-Retries: Batch applies the first rule that matches an attempt's exit code, reason and status reason. If none
-matches, it restarts the job while attempts are left
-(https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html).
-"""
+"""The requests to Batch, made from a job and options: a job definition, and a job that uses it."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import Any
 from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.options import FARGATE, RETRY_SPOT, AWSBatchOpts
+from trainyard.schedulers.aws.batch.options import FARGATE, AWSBatchOpts
 from trainyard.schedulers.aws.batch.replicas import (
     ARRAY,
     MULTINODE,
@@ -26,6 +21,7 @@ from trainyard.schedulers.aws.batch.replicas import (
     layout,
     replica_command,
 )
+from trainyard.schedulers.aws.batch.retry_strategy import retry_strategy
 from trainyard.schedulers.aws.batch.rules import check_options, check_requests
 from trainyard.schedulers.ids import make_unique, normalize
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
@@ -52,6 +48,7 @@ class BatchJob:
         submission: parameters of ``SubmitJob``.
         region: region that the job is for; None for that of the environment.
         profile: profile to submit it with; None for that of the environment.
+        warnings: what differs from what one may expect.
     """
 
     name: str
@@ -62,6 +59,7 @@ class BatchJob:
     submission: dict[str, Any] = field(default_factory=dict)
     region: str | None = None
     profile: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def app_id(self) -> str:
@@ -102,7 +100,9 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     app_id = names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
     containers = [_containers(group, opts, app_id, name, session) for group in groups]
-    job_def = name_by_content({**_definition(app, opts, kind, groups, containers), "tags": tags}, app.name)
+    strategy, warnings = retry_strategy(max(role.max_retries for role in app.roles), opts)
+    definition = _definition(strategy, opts, kind, groups, containers)
+    job_def = name_by_content({**definition, "tags": tags}, app.name)
     submission: dict[str, Any] = {
         "jobName": name,
         "jobQueue": opts.queue,
@@ -122,6 +122,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         submission=submission,
         region=opts.region or names.region_of_arn(opts.queue),
         profile=opts.profile,
+        warnings=warnings,
     )
     check_requests(job.job_def, job.submission)
     return job
@@ -175,16 +176,15 @@ def _containers(
 
 
 def _definition(
-    app: AppDef,
+    strategy: dict[str, Any],
     opts: AWSBatchOpts,
     kind: str,
     groups: list[Group],
     containers: list[tuple[dict[str, Any], dict[str, Any]]],
 ) -> dict[str, Any]:
-    retries = max(role.max_retries for role in app.roles)
     found: dict[str, Any] = {
         "type": "multinode" if kind == MULTINODE else "container",
-        "retryStrategy": retry_strategy(retries, opts.retry_on, opts.retry_rules),
+        "retryStrategy": strategy,
     }
     if kind == MULTINODE:
         found["nodeProperties"] = {
@@ -256,55 +256,7 @@ def _shown(value: Any, key: str = "") -> Any:
     return value
 
 
-#: What Batch says of a job whose host was taken away: "Host EC2 (instance i-...) terminated."
-HOST_GONE = "Host EC2*"
-MOST_ATTEMPTS = 10
 MOST_PARENTS = 20
-MOST_RULES = 5
-
-_WHAT = {"exit": "onExitCode", "reason": "onReason", "status": "onStatusReason"}
-_ACTIONS = {"retry": "RETRY", "final": "EXIT"}
-_RULE = re.compile(r"(?P<what>\w+)[:=](?P<pattern>.+):(?P<action>\w+)")
-_EXAMPLE = "Example: exit:137:retry, reason:CannotPullContainer*:final, status:Host EC2*:retry"
-
-
-def retry_strategy(max_retries: int, retry_on: str, rules: list[str] | None) -> dict[str, Any]:
-    """Return the retry strategy; the user's rules come before those of ``retry_on``.
-
-    Raises:
-        ConfigError: a rule does not parse, or there are too many retries or rules.
-    """
-    if max_retries >= MOST_ATTEMPTS:
-        raise ConfigError(
-            f"max_retries is {max_retries}: AWS Batch makes at most {MOST_ATTEMPTS} attempts",
-            hint=f"Give at most {MOST_ATTEMPTS - 1}.",
-        )
-    found = [{"onExitCode": "0", "action": "EXIT"}, *map(_rule, rules or [])]
-    if retry_on == RETRY_SPOT:
-        found += [{"onStatusReason": HOST_GONE, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
-    if len(found) > MOST_RULES:
-        ours = len(found) - len(rules or [])
-        raise ConfigError(
-            f"retry_rules has {len(rules or [])} rules, AWS Batch accepts {MOST_RULES} with our {ours}"
-        )
-    return {"attempts": max_retries + 1, "evaluateOnExit": found}
-
-
-def _rule(text: str) -> dict[str, str]:
-    parts = _RULE.fullmatch(text.strip())
-    if parts is None or parts["what"] not in _WHAT or parts["action"] not in _ACTIONS:
-        raise ConfigError(f"retry_rules: cannot read {text!r}", hint=_EXAMPLE)
-    what, pattern = parts["what"], parts["pattern"]
-    allowed = r"[0-9]*\*?" if what == "exit" else r"[^*]*\*?"
-    if re.fullmatch(allowed, pattern) is None or len(pattern) > 512:
-        raise ConfigError(
-            f"retry_rules: {pattern!r} of {text!r} is not a pattern: only the last character may be a *"
-            + (", after digits" if what == "exit" else ""),
-            hint=_EXAMPLE,
-        )
-    return {_WHAT[what]: pattern, "action": _ACTIONS[parts["action"]]}
-
-
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _DEVICE_PATHS = {EFA_DEVICE: "/dev/infiniband/uverbs{}", NEURON_DEVICE: "/dev/neuron{}"}
 _EFS = re.compile(r"(?P<id>fs-[0-9a-zA-Z-]+)(?:@(?P<point>fsap-[0-9a-zA-Z-]+))?(?::(?P<root>/.*))?")

@@ -106,6 +106,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
+        info.warnings += job.warnings
         return info
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:

@@ -7,6 +7,7 @@ import re
 from trainyard.schedulers.ids import random_id
 
 BACKEND = "aws_sagemaker"
+LOCAL_BACKEND = "sagemaker_local"
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 LONGEST_NAME = 63
 #: The type of Batch's queues for training jobs, and of the jobs in them.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.docker.image_reference import image_problem
-from trainyard.errors import InvalidRunConfigException, refuse
+from trainyard.errors import ConfigError, InvalidRunConfigException, refuse
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.options import (
@@ -24,7 +24,9 @@ from trainyard.schedulers.aws.sagemaker.options import (
     tag_pairs,
 )
 from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
+from trainyard.schedulers.native_retries import backend_retries
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.retries import NODE, PREEMPTED
 
 MOST_GROUPS = 5
 GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
@@ -83,6 +85,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_objects(opts, local=local),
         *_tags(app, opts),
         *_queue(app, opts, region),
+        *_retry_classes(opts, names.LOCAL_BACKEND if local else names.BACKEND),
     ]
     refuse_job(app, problems)
 
@@ -209,6 +212,34 @@ def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
         yield f"max_retry_attempts must be from 1 to 30, not {opts.max_retry_attempts}"
     if opts.volume_size is not None and opts.volume_size < 1:
         yield f"volume_size must be at least 1 GB, not {opts.volume_size}"
+
+
+def _retry_classes(opts: AWSSageMakerOpts, scheduler: str) -> Iterator[str]:
+    if not opts.retry:
+        return
+    if opts.batch_queue:
+        yield "retry is for jobs without a queue; a job in one has batch_attempts and batch_retry_rules"
+    if opts.max_retry_attempts is not None:
+        yield "retry and max_retry_attempts both say what is started again: give one of them"
+    if opts.retry.get(PREEMPTED, "0") != "0" and not opts.use_spot_instances:
+        yield "retry: preempted is for spot instances: -cfg use_spot_instances=true"
+    try:
+        retries_of_service(opts, scheduler)
+    except ConfigError as error:
+        yield error.message
+
+
+def retries_of_service(opts: AWSSageMakerOpts, scheduler: str = names.BACKEND) -> int | None:
+    """Return how often the service starts a job again after faults of its own; None if nobody says.
+
+    Raises:
+        ConfigError: it cannot honour what is asked for by class.
+    """
+    if not opts.retry:
+        return opts.max_retry_attempts
+    unused = () if opts.use_spot_instances else (PREEMPTED,)
+    asked = {name: text for name, text in opts.retry.items() if name not in unused}
+    return backend_retries(scheduler, asked).times[NODE] or None
 
 
 def _network(opts: AWSSageMakerOpts) -> Iterator[str]:

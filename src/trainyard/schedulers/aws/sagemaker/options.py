@@ -92,6 +92,11 @@ class AWSSageMakerOpts:
         "how often the service starts the job again after a fault of the service, 1 to 30",
         member="RetryStrategy.MaximumRetryAttempts",
     )
+    retry: dict[str, str] | None = option(
+        "how often to start again by class of failure, as far as the service does: node=3 (faults of the "
+        "service, as max_retry_attempts), preempted=inf (with spot instances), exception=0",
+        default=None,
+    )
     training_plan: str | None = optional(
         "ARN of a training plan with reserved capacity",
         member="ResourceConfig.TrainingPlanArn",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trainyard
@@ -33,6 +33,7 @@ from trainyard.schedulers.aws.sagemaker.option_rules import (
     check_options,
     read_retry_rule,
     refuse_job,
+    retries_of_service,
 )
 from trainyard.schedulers.aws.sagemaker.options import (
     FILE,
@@ -168,6 +169,8 @@ def make_job(
         ConfigError: the job or the options do not fit SageMaker, or each other.
     """
     check_options(app, opts, region=region, local=local)
+    if opts.retry:
+        opts = replace(opts, retry=None, max_retry_attempts=retries_of_service(opts))
     name = job_name or names.make_job_name(opts.base_job_name or app.name)
     job = _RequestBuilder(app, opts, name, code, region).job()
     refuse_job(

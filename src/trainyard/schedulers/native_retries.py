@@ -1,0 +1,228 @@
+"""What each scheduler can honour of `run --retry`, by class of failure: one table, and its checks.
+
+Where something of ours counts the retries, every class has its own number. A backend that retries by itself
+counts all classes together, and knows a failure by less than `trainyard why` does: by exit codes and its own
+reasons. What a job asks for beyond that is refused by name before it is submitted.
+"""
+
+from __future__ import annotations
+
+from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.specs.limits import MOST_RETRIES
+from trainyard.specs.retries import (
+    CLASSES,
+    EXCEPTION,
+    NODE,
+    OOM,
+    OTHER,
+    PREEMPTED,
+    WITHOUT_LIMIT,
+    RetryRule,
+    parse_retries,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass
+class ClassSupport:
+    """What a scheduler that retries by itself can do after failures of one class.
+
+    Args:
+        known_by: by what it knows them; "" if it retries none of them.
+        most: the largest number of retries; 0 if they are never retried.
+        endless: whether there may be no limit (``inf``).
+        unasked: how often it retries them if nobody says anything; None for ``max_retries``.
+        final: whether they can be made final (0).
+        why_not: what to say of a number that is not possible.
+    """
+
+    known_by: str = ""
+    most: int = 0
+    endless: bool = False
+    unasked: int | None = None
+    final: bool = True
+    why_not: str = ""
+
+
+@dataclass
+class SchedulerSupport:
+    """What a scheduler can do by class.
+
+    Args:
+        classes: each class.
+        alike: classes that it cannot tell from each other.
+        note: what to say of its limits, in a sentence.
+    """
+
+    classes: Mapping[str, ClassSupport]
+    alike: tuple[tuple[str, ...], ...] = ()
+    note: str = ""
+
+
+#: Exit codes that stand for the program's own fault: an exception; wrong arguments; not executable; a
+#: missing program; an illegal instruction; a segmentation fault. 137 is SIGKILL, by the kernel mostly.
+EXCEPTION_CODES = (1, 2, 126, 127, 132, 139)
+OOM_CODES = (137,)
+_CODES = ", ".join(map(str, EXCEPTION_CODES))
+_COARSE = "what ends with one of these for another cause (NCCL, MemoryError) counts likewise"
+_ONCE = ClassSupport(why_not="it never starts a job again after a failure of the program")
+_SAGEMAKER = SchedulerSupport(
+    {
+        OOM: _ONCE,
+        NODE: ClassSupport("InternalServerError, faults of the service", 30),
+        PREEMPTED: ClassSupport(
+            "interruptions of spot instances",
+            endless=True,
+            unasked=MOST_RETRIES,
+            final=False,
+            why_not="it starts again after every interruption of spot instances, until max_wait is over",
+        ),
+        EXCEPTION: _ONCE,
+        OTHER: _ONCE,
+    }
+)
+#: Schedulers on which something of ours counts the retries: the classes of failures that occur there.
+BY_TRAINYARD: dict[str, tuple[str, ...]] = {
+    "local_cwd": (OOM, EXCEPTION, OTHER),
+    "local_docker": (OOM, EXCEPTION, OTHER),
+}
+#: Schedulers whose backend retries by itself.
+BY_THE_BACKEND: dict[str, SchedulerSupport] = {
+    "kubernetes": SchedulerSupport(
+        {
+            OOM: ClassSupport("exit code 137", MOST_RETRIES - 1),
+            NODE: ClassSupport("DisruptionTarget", MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
+            PREEMPTED: ClassSupport("DisruptionTarget", MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
+            EXCEPTION: ClassSupport(f"exit codes {_CODES}", MOST_RETRIES - 1),
+            OTHER: ClassSupport("all else", MOST_RETRIES - 1),
+        },
+        alike=((NODE, PREEMPTED),),
+        note=f"exception by the exit codes {_CODES}, oom by 137: {_COARSE}",
+    ),
+    "aws_batch": SchedulerSupport(
+        {
+            OOM: ClassSupport("OutOfMemoryError", 9),
+            NODE: ClassSupport("Host EC2*", 9),
+            PREEMPTED: ClassSupport("Host EC2*", 9),
+            EXCEPTION: ClassSupport(f"exit codes {_CODES}, as many as fit", 9),
+            OTHER: ClassSupport("all else", 9),
+        },
+        alike=((NODE, PREEMPTED),),
+    ),
+    "aws_sagemaker": _SAGEMAKER,
+    "sagemaker_local": _SAGEMAKER,
+}
+
+
+@dataclass
+class BackendRetries:
+    """What a backend is to do.
+
+    Args:
+        times: by class how often: 0 for never, `MOST_RETRIES` for no limit; all other numbers are equal.
+        warnings: what differs from what one may expect.
+    """
+
+    times: Mapping[str, int]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def counted(self) -> int:
+        """How often there is a retry that is counted, of all classes together."""
+        return max((number for number in self.times.values() if 0 < number < MOST_RETRIES), default=0)
+
+    def is_final(self, name: str) -> bool:
+        """Tell whether failures of a class are not retried."""
+        return self.times[name] == 0
+
+    def is_endless(self, name: str) -> bool:
+        """Tell whether failures of a class are retried without limit."""
+        return self.times[name] >= MOST_RETRIES
+
+
+def backend_retries(scheduler: str, given: Mapping[str, str], max_retries: int = 0) -> BackendRetries:
+    """Return what a scheduler's backend is to do after failures of each class.
+
+    Args:
+        scheduler: one of `BY_THE_BACKEND`.
+        given: the rules as they are typed.
+        max_retries: of the role, for classes that are not named.
+
+    Raises:
+        ConfigError: a rule cannot be read, or the backend cannot honour it; all problems are reported.
+    """
+    rules = parse_retries(given)
+    support = BY_THE_BACKEND[scheduler]
+    problems = _size_problems(scheduler, rules)
+    named = {name: rule.times for name, rule in rules.items()}
+    for group in support.alike:
+        numbers = {named[name] for name in group if name in named}
+        if len(numbers) > 1:
+            problems.append(f"{scheduler} cannot tell {' from '.join(group)}: give both the same number")
+        elif numbers:
+            named |= dict.fromkeys(group, max(numbers))
+    times = {}
+    for name, able in support.classes.items():
+        unasked = (max_retries if able.most else 0) if able.unasked is None else able.unasked
+        times[name] = number = named.get(name, unasked)
+        if name in rules:
+            problems += _number_problems(scheduler, name, able, number)
+    counted = {name: number for name, number in times.items() if 0 < number < MOST_RETRIES}
+    if not problems and len(set(counted.values())) > 1:
+        shown = ", ".join(
+            f"{name}={number}" + ("" if name in named else " (max_retries)")
+            for name, number in counted.items()
+        )
+        problems.append(f"{scheduler} counts all classes together, so their numbers must be equal: {shown}")
+    if problems:
+        raise ConfigError(
+            "retry: " + "; ".join(dict.fromkeys(problems)),
+            hint="`trainyard schedulers --json` and docs/supervision.md say what each scheduler can honour.",
+        )
+    warnings = []
+    if len(counted) > 1 and set(rules) & set(counted):
+        most = max(counted.values())
+        warnings.append(
+            f"{scheduler} counts {', '.join(counted)} together: {_retries(most)} in all, not each"
+        )
+    if support.note and {OOM, EXCEPTION, OTHER} & set(rules):
+        warnings.append(f"{scheduler} knows {support.note}")
+    return BackendRetries(times, warnings)
+
+
+def _size_problems(scheduler: str, rules: Mapping[str, RetryRule]) -> list[str]:
+    if OOM in rules and rules[OOM].most_mb:
+        return [f"{scheduler} gives a retry no more memory than the first attempt, so oom takes no size"]
+    return []
+
+
+def _number_problems(scheduler: str, name: str, able: ClassSupport, number: int) -> list[str]:
+    """Return what is wrong with a number of retries of a class."""
+    if number >= MOST_RETRIES:
+        wrong = not able.endless
+    elif number:
+        wrong = number > able.most
+    else:
+        wrong = not able.final
+    if not wrong:
+        return []
+    can = f"at most {able.most}" if able.most else WITHOUT_LIMIT if able.endless else "0"
+    shown = WITHOUT_LIMIT if number >= MOST_RETRIES else number
+    why = f": {able.why_not}" if able.why_not else ""
+    return [f"{scheduler} cannot honour {name}={shown}, only {can}{why}"]
+
+
+def _retries(number: int) -> str:
+    return "1 retry" if number == 1 else f"{number} retries"
+
+
+def words_of(scheduler: str) -> str:
+    """Return which classes of failures a scheduler can retry; "" if that is not known."""
+    if scheduler not in BY_THE_BACKEND:
+        return ", ".join(BY_TRAINYARD.get(scheduler, ()))
+    able = BY_THE_BACKEND[scheduler].classes
+    return ", ".join(name for name in CLASSES if able[name].most or able[name].endless)
