@@ -1,4 +1,4 @@
-"""What follows on the end of a job on a real Slurm: others are told once of every end, failures are retried."""
+"""What follows on the end of a job on a real Slurm: every end is told once, failures are retried."""
 
 import json
 from pathlib import Path
