@@ -1,4 +1,4 @@
-"""Why a job waits: the words of all schedulers, reduced to a few kinds, and what would start it."""
+"""Why a job waits: the reasons of all schedulers, reduced to a few kinds, and what would start it."""
 
 from __future__ import annotations
 

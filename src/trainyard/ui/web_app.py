@@ -1,4 +1,4 @@
-"""The pages' routes: which URL shows or does what. Everything is asked of runners, see `runner_pool`."""
+"""The pages' routes: which URL shows or does what. All data come from runners, see `runner_pool`."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class WebApp:
         return content
 
     async def _status(self, handle: str, record: JobRecord | None) -> tuple[AppStatus, str]:
-        """Return a job's status, and why it is one of the past if it is."""
+        """Return a job's status, and why it may be out of date."""
         from trainyard.runner.observation import recorded_status, unknown_job
 
         try:
@@ -399,7 +399,7 @@ class WebApp:
         return self._checked(request.query_params.get("handle", ""))
 
     def _checked(self, handle: str) -> str:
-        """Return a handle; a job of a scheduler that does not exist is refused."""
+        """Return a handle. Refuses handles of schedulers that do not exist."""
         if parse_app_handle(handle[:2000]).scheduler_backend not in self._schedulers:
             raise UnknownAppException(f"there is no scheduler for the job {handle[:200]!r}")
         return handle

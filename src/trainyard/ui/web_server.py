@@ -1,4 +1,4 @@
-"""Serving the pages on this machine's loopback address, until somebody ends it."""
+"""Serving the pages on this machine's loopback address until Ctrl-C."""
 
 from __future__ import annotations
 
