@@ -37,10 +37,10 @@ class Visitor:
         answer = self.get(f"/?{parts.query}")
         self.cookie = str(answer.getheader("set-cookie")).partition(";")[0]
 
-    def get(self, path: str) -> http.client.HTTPResponse:
+    def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(self.host or "", self.port, timeout=60)
         self._connections.append(connection)
-        connection.request("GET", path, headers={"cookie": self.cookie})
+        connection.request("GET", path, headers={"cookie": self.cookie, **headers})
         return connection.getresponse()
 
     def close(self) -> None:
@@ -81,6 +81,8 @@ def test_ctrl_c_ends_it_although_a_log_is_followed(visitor: Visitor) -> None:
     stream = visitor.get(tail_path(handle))
     while b"said" not in stream.readline():
         pass
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "origin": "http://evil.example"}
+    assert visitor.get("/", **upgrade).status == 403  # and no word of it below
     visitor.process.send_signal(signal.SIGINT)
     out, errors = visitor.process.communicate(timeout=60)
     assert visitor.process.returncode == 0
@@ -134,6 +136,8 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
     visitor.get("/").read()
     before = visitor.memory()
     big = started(script.format(f"'{line}'", 1024 * MIB))
+    for _ in range(5):
+        visitor.get(tail_path(big))  # and reads nothing of it
     said, shown = visitor.get(tail_path(big)), 0
     while data := said.read(MIB):
         shown += len(data)
@@ -145,6 +149,8 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
         page = visitor.get(f"/job/log?{path}{place}").read()
         assert len(page) < MIB
         assert b"loss 0.5" in page
+    searched = visitor.get(f"/job/log/search?{path}&q=nowhere").read()
+    assert b"Searching: " in searched or b"No more lines match" in searched
     with get_runner() as runner:
         assert runner.wait(big).state.name == "SUCCEEDED"  # type: ignore[union-attr]
     assert shown > 0
