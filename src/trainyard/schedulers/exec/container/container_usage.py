@@ -10,6 +10,7 @@ import time
 
 from trainyard.docker.engine import EngineError
 from trainyard.parallel import for_all
+from trainyard.schedulers.exec.usage_file import UsageRecord
 from trainyard.schedulers.responses import ReplicaUsage
 
 TYPE_CHECKING = False
@@ -37,6 +38,40 @@ def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUs
 
     for_all(ask, [each for each in containers if each.state == "running"])
     return sorted(found, key=lambda sample: (sample.role, sample.replica))
+
+
+def record_of(engine: Engine, container: str, number: int, attempt: int) -> UsageRecord | None:
+    """Return what a container uses now as the record of a file; None if it has just ended.
+
+    Args:
+        engine: the daemon.
+        container: its id.
+        number: the replica's place among all replicas of the job.
+        attempt: how often it was started again before.
+
+    Raises:
+        EngineError: the daemon refuses.
+        EngineUnavailableError: it does not answer.
+    """
+    params = {"stream": False, "one-shot": True}
+    stats = engine.request("GET", f"/containers/{container}/stats", params=params)
+    found = sample_of("", number, attempt, stats or {}, time.time())
+    if found is None:
+        return None
+    totals = {name: int(value) for name, value in found.totals.items()}
+    return UsageRecord(
+        found.time,
+        number,
+        float("nan"),
+        found.totals["cpu"],
+        int(found.levels["memory_bytes"]),
+        totals["disk_read"],
+        totals["disk_written"],
+        totals["network_received"],
+        totals["network_sent"],
+        0,
+        attempt,
+    )
 
 
 def sample_of(
