@@ -65,12 +65,34 @@ class TorchxFinder:
 
 
 class AliasModule(ModuleType):
-    """A module of TorchX whose names are looked up in the table when they are first asked for."""
+    """A module of TorchX whose names are looked up in the table when they are first asked for.
+
+    A name that is replaced, as ``unittest.mock.patch`` does, is replaced where our code reads it too.
+    """
 
     def __getattr__(self, name: str) -> Any:
         value = look_up(self.__name__, name)
         self.__dict__[name] = value
         return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        place = self._place(name)
+        if place is not None:
+            self.__dict__.setdefault("_replaced", {}).setdefault(name, getattr(*place))
+            setattr(*place, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        place = self._place(name)
+        if place is not None and name in self.__dict__.get("_replaced", {}):
+            setattr(*place, self.__dict__["_replaced"].pop(name))
+
+    def _place(self, name: str) -> tuple[ModuleType, str] | None:
+        """Return where a name stands that tests may replace: in a module only for TorchX's users."""
+        place = _modules().get(_old_name(self.__name__) or "", {}).get(name, "")
+        module, _, attribute = place.partition(":")
+        return (import_module(module), attribute) if module.startswith("trainyard.compat.") else None
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_in(self.__name__)})

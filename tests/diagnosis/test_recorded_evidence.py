@@ -1,4 +1,4 @@
-"""The tables of causes: texts of schedulers and programs that this machine cannot be made to produce.
+"""The tables of causes: texts of schedulers and programs, also of those that are not on this machine.
 
 See ``evidence.tsv`` for where the texts are from.
 """
@@ -42,6 +42,13 @@ def test_exceptions_of_libraries(expected, text):
     found = failed(log=f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{text}\n')
     assert (found.cause.name, found.evidence) == (expected, text)
     assert found.traceback[-1] == text
+
+
+@pytest.mark.parametrize(("expected", "code", "line", "text"), [row[1:] for row in ROWS if row[0] == "log"])
+def test_ends_of_logs(expected, code, line, text):
+    lines = text.split(" / ")
+    found = failed(code=int(code), log="\n".join(lines))
+    assert (found.cause.name, found.evidence.strip()) == (expected, lines[int(line) - 1].strip(" |"))
 
 
 @recorded("waiting")

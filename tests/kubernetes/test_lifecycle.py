@@ -486,6 +486,9 @@ def test_retries_of_single_replicas(stub: Stub, scheduler: Scheduler, tmp_path: 
     assert response is not None
     assert response.state is AppState.SUCCEEDED
     assert [replica.restarts for replica in response.roles_statuses[0].replicas] == [0, 1]
+    assert [(each.number, each.exit_code) for each in response.roles_statuses[0].replicas[1].earlier] == [
+        (0, 3)
+    ]
     marker.unlink()
     app_id = scheduler.submit(job, {"final_exit_codes": [3]})
     response = scheduler.wait(app_id, 30)

@@ -69,7 +69,7 @@ def test_mlflow_has_the_metrics_of_the_job(tmp_path):
 
 
 def test_names_of_forwarders(monkeypatch):
-    with pytest.raises(ConfigError, match=r"no forwarder 'tensorbord' of metrics, but tensorboard, mlflow"):
+    with pytest.raises(ConfigError, match=r"no metrics forwarder 'tensorbord', only tensorboard, mlflow"):
         make_forwarder("tensorbord")
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match="mlflow"):

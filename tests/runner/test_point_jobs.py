@@ -28,7 +28,7 @@ def pair(n: int, place: str, fail: int = -1) -> AppDef:
 CHILD = """\
 import os, signal, sys
 from trainyard.runner import get_runner
-from trainyard.runner.point_jobs import feed
+from trainyard.runner.point_jobs import submit_points
 from trainyard.schedulers.local.scheduler import LocalScheduler
 
 app_id, moment, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -46,7 +46,7 @@ def killed(self, info):
 
 LocalScheduler.schedule = killed
 with get_runner() as runner:
-    feed(runner, app_id)
+    submit_points(runner, app_id)
 """
 
 
@@ -109,7 +109,7 @@ def test_only_so_many_run_at_a_time_and_the_rest_can_be_resumed(runner: Runner, 
     command = [sys.executable, "-m", "trainyard", "sweep", "--resume", handle, "--wait"]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     assert runner.status(handle).state == AppState.SUCCEEDED
-    assert point_jobs.feed(runner, app_id_of(handle)) == 0  # there is nothing left to do
+    assert point_jobs.submit_points(runner, app_id_of(handle)) == 0  # there is nothing left to do
     assert len(runner.history.of_sweep(app_id_of(handle))) == 3
 
 
@@ -117,7 +117,7 @@ def test_a_cancelled_sweep_submits_nothing_more(runner: Runner, place: Path) -> 
     (place / "closed").touch()
     handle = runner.run_sweep("comp.py:pair", points(place, 3), "local_cwd", parallel=1)
     runner.cancel(handle)
-    assert point_jobs.feed(runner, app_id_of(handle)) == 0
+    assert point_jobs.submit_points(runner, app_id_of(handle)) == 0
     status = runner.wait(handle)
     assert {replica.state for replica in status.replicas()} == {AppState.CANCELLED}
     assert status.state == AppState.CANCELLED
@@ -130,7 +130,7 @@ def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: 
     command = [sys.executable, "-c", CHILD, app_id_of(handle), moment, "2"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    point_jobs.feed(runner, app_id_of(handle))
+    point_jobs.submit_points(runner, app_id_of(handle))
     assert runner.wait(handle).state == AppState.SUCCEEDED
     seen = sorted((place / "seen").read_text().split("\n")[:-1])
     assert seen == [f"n={n} k={k}" for n in range(4) for k in range(2)]
@@ -142,7 +142,7 @@ def test_two_processes_do_not_submit_at_once(runner: Runner, place: Path) -> Non
     with point_jobs._alone(app_id_of(handle)):
         assert "no process" not in runner.status(handle).msg
         with pytest.raises(BackendError, match="another process is submitting"):
-            point_jobs.feed(runner, app_id_of(handle))
+            point_jobs.submit_points(runner, app_id_of(handle))
 
 
 def test_the_rest_is_submitted_in_the_background(place: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_host_that_never_comes_is_named(hosts: Hosts) -> None:
     process = hosts.start("algo-1", TRAINYARD_HOST_WAIT_SECONDS="1")
     process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "did not come within 1 s: algo-2" in hosts.trees["algo-1"].failure
+    assert "did not join within 1 s: algo-2" in hosts.trees["algo-1"].failure
 
 
 def test_a_lost_host_fails_the_job(hosts: Hosts) -> None:

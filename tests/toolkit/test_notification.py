@@ -41,7 +41,7 @@ def settled(folder):
 
 
 def test_a_url_is_told_once_and_signed(tmp_path, receiver):
-    outbox(tmp_path, [receiver.url, receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [receiver.url, receiver.url]).send(MESSAGE, sleep=pytest.fail)
     [(headers, body)] = receiver.received
     sent = json.loads(body)
     assert {**sent, "id": ""} == {**MESSAGE, "id": ""}
@@ -62,7 +62,7 @@ def test_secrets_in_base64_are_those_of_standard_webhooks():
 def test_it_is_tried_again_with_the_same_id(tmp_path, receiver):
     receiver.answers = [503, 429]
     delays = []
-    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=delays.append)
+    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=delays.append)
     assert len({headers["webhook-id"] for headers, _ in receiver.received}) == 1
     assert len(receiver.received) == 3
     assert len(delays) == 2
@@ -71,13 +71,13 @@ def test_it_is_tried_again_with_the_same_id(tmp_path, receiver):
 
 def test_what_is_refused_for_good_is_given_up(tmp_path, receiver):
     receiver.answers = [404]
-    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=pytest.fail)
     assert settled(tmp_path) == [("failed", 1, "it answered 404")]
 
 
 def test_a_redirect_is_not_followed(tmp_path, receiver):
     receiver.answers = [307]
-    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=pytest.fail)
     assert len(receiver.received) == 1
     assert settled(tmp_path) == [("failed", 1, "it answered 307")]
 
@@ -86,7 +86,7 @@ def test_nobody_is_there(tmp_path):
     with receiving() as gone:
         url = gone.url
     delays = []
-    outbox(tmp_path, [url]).tell(MESSAGE, sleep=delays.append)
+    outbox(tmp_path, [url]).send(MESSAGE, sleep=delays.append)
     [(state, attempts, error)] = settled(tmp_path)
     assert (state, attempts) == ("failed", notification.MOST_ATTEMPTS)
     assert "refused" in error
@@ -110,7 +110,7 @@ def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, recei
     receiver.answers = [204, 204]
     with pytest.raises(KilledError):
         # the record of the second attempt is lost with the process
-        first.tell(MESSAGE, sleep=pytest.fail)
+        first.send(MESSAGE, sleep=pytest.fail)
     document = json.loads((tmp_path / "waiting").read_text())
     document["targets"][1]["state"] = notification.TRYING
     (tmp_path / "waiting").write_text(json.dumps(document))
@@ -118,7 +118,7 @@ def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, recei
     assert not second.claim(), "the lock of the first is held"
     os.close(first._lock)
     assert second.claim()
-    second.tell({"other": "message"}, sleep=pytest.fail)
+    second.send({"other": "message"}, sleep=pytest.fail)
     ids = [headers["webhook-id"] for headers, _ in receiver.received]
     assert len(ids) == 3
     assert ids[2] == ids[1] != ids[0]
@@ -128,7 +128,7 @@ def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, recei
 def test_a_command_gets_it_on_stdin_and_in_variables(tmp_path):
     command = f'cat >{tmp_path}/got; echo "$TRAINYARD_STATE $TRAINYARD_CAUSE $TRAINYARD_JOB" >{tmp_path}/said'
     box = outbox(tmp_path, [command])
-    box.tell(MESSAGE, sleep=pytest.fail)
+    box.send(MESSAGE, sleep=pytest.fail)
     assert json.loads((tmp_path / "got").read_text())["state"] == "FAILED"
     assert (tmp_path / "said").read_text() == "FAILED exception z\n"
     assert settled(tmp_path) == [("told", 1, "")]
@@ -137,7 +137,7 @@ def test_a_command_gets_it_on_stdin_and_in_variables(tmp_path):
 def test_a_command_that_fails_is_tried_again_only_if_it_asks_for_that(tmp_path):
     again = f"cat >/dev/null; echo x >>{tmp_path}/runs; [ $(wc -l <{tmp_path}/runs) = 2 ] || exit 75"
     delays = []
-    outbox(tmp_path, [again, "echo no good >&2; exit 3"]).tell(MESSAGE, sleep=delays.append)
+    outbox(tmp_path, [again, "echo no good >&2; exit 3"]).send(MESSAGE, sleep=delays.append)
     assert settled(tmp_path) == [("told", 2, ""), ("failed", 1, "it ended with exit code 3: no good")]
     assert len(delays) == 1
 
@@ -147,7 +147,7 @@ def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, r
     names: dict = {}
     exec(text.partition("```python\n")[2].partition("```")[0], names)
     is_genuine = names["is_genuine"]
-    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=pytest.fail)
     [(headers, body)] = receiver.received
     sent = int(headers["webhook-timestamp"])
     assert is_genuine(headers, body, b"s3", now=sent + 299)

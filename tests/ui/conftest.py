@@ -41,9 +41,11 @@ def stranger(home: object) -> Iterator[Page]:
     """A browser that has not been given the token."""
     kept = Secrets()
     pool = RunnerPool()
-    app = BrowserGuard(WebApp(SCHEDULERS, pool).asgi, kept, PORT)
+    pages = WebApp(SCHEDULERS, pool)
+    app = BrowserGuard(pages.asgi, kept, PORT)
     with TestClient(app, base_url=ORIGIN, raise_server_exceptions=False) as client:
         yield Page(client, kept)
+    pages.close()
     pool.close()
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.ui.conftest import Page, record
+from tests.ui.conftest import ORIGIN, Page, record
 from trainyard.errors import UnreachableError
 from trainyard.runner import Runner
 from trainyard.runner.history import History
 from trainyard.runner.records import JobRecord
 from trainyard.schedulers.registry import get_scheduler_factory
+from trainyard.schedulers.responses import LogBlock, LogQuery
+from trainyard.specs.app import AppDef, Role
 from trainyard.ui import runner_pool
 from trainyard.ui.log_html import as_html
+from trainyard.ui.log_spool import LogCopy
 
 
 def names(text: str) -> list[str]:
@@ -156,6 +163,37 @@ def test_actions_on_several_jobs_say_what_came_of_each(page: Page) -> None:
     assert page.act("cancel").status_code == 400
 
 
+def test_an_action_on_all_that_match_is_confirmed_with_their_number(page: Page) -> None:
+    history = History()
+    old = [record(history, f"exp-{number}", "SUCCEEDED" if number % 2 else "FAILED") for number in range(130)]
+    record(history, "other")
+    running = record(history, "exp-running", "RUNNING", scheduler="stuck")
+    assert "/jobs/all?q=exp&amp;action=delete" in page.get("/", q="exp").text
+    asked = page.get("/jobs/all", q="exp", action="delete").text
+    assert "Delete 130 jobs?" in asked
+    assert "1 more match, but have not ended" in asked
+    assert all(handle not in asked for handle in old)  # the filter travels, not their names
+    until = re.search(r'name="until" value="(\d+)"', asked)
+    assert until is not None
+    later = record(history, "exp-later")  # submitted between the question and the answer
+    filtered = {"all": "yes", "q": "exp", "until": until[1]}
+    answer = page.act("delete", **filtered)
+    assert answer.status_code == 303
+    progress = page.client.get(answer.headers["location"]).text
+    while "<progress" in progress:
+        progress = page.client.get(answer.headers["location"]).text
+    assert "Delete: 130 of 130 done" in progress
+    kept = {history.find(handle).phase for handle in (running, later)}  # type: ignore[union-attr]
+    assert kept == {"submitted"}
+    assert {history.find(handle).phase for handle in old} == {"deleted"}  # type: ignore[union-attr]
+    assert page.act("delete", **filtered).status_code == 400  # they are gone
+    assert page.act("delete", **{**filtered, "until": "x"}).status_code == 400
+    assert page.client.post("/jobs/act", data=filtered, headers={"origin": ORIGIN}).status_code == 403
+    assert page.get("/jobs/progress", id="unknown").status_code == 404
+    assert "There is no job to cancel" in page.get("/jobs/all", q="exp-1", action="cancel").text
+    assert page.get("/jobs/all", action="explode").status_code == 400
+
+
 def test_a_rerun_that_cannot_be_says_why(page: Page) -> None:
     handle = record(History(), "gone", cwd="/nonexistent")
     assert "which cannot be entered" in page.act("rerun", handle).text
@@ -207,7 +245,7 @@ def test_progress_bars_and_long_lines() -> None:
     assert "96000 more characters" in as_html(b"x" * 100_000)
 
 
-# ---- logs of schedulers that have no ranges
+# ---- logs: of schedulers that have no ranges, and searches
 
 
 @pytest.fixture
@@ -215,18 +253,99 @@ def without_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "log_part", lambda *_: None)
 
 
-def test_a_log_without_ranges_is_followed_from_its_last_lines(without_ranges: None, page: Page) -> None:
+def counted(count: int) -> str:
+    """Return a job that has written so many lines."""
     with runner_pool.get_runner() as runner:
-        handle = runner.run_component(
-            "utils.sh", ["sh", "-c", "for i in $(seq 1500); do echo line $i; done"], "local_cwd"
-        )
+        script = f"for i in $(seq {count}); do echo line $i; done"
+        handle = runner.run_component("utils.sh", ["sh", "-c", script], "local_cwd")
+        runner.wait(handle)
+    return handle
+
+
+def lines(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"line (\d+)<", text)]
+
+
+def test_any_part_of_a_log_without_ranges_is_shown_from_a_copy(without_ranges: None, page: Page) -> None:
+    handle = counted(9000)
+    place = {"handle": handle, "role": "sh", "replica": 0}
+    end = page.get("/job/log", **place).text
+    while "is being read" in end:  # on a slow machine
+        end = page.get("/job/log", **place).text
+    assert lines(end)[-1] == 9000
+    assert 1 < lines(end)[0] < 9000
+    found = re.search(r"/job/log/earlier\?[^\"]*end=([^\"&]*)", end)
+    assert found is not None
+    earlier = page.get("/job/log/earlier", **place, end=found[1]).text
+    assert lines(earlier)[-1] == lines(end)[0] - 1
+    assert lines(page.get("/job/log", **place, at=0).text)[0] == 1
+    tail = page.get("/job/log/tail", **place).text
+    assert lines(tail) == list(range(1, 9001))
+    assert tail.endswith("event: ended\ndata: the job has ended\n\n")
+    assert "line 8000" in page.get("/job/log/search", **place, q="^line 80+$").text
+    assert not list(Path(os.environ["TRAINYARD_HOME"]).rglob("tmp*"))  # the copy has no name
+
+
+def test_while_a_log_is_copied_its_last_lines_are_shown(
+    without_ranges: None, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = counted(3)
+    goes_on = threading.Event()
+
+    def blocks(self: Runner, handle: str, replicas: Any, query: LogQuery) -> Iterator[LogBlock]:
+        if query.last is not None:
+            yield LogBlock("sh", 0, b"line 9\n")
+            return
+        yield LogBlock("sh", 0, b"line 1\n")
+        goes_on.wait()
+        yield LogBlock("sh", 0, b"line 2\n")
+
+    monkeypatch.setattr(Runner, "log_blocks", blocks)
+    monkeypatch.setattr(LogCopy, "is_settled", LogCopy.has_ended)
+    place = {"handle": handle, "role": "sh", "replica": 0}
+    text = page.get("/job/log", **place).text
+    assert lines(text) == [9]
+    assert "The rest is being read: 7 B so far" in text
+    assert lines(page.get("/job/log", **place, at=0).text) == [1]  # the beginning need not wait
+    goes_on.set()
+    while "is being read" in text:
+        text = page.get("/job/log", **place).text
+    assert lines(text) == [1, 2]
+
+
+def test_earlier_attempts_are_in_the_timeline_and_lead_to_their_logs(page: Page, tmp_path: Path) -> None:
+    with runner_pool.get_runner() as runner:
+        script = f"echo said >>{tmp_path}/said; wc -l <{tmp_path}/said; exit 3"
+        role = Role("sh", image="", entrypoint="sh", args=["-c", script])
+        role.max_retries = 2
+        handle = runner.run(AppDef("again", [role]), "local_cwd")
         runner.wait(handle)
     text = page.get("/job", handle=handle).text
-    assert [int(number) for number in re.findall(r"line (\d+)<", text)] == list(range(501, 1501))
-    assert "`trainyard log` prints all of it" in text
-    tail = page.get("/job/log/tail", handle=handle, role="sh", replica=0).text
-    assert [int(number) for number in re.findall(r"line (\d+)<", tail)] == list(range(501, 1501))
-    assert tail.endswith("event: ended\ndata: the job has ended\n\n")
+    assert text.count("bar-failed") == 3
+    links = [unescape(link) for link in re.findall(r'href="(/job[^"]*#log)"', text)]
+    assert len(links) == 2
+    assert text.count("</a>: exit code 3<") == 2
+    for number, link in enumerate(links, 1):
+        shown = re.findall(r'class="l">(\d+)<', page.client.get(link).text)
+        assert shown == [str(each) for each in range(number, 4)]
+
+
+def test_a_search_goes_from_part_to_part(page: Page) -> None:
+    handle = counted(60_000)
+    place = {"handle": handle, "role": "sh", "replica": 0, "q": "line [0-9]*777$"}
+    found: list[int] = []
+    start = ""
+    while True:
+        text = page.get("/job/log/search", **place, start=start).text
+        found += [int(number) for number in re.findall(r'<div class="l hit">line (\d+)<', text)]
+        following = re.search(r"/job/log/search\?[^\"]*start=([^\"&]*)", text)
+        if following is None:
+            break
+        start = following[1]
+    assert found == [number for number in range(1, 60_001) if number % 1000 == 777]
+    assert "No more lines match" in text
+    assert "is not a regular expression" in page.get("/job/log/search", **{**place, "q": "("}).text
+    assert page.get("/job/log/search", **{**place, "q": ""}).status_code == 400
 
 
 def test_a_log_that_cannot_be_read_says_why(page: Page) -> None:

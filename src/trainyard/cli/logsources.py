@@ -68,7 +68,9 @@ class LogSources:
             for name in dict.fromkeys(job.handle.partition("://")[0] for job in jobs):
                 declared = getattr(runner.scheduler(name), "capabilities", None)
                 if declared is not None and not declared.since_until:
-                    raise UsageError(f"{name} does not keep when lines were written: leave out --timestamps")
+                    raise UsageError(
+                        f"{name} does not record when lines were written: leave out --timestamps"
+                    )
         if rank is not None:
             for job in self._jobs:
                 made = RankFilter(rank, job.replicas, runner.describe(job.handle))

@@ -1,4 +1,4 @@
-"""Which metrics of which jobs `metrics` and `plot` show: what they have in common."""
+"""Which metrics of which jobs `metrics` and `plot` show: the options and the reading that both share."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from trainyard.runner import Runner
 
 NO_METRICS = (
-    'Metrics are lines such as {"step": 10, "loss": 0.31}, or what --metric NAME=REGEX describes: '
+    'Metrics are log lines such as {"step": 10, "loss": 0.31}, or lines that --metric NAME=REGEX matches: '
     "--metric 'loss=loss: ([0-9.]+)'"
 )
 
 
 def add_selection_options(parser: AnyParser) -> None:
-    """Add the options about where metrics are looked for."""
+    """Add the options that say where to look for metrics."""
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME=REGEX",
-        help="look for this one in the log too, its value in parentheses: 'loss=loss: ([0-9.]+)'",
+        help="also read this metric from the log; the value is in parentheses: 'loss=loss: ([0-9.]+)'",
     )
     parser.add_argument(
         "--files",
         action="append",
         default=[],
         metavar="DIR",
-        help="read TensorBoard's event files and Trackio's databases there too, such as ./runs",
+        help="also read TensorBoard event files and Trackio databases in this directory, such as ./runs",
     )
     parser.add_argument("--since", metavar="TIME", help="only values since then: 10m, 2h, an ISO time")
 

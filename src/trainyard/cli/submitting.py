@@ -50,24 +50,24 @@ def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
         action="append",
         default=[],
         metavar="URL|COMMAND",
-        help="tell this URL or command once when the job has ended; may be given several times",
+        help="when the job has ended, POST to this URL or run this command, once; may be given several times",
     )
     parser.add_argument(
         "--retry",
         metavar="CLASS=N,...",
-        help="how often to start again by class of failure: oom=2:64G,node=3,preempted=inf,exception=0",
+        help="how often to retry, by class of failure: oom=2:64G,node=3,preempted=inf,exception=0",
     )
     parser.add_argument(
         "--hang-timeout",
         "--hang_timeout",
         metavar="DURATION",
-        help="write the stacks of a replica that gives no sign of life for so long to its log (60s, 1h)",
+        help="when a replica shows no activity for this long (60s, 1h), write its stacks to its log",
     )
     parser.add_argument(
         "--on-hang",
         "--on_hang",
         choices=("report", "stop"),
-        help="what becomes of a job with a hung replica",
+        help="what to do when a replica hangs: only report it (the default), or stop the job",
     )
     after = parser.add_argument(
         "--after",

@@ -17,8 +17,8 @@ _SPECS = {
     "UnknownAppException "
     "UnknownSchedulerException",
     "trainyard.compat.torchx_specs": "AppStatus=TorchxAppStatus ParsedAppHandle=TorchxAppHandle "
-    "ReplicaStatus=TorchxReplicaStatus RoleStatus=TorchxRoleStatus T TORCHX_HOME Workspace=TorchxWorkspace "
-    "cases get_type_name parse_app_handle",
+    "ReplicaStatus=TorchxReplicaStatus RoleStatus=TorchxRoleStatus T TORCHX_HOME UNKNOWN "
+    "Workspace=TorchxWorkspace cases get_type_name parse_app_handle",
 }
 _WORKSPACE = {
     "trainyard.compat.torchx_specs": "Workspace=TorchxWorkspace",
@@ -67,6 +67,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.api": {
         **_SPECS,
+        "trainyard.compat.torchx_specs": _SPECS["trainyard.compat.torchx_specs"] + " _TERMINAL_STATES",
         "trainyard.compat.torchx_cli": "RESET YELLOW_BOLD",
     },
     "torchx.specs.builders": {
@@ -102,12 +103,13 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.runner": {"trainyard.compat.torchx_runner": "Runner=TorchxRunner get_runner"},
     "torchx.runner.api": {
         "trainyard.specs": "NONE",
-        "trainyard.compat.torchx_runner": "Runner=TorchxRunner S T get_configured_trackers get_runner logger",
+        "trainyard.compat.torchx_runner": "Runner=TorchxRunner S T get_configured_trackers get_runner "
+        "get_scheduler_factories logger",
     },
     "torchx.runner.config": {
         "trainyard.compat.torchx_config": "CONFIG_FILE CONFIG_PREFIX_DELIM DEFAULT_CONFIG_DIRS "
         "ENV_TORCHXCONFIG "
-        "apply dump find_configs get_config get_configs load load_sections log",
+        "apply dump find_configs get_config get_configs get_scheduler_factories load load_sections log",
     },
     "torchx.runner.events": {
         "trainyard.compat.torchx_events": "SourceType TorchxEvent get_logging_handler "
@@ -282,6 +284,11 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.distributed": {"trainyard.compat.torch_distributed": "*"},
     "torchx.notebook": {"trainyard.notebook": "*"},
+    # ---- helpers for tests
+    "torchx.test": {},
+    "torchx.test.fixtures": {"trainyard.compat.torchx_testing": "IS_CI TestWithTmpDir write_shell_script"},
+    "torchx.testing": {},
+    "torchx.testing.fixtures": {"trainyard.compat.torchx_testing": "TestWithTmpDir write_shell_script"},
     # ---- small helpers
     "torchx.util": {},
     "torchx.util.cuda": {"trainyard.compat.torch_distributed": "has_cuda_devices"},

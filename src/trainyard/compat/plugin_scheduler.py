@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.base import Scheduler
-from trainyard.schedulers.torchx_scheduler import call_with
 from trainyard.specs.dryrun_info import Generic
 
 TYPE_CHECKING = False
@@ -64,15 +63,13 @@ class PluginScheduler(ABC, Generic[T]):
     # ---- submitting
 
     def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
-        """Make a request and send it; returns the job's id."""
+        """Make a request and send it, unchecked but for its options; returns the job's id."""
         resolved = self.run_opts().resolve(cfg)
-        call_with(self._pre_build_validate, app, self.backend, resolved)
         if workspace:
             build = getattr(self, "build_workspace_and_update_role", None)
             if build is None:
                 raise ConfigError(f"{self.backend} cannot ship a workspace: {workspace}")
             build(app.roles[0], workspace, resolved)
-        call_with(self._validate, app, self.backend, resolved)
         return self.schedule(self.submit_dryrun(app, resolved))
 
     def submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
@@ -111,6 +108,10 @@ class PluginScheduler(ABC, Generic[T]):
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; None if there is no such job."""
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Any] | None:
+        """Return the request of a job as it was sent; None if it is not known. Overridden by schedulers."""
+        return None
 
     def list(self, cfg: Any = None) -> builtins.list[ListAppResponse]:
         """Return the jobs of this scheduler."""

@@ -8,10 +8,14 @@ import os
 from collections.abc import Iterable
 from typing import Any, TextIO
 
+from trainyard.compat.torchx_schedulers import get_scheduler_factories
+from trainyard.errors import InvalidRunConfigException
+
 CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
 ENV_TORCHXCONFIG = "TORCHXCONFIG"
-DEFAULT_CONFIG_DIRS = [os.path.expanduser("~"), os.getcwd()]
+#: The home directory and the working directory; both may have become others since.
+DEFAULT_CONFIG_DIRS = _AT_FIRST = [os.path.expanduser("~"), os.getcwd()]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +33,8 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
         if not os.path.isfile(named):
             raise FileNotFoundError(f"{ENV_TORCHXCONFIG} names {named}, which does not exist")
         return [named]
-    folders = list(dirs) if dirs else [os.path.expanduser("~"), os.getcwd()]
+    now = [os.path.expanduser("~"), os.getcwd()]
+    folders = list(dirs) if dirs else now if DEFAULT_CONFIG_DIRS is _AT_FIRST else DEFAULT_CONFIG_DIRS
     paths = [os.path.join(folder, CONFIG_FILE) for folder in folders]
     return [path for path in paths if os.path.isfile(path)]
 
@@ -42,7 +47,7 @@ def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, d
             parser = _parser(file)
         for section in parser.sections():
             kind, delimiter, name = section.partition(CONFIG_PREFIX_DELIM)
-            if kind == prefix and delimiter:
+            if kind == prefix and delimiter and name:
                 values = found.setdefault(name, {})
                 for key, value in parser.items(section):
                     values.setdefault(key, value)
@@ -70,24 +75,33 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, Any]) -> None:
     """Add the options in the section of a scheduler to ``cfg``, where it does not have them.
 
     An option that the scheduler does not have is left out, with a warning.
+
+    Raises:
+        InvalidRunConfigException: an option is given under two spellings, with different values.
     """
     parser = _parser(f)
     if not parser.has_section(scheduler):
         return
     from trainyard.runner.config import convert_ini
-    from trainyard.schedulers.registry import get_scheduler_factory
 
-    made = get_scheduler_factory(scheduler)("torchx")
+    made = get_scheduler_factories()[scheduler]("torchx")
     options = made.run_opts()
     made.close()
-    for key, value in parser.items(scheduler):
+    found: dict[str, Any] = {}
+    for key, text in parser.items(scheduler):
         option = options.get(key)
-        if key in cfg or value.startswith("#FIXME"):
+        if text.startswith("#FIXME"):
             continue
         if option is None:
             log.warning("%s has no option %s, which is left out", scheduler, key)
-        else:
-            cfg[key] = convert_ini(option, value)
+            continue
+        name, value = options.name_of(key), convert_ini(option, text)
+        if found.setdefault(name, value) != value:
+            raise InvalidRunConfigException(
+                f"option {name!r} is given in two spellings, with different values", name, found
+            )
+    for name, value in found.items():
+        cfg.setdefault(name, value)
 
 
 def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = False) -> None:
@@ -96,8 +110,6 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
     Raises:
         ValueError: there is no such scheduler.
     """
-    from trainyard.compat.torchx_schedulers import get_scheduler_factories
-
     factories = get_scheduler_factories()
     parser = configparser.RawConfigParser()
     parser.optionxform = str  # type: ignore[assignment,method-assign]

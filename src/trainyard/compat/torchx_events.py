@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import sys
+import threading
 import traceback
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,35 @@ class TorchxEvent:
         return json.dumps(asdict(self))
 
 
+_in_hand = threading.local()
+
+
+def receive() -> None:
+    """Have the events of trainyard's runner recorded as TorchX's too, from now on."""
+    events.remove_handler(_record_as_torchx)
+    events.add_handler(_record_as_torchx, "torchx")
+
+
+def _record_as_torchx(event: events.Event) -> None:
+    if getattr(_in_hand, "event", None) is not None:  # it came from TorchX's `record`
+        return
+    _in_hand.event = event
+    try:
+        values = {field.name: getattr(event, field.name) for field in fields(TorchxEvent)}
+        values |= {"session": get_session_id_or_create_new(), "source": SourceType.UNKNOWN}
+        record(TorchxEvent(**values))
+    finally:
+        _in_hand.event = None
+
+
 def record(event: TorchxEvent, destination: str = "null") -> None:
     """Give an event to the receivers of trainyard's events, and to TorchX's logger of this destination."""
-    events.record(events.Event(**{**asdict(event), "source": str(event.source.value)}))
+    if getattr(_in_hand, "event", None) is None:
+        _in_hand.event = event
+        try:
+            events.record(events.Event(**{**asdict(event), "source": str(event.source.value)}))
+        finally:
+            _in_hand.event = None
     logger = _logger(destination)
     try:
         logger.info(event.serialize())

@@ -139,8 +139,9 @@ class LocalDirectoryImageProvider(ImageProvider):
         return self.fetch(image)
 
     def get_entrypoint(self, img_root: str, role: Role) -> str:
-        """Return the program's path in the image."""
-        return os.path.join(img_root, role.entrypoint)
+        """Return the program, from the image if it is there."""
+        there = os.path.join(img_root, role.entrypoint)
+        return there if os.path.exists(there) else shutil.which(role.entrypoint) or role.entrypoint
 
 
 class CWDImageProvider(ImageProvider):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from trainyard.compat.torchx_schedulers import TorchxListAppResponse
+from trainyard.compat import torchx_events
+from trainyard.compat.torchx_schedulers import TorchxListAppResponse, get_scheduler_factories
 from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
+from trainyard.errors import UnknownAppException
 from trainyard.runner import events
 from trainyard.runner.api import Runner
 from trainyard.schedulers.registry import SchedulerFactory
@@ -24,6 +27,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S")
 T = TypeVar("T")
 DEFAULT_SESSION = "torchx"
+_ALL = get_scheduler_factories
 
 
 def get_runner(
@@ -32,7 +36,8 @@ def get_runner(
     **scheduler_params: Any,
 ) -> TorchxRunner:
     """Return a runner with all schedulers: built-in ones and those of plugins."""
-    return TorchxRunner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
+    factories = None if get_scheduler_factories is _ALL else get_scheduler_factories()
+    return TorchxRunner(name or DEFAULT_SESSION, factories, component_defaults, scheduler_params)
 
 
 def get_configured_trackers() -> dict[str, str | None]:
@@ -68,6 +73,7 @@ class TorchxRunner(Runner):
     ) -> None:
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
         _keep_events_out_of_other_logs()
+        torchx_events.receive()
 
     def run(  # type: ignore[override]
         self,
@@ -97,7 +103,13 @@ class TorchxRunner(Runner):
         if workspace and _holds_no_files(str(workspace)):
             warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
             workspace = None
-        return super().dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        info = super().dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        info.given = app  # type: ignore[attr-defined]
+        return info
+
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs; tests replace `get_configured_trackers`."""
+        return get_configured_trackers()
 
     def status(self, app_handle: str, **more: Any) -> TorchxAppStatus | None:
         """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""
@@ -115,6 +127,21 @@ class TorchxRunner(Runner):
             TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
             for row in super().list(scheduler, cfg)
         ]
+
+    def cancel(self, app_handle: str) -> None:
+        """Ask a job to stop, if there is such a job."""
+        with contextlib.suppress(UnknownAppException):
+            super().cancel(app_handle)
+
+    def delete(self, app_handle: str) -> None:
+        """Remove what the scheduler keeps of a job, if there is such a job."""
+        with contextlib.suppress(UnknownAppException):
+            super().delete(app_handle)
+
+    def log_lines(self, app_handle: str, role_name: str, *args: Any, **more: Any) -> Iterable[str]:
+        """Return the log lines of a replica; those of a plugin's scheduler as it gives them."""
+        lines = super().log_lines(app_handle, role_name, *args, **more)
+        return getattr(lines, "as_given", lines)
 
     # ---- what products built on TorchX reach for
 
@@ -137,7 +164,7 @@ class TorchxRunner(Runner):
         """Send the request that `dryrun` made; returns the job's handle."""
         handle = super().schedule(dryrun_info)
         if dryrun_info.app is not None:
-            self._apps[handle] = dryrun_info.app
+            self._apps[handle] = getattr(dryrun_info, "given", dryrun_info.app)
         return handle
 
     def describe(self, app_handle: str) -> AppDef | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from trainyard.errors import InvalidRunConfigException
 from trainyard.lazy_dataclass import default_of, has_default
 from trainyard.schedulers import lines
 from trainyard.schedulers.ids import random_id as make_random_id
@@ -94,7 +95,8 @@ class StructuredOpts(Mapping[str, Any]):
     """Base of dataclasses that declare a scheduler's options; the text below a field is its help.
 
     A field with a default is optional. Values are taken by the names of the fields, by their camelCase, or by
-    the ``cfg_key`` in a field's metadata.
+    the ``cfg_key`` in a field's metadata. A field that is such a dataclass itself is a group: the options in
+    it are called ``group.option``.
     """
 
     @classmethod
@@ -103,13 +105,28 @@ class StructuredOpts(Mapping[str, Any]):
 
         Raises:
             TypeError: a field without a default is missing.
+            InvalidRunConfigException: an option is given under two spellings, with different values.
         """
-        given = {}
+        given: dict[str, Any] = {}
+        groups = _groups(cls)
         for item in fields(cls):  # type: ignore[arg-type]
-            for key in option_keys(item):
-                if key in cfg:
-                    given[item.name] = cfg[key]
-                    break
+            keys = option_keys(item)
+            if item.name in groups:
+                inside = {
+                    key.partition(".")[2]: value
+                    for key, value in cfg.items()
+                    if "." in key and key.partition(".")[0] in keys
+                }
+                if inside or not has_default(item):
+                    given[item.name] = groups[item.name].from_cfg(inside)
+                continue
+            values = [cfg[key] for key in keys if key in cfg]
+            if any(value != values[0] for value in values):
+                raise InvalidRunConfigException(
+                    f"option {keys[0]!r} is given in two spellings, with different values", keys[0], cfg
+                )
+            if values:
+                given[item.name] = values[0]
         return cls(**given)
 
     @classmethod
@@ -117,15 +134,17 @@ class StructuredOpts(Mapping[str, Any]):
         """Return the fields as options."""
         hints = typing.get_type_hints(cls)
         helps = cls.get_docstrings()
+        groups = _groups(cls)
         options = runopts()
         for item in fields(cls):  # type: ignore[arg-type]
-            default: Any = default_of(item)
+            own = option_keys(item)[0]
+            if item.name in groups:
+                inside = {f"{own}.{key}": opt for key, opt in groups[item.name].as_runopts()}
+                options.update(runopts(**inside))
+                continue
+            help_text = helps.get(item.name, "")
             options.add(
-                option_keys(item)[0],
-                _without_none(hints[item.name]),
-                helps.get(item.name, ""),
-                default,
-                not has_default(item),
+                own, _without_none(hints[item.name]), help_text, default_of(item), not has_default(item)
             )
         return options
 
@@ -153,12 +172,19 @@ class StructuredOpts(Mapping[str, Any]):
                     and isinstance(below.value.value, str)
                 ):
                     found[node.target.id] = inspect.cleandoc(below.value.value)
+        for name, group in _groups(cls).items():
+            found |= {f"{name}.{key}": text for key, text in group.get_docstrings().items()}
         return found
 
     def __getitem__(self, key: str) -> Any:
+        head, dot, rest = key.partition(".")
         for item in fields(self):  # type: ignore[arg-type]
-            if key in option_keys(item):
-                return getattr(self, item.name)
+            if head in option_keys(item):
+                value = getattr(self, item.name)
+                if not dot:
+                    return value
+                if isinstance(value, StructuredOpts):
+                    return value[rest]
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -169,10 +195,33 @@ class StructuredOpts(Mapping[str, Any]):
             return default
 
     def __iter__(self) -> Iterator[str]:
-        return (item.name for item in fields(self))  # type: ignore[arg-type]
+        groups = _groups(type(self))
+        for item in fields(self):  # type: ignore[arg-type]
+            own, value = option_keys(item)[0], getattr(self, item.name)
+            if isinstance(value, StructuredOpts):
+                yield from (f"{own}.{key}" for key in value)
+            elif item.name not in groups:
+                yield own
 
     def __len__(self) -> int:
-        return len(fields(self))  # type: ignore[arg-type]
+        return sum(1 for _ in self)
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other}
+
+
+def _groups(cls: type) -> dict[str, Any]:
+    """Return the fields that are groups of options, with the classes of the groups."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:  # of a class in a function, whose annotations are texts
+        hints = {}
+    kinds = {item.name: _without_none(hints.get(item.name)) for item in fields(cls)}
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if isinstance(kind, type) and issubclass(kind, StructuredOpts)
+    }
 
 
 def option_keys(item: Any) -> list[str]:

@@ -6,6 +6,8 @@ Each class is one of ours with TorchX's behaviour on top, so that our code takes
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import json
 import os
 import re
 import shutil
@@ -13,7 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from trainyard.errors import AppStatusError
 from trainyard.specs.handles import parse_app_handle as parse_handle
+from trainyard.specs.options import camel_to_snake
 from trainyard.specs.status import (
     NONE,
     AppState,
@@ -21,10 +25,14 @@ from trainyard.specs.status import (
     ReplicaStatus,
     RoleStatus,
     error_message,
+    local_time,
 )
 from trainyard.specs.workspace import Workspace
 
 T = TypeVar("T")
+#: What stands for a value that a scheduler cannot read back.
+UNKNOWN = "<UNKNOWN>"
+_TERMINAL_STATES = [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED]
 _REPLICA_FIELDS = ("id", "state", "role", "hostname", "structured_error_msg")
 _STATUS_FIELDS = ("state", "num_restarts", "msg", "structured_error_msg", "ui_url", "roles")
 
@@ -43,6 +51,10 @@ class TorchxAppHandle(NamedTuple):
     scheduler_backend: str
     session_name: str
     app_id: str
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"ParsedAppHandle({parts})"
 
     def __str__(self) -> str:
         return f"{self.scheduler_backend}://{self.session_name}/{self.app_id}"
@@ -100,6 +112,27 @@ class TorchxAppStatus(AppStatus):
     __eq__ = lambda self, other: _equal(self, other, AppStatus, _STATUS_FIELDS)  # noqa: E731
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in _STATUS_FIELDS}
+        return "\n".join(["AppStatus:", *_as_yaml({**values, "structured_error_msg": self._error()}), ""])
+
+    def _error(self) -> Any:
+        """Return the error document, or its text if it is not one."""
+        try:
+            document = json.loads(self.structured_error_msg)
+        except (ValueError, RecursionError):
+            return self.structured_error_msg
+        return document if isinstance(document, (dict, list)) else self.structured_error_msg
+
+    def raise_for_status(self) -> None:
+        """Do nothing if the job succeeded.
+
+        Raises:
+            AppStatusError: it did not.
+        """
+        if self.state != AppState.SUCCEEDED:
+            raise AppStatusError(self, f"job did not succeed: {self!r}")
+
     def to_json(self, filter_roles: Iterable[str] | None = None) -> dict[str, Any]:
         """Return what ``torchx status --json`` prints: the state by name, those of replicas as numbers."""
         return {
@@ -143,6 +176,39 @@ def _equal(one: Any, other: object, cls: type, fields: Sequence[str]) -> Any:
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
+def _as_yaml(value: Any, indent: str = "  ") -> builtins.list[str]:
+    """Return the lines of a YAML document with keys in order, as TorchX prints a state."""
+    lines = []
+    for key, item in sorted(value.items()):
+        if isinstance(item, list) and item and all(map(dataclasses.is_dataclass, item)):
+            lines.append(f"{indent}{key}:")
+            for each in item:
+                first, *rest = _as_yaml(vars(each), f"{indent}  ")
+                lines += [f"{indent}- {first.lstrip()}", *rest]
+        elif isinstance(item, dict) and item:
+            lines += [f"{indent}{key}:", *_as_yaml(item, f"{indent}  ")]
+        else:
+            lines.append(f"{indent}{key}: {_scalar(item)}")
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    if isinstance(value, AppState):
+        return repr(known_state(value))
+    if (
+        isinstance(value, str)
+        and value
+        and value == value.strip()
+        and not re.search(r": |\n|^[\W\d_]", value)
+    ):
+        return value
+    if isinstance(value, str) and "\n" not in value:
+        plain = value == NONE
+        return value if plain else "'" + value.replace("'", "''") + "'"
+    return json.dumps(value, default=str)
+
+
 def _newline(text: str) -> str:
     return f"\n{text}" if text else ""
 
@@ -154,12 +220,24 @@ def _replica_lines(replica: ReplicaStatus) -> builtins.list[str]:
         failed = replica.state in (AppState.FAILED, AppState.CANCELLED)
         return [f"{head} (no reply file)" if failed else head]
     message, extra = error_message(replica.structured_error_msg)
+    if not _has_message(replica.structured_error_msg):
+        message = replica.structured_error_msg
     lines = [f"{head} (exitcode: {extra.get('errorCode', '<N/A>')})"]
     lines += [
-        f"        timestamp: {extra.get('timestamp', '<N/A>')}",
+        f"        timestamp: {local_time(extra.get('timestamp', '<N/A>'))}",
         f"        hostname: {replica.hostname}",
     ]
     return [*lines, f"        error_msg: {message}"]
+
+
+def _has_message(text: str) -> bool:
+    """Tell whether an error file has one of the two layouts with a message; others are shown as they are."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    inner = document.get("message") if isinstance(document, dict) else None
+    return isinstance(inner, str) or (isinstance(inner, dict) and isinstance(inner.get("message"), str))
 
 
 def as_torchx_replica(replica: ReplicaStatus) -> TorchxReplicaStatus:
@@ -256,7 +334,4 @@ class cases:
         first, *others = name.split("_")
         return first + "".join(word.capitalize() for word in others)
 
-    @staticmethod
-    def camel_to_snake(name: str) -> str:
-        """Turn ``jobQueue`` into ``job_queue``."""
-        return re.sub(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])", r"_\g<0>", name).lower()
+    camel_to_snake = staticmethod(camel_to_snake)

@@ -42,4 +42,4 @@ def torchserve(
         port_map={"model-download": MODEL_PORT},
         resource=Resource(cpu=1, gpu=0, memMB=1024),
     )
-    return AppDef(name="torchserve", roles=[role])
+    return AppDef(name="torchx-torchserve", roles=[role])

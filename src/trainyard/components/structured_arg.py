@@ -29,21 +29,19 @@ class StructuredNameArgument:
         A run without a name is named after the script or the last part of the module.
 
         Raises:
-            ComponentArgumentError: there is more than one '/', or nothing to name the run after.
+            ComponentArgumentError: there is more than one '/', or neither script nor module.
         """
         experiment, _, run = name.rpartition("/")
         if "/" in experiment:
             raise ComponentArgumentError(
                 f"the name {name!r} has more than one '/'", hint="Write it as experiment/run."
             )
+        if not m and not script:
+            raise ComponentArgumentError(f"the name {name!r} is of a run without script and module")
         if not run and m:
             run = m.rpartition(".")[2]
         elif not run and script:
             run = os.path.splitext(os.path.basename(script))[0]
-        if not run:
-            raise ComponentArgumentError(
-                f"the name {name!r} has no run part, and no script or module to name it after"
-            )
         return StructuredNameArgument(experiment or default_experiment_name, run)
 
     def __str__(self) -> str:

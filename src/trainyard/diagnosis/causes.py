@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCHEDULER = "scheduler"  # what the scheduler says of the replica, or of the job
 ERROR = "error"  # the exceptions of tracebacks, and the replica's failure report
 LOG = "log"  # any line of the log's end
+START = "start"  # the log of a program that ended with 126 or 127: what shells and loaders write there
 
 
 @dataclass
@@ -49,7 +50,8 @@ class Rule:
 
     Args:
         cause: the name of a cause in `CAUSES`, or one that is not in it.
-        where: `SCHEDULER`, `ERROR` or `LOG`. A pattern of errors is sought in the log, too, but later.
+        where: `SCHEDULER`, `ERROR`, `LOG` or `START`. A pattern of errors is sought in the log,
+            too, but later.
         pattern: regular expression, searched in a line without regard to case.
     """
 
@@ -80,19 +82,34 @@ _TABLE = [
         "Raise the limit (ulimit -n), or use fewer data loader workers.",
     ),
     Cause(
+        "processes",
+        "reached a limit of processes or threads",
+        "Raise the limit (ulimit -u, --pids-limit of the container), or start fewer of them.",
+    ),
+    Cause(
+        "file_size",
+        "wrote a larger file than its limit or file system allows",
+        "Raise the limit (ulimit -f), or write several smaller files.",
+    ),
+    Cause(
+        "cpu_time",
+        "used more CPU time than its limit allows",
+        "Raise the limit (ulimit -t): login nodes often have a low one.",
+    ),
+    Cause(
         "timeout",
         "was stopped at its time limit",
-        "Give it more time, or let it go on from a checkpoint: -cfg chain=N where the scheduler has it.",
+        "Give it more time, or continue from a checkpoint: -cfg chain=N where the scheduler supports it.",
     ),
     Cause(
         "preempted",
         "was preempted: its machine was needed for another job or taken back",
-        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        "Run it again. With --max_retries and --checkpoints it continues automatically.",
     ),
     Cause(
         "node_lost",
         "lost the machine that it ran on",
-        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+        "Run it again. With --max_retries and --checkpoints it continues automatically.",
     ),
     Cause(
         "image",
@@ -104,7 +121,31 @@ _TABLE = [
         "cannot run on this kind of processor",
         "Build the image or program for the architecture of the machine that runs it.",
     ),
-    Cause("missing_program", "names a program that does not exist", "Check the command, PATH and the image."),
+    Cause(
+        "missing_program",
+        "names a program that does not exist",
+        "Check the command, PATH and the image. If it is a script that exists, check its first line.",
+    ),
+    Cause(
+        "missing_interpreter",
+        "names a program whose interpreter or loader does not exist",
+        "Check the first line of the script, and that its lines do not end as on Windows (CRLF).",
+    ),
+    Cause(
+        "missing_library",
+        "needs a shared library that is not there",
+        "Install it where the job runs, or name its directory in LD_LIBRARY_PATH.",
+    ),
+    Cause(
+        "wrong_version",
+        "uses a name that the installed version of a library does not have",
+        "Compare the versions that are installed where the job runs with those that the code needs.",
+    ),
+    Cause(
+        "installation",
+        "could not install the packages that it needs",
+        "Check names and versions of the packages, the Python version, and the package index.",
+    ),
     Cause(
         "not_executable",
         "names a program that is not executable",
@@ -121,6 +162,17 @@ _TABLE = [
         "Create the directory where the job runs, or name another one.",
     ),
     Cause("missing_file", "looks for a file that does not exist", "Check the path as the job sees it."),
+    Cause(
+        "read_only",
+        "writes to a file system that is read-only",
+        "Write to another directory, or mount this one writable.",
+    ),
+    Cause(
+        "corrupt_file",
+        "reads a file that is damaged or cut off",
+        "Go on from an earlier checkpoint, or fetch the file again.",
+    ),
+    Cause("malformed", "cannot parse what it reads", "Fix the line that the message names."),
     Cause("permission", "lacks the permission to use a file", "Check the owner and the mode of the file."),
     Cause("syntax", "has a syntax error", "Fix the line that the message names."),
     Cause("usage", "does not understand its arguments", "Compare the arguments with the program's --help."),
@@ -162,14 +214,37 @@ _TABLE = [
     Cause("name_lookup", "cannot resolve a host's name", "Check the name, and the DNS where the job runs."),
     Cause("connection", "cannot reach a server", "Check the address, and whether the job may reach it."),
     Cause(
+        "certificate",
+        "does not trust the certificate of a server",
+        "Give it the certificates of your proxy (SSL_CERT_FILE, REQUESTS_CA_BUNDLE), and check its clock.",
+    ),
+    Cause(
+        "rate_limited",
+        "was refused by a server for too many requests",
+        "Run it again later; with a token most services allow more. Copy shared data once for all jobs.",
+    ),
+    Cause("not_found", "asks a server for what it does not have", "Check the URL, the name and the version."),
+    Cause("server_error", "met a server that failed", "Run it again when the service works."),
+    Cause(
+        "expired_credentials",
+        "has credentials that have expired",
+        "Log in again. A role of the job renews them by itself (AWS: an instance, task or pod role).",
+    ),
+    Cause(
         "credentials",
         "lacks a permission or credentials that it needs",
         "Give the job credentials: variables, a role, or a token (gated models need one).",
     ),
     Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
-    Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log mostly say why."),
-    Cause("bus_error", "crashed: bus error", "Often /dev/shm is full, or a mapped file was cut."),
+    Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log usually say why."),
+    Cause("bus_error", "crashed: bus error", "Usually /dev/shm is full, or a mapped file was truncated."),
     Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
+    Cause("arithmetic", "crashed: arithmetic error (SIGFPE)", "Mostly an integer division by zero."),
+    Cause(
+        "worker_lost",
+        "lost a worker process",
+        "Most often the kernel killed it for its memory: give it more memory, or use fewer workers.",
+    ),
     Cause(
         "killed",
         "was killed by SIGKILL",
@@ -177,18 +252,29 @@ _TABLE = [
     ),
     Cause(
         "hung",
-        "hung: it gave no sign of life",
+        "hung: it showed no activity",
         "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
+    ),
+    Cause(
+        "interrupted",
+        "was interrupted by SIGINT",
+        "Somebody pressed Ctrl-C, or sent the signal.",
+        is_consequence=True,
     ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
     Cause("stack", "exceeded the depth of recursion", "Look for a recursion without end."),
     Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
+    Cause(
+        "mpi_slots",
+        "asks mpirun for more processes than it has slots for",
+        "Ask for as many processes as the job has CPUs, or name the slots of the hosts.",
+    ),
     Cause("dependency", "never started: a job that it waits for did not end as required"),
     Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
     Cause("exception", "raised an exception", "Fix the line that the traceback names."),
-    Cause("exit", "ended by itself with an error", "The end of its log mostly says why."),
-    Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
+    Cause("exit", "exited with an error", "The end of its log usually says why."),
+    Cause("unknown", "failed for an unknown reason", "`trainyard doctor` checks the scheduler."),
 ]
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
 
@@ -200,11 +286,18 @@ _RETRY_CLASSES = {
     **dict.fromkeys(("exception", "syntax", "usage", "stack", "not_finite", "segfault"), EXCEPTION),
     **dict.fromkeys(("missing_program", "missing_module", "missing_directory", "missing_file"), EXCEPTION),
     **dict.fromkeys(("architecture", "illegal_instruction", "not_executable", "permission"), EXCEPTION),
-    **dict.fromkeys(("credentials", "gpu_out_of_memory", "no_gpu"), EXCEPTION),
+    **dict.fromkeys(("credentials", "gpu_out_of_memory", "no_gpu", "not_found", "mpi_slots"), EXCEPTION),
+    **dict.fromkeys(("missing_interpreter", "missing_library", "wrong_version", "malformed"), EXCEPTION),
+    **dict.fromkeys(("read_only", "file_size", "cpu_time", "corrupt_file", "arithmetic"), EXCEPTION),
 }
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
+    Rule("architecture", START, r"exec format error|cannot execute binary file"),
+    Rule("missing_library", START, r"error while loading shared libraries|cannot open shared object file"),
+    Rule("missing_interpreter", START, r"bad interpreter|cannot execute: required file not found"),
+    Rule("wrong_version", START, r"symbol lookup error|version `\S+' not found"),
+    Rule("out_of_memory", LOG, r"oom[-_]kill event|Out of memory: Kill(ed)? process|OOM Killed"),
     Rule("shared_memory", LOG,
         r"insufficient shared memory|unable to (open|write to) (file|shared memory).*/torch_"),
     Rule("gpu_out_of_memory", ERROR,
@@ -233,11 +326,21 @@ _RULES = [
     Rule("submission", SCHEDULER, r"submission was interrupted"),
     Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
     Rule("architecture", SCHEDULER, r"exec format error"),
+    Rule("missing_interpreter", SCHEDULER, r"interpreter|\bexec \S+: no such file"),
     Rule("not_executable", SCHEDULER, r"permission denied|not executable|cannot be executed"),
     Rule("missing_directory", SCHEDULER,
         r"director.* (does not exist|not found)|no such (working )?directory|chdir|workdir"),
     Rule("missing_program", SCHEDULER, r"executable file not found|no such file|not found|cannot be found"),
-    Rule("missing_module", ERROR, r"ModuleNotFoundError|No module named|ImportError: cannot import name"),
+    Rule("missing_library", ERROR, r"cannot open shared object file|error while loading shared libraries"),
+    Rule("missing_module", ERROR, r"ModuleNotFoundError|No module named"),
+    Rule("wrong_version", ERROR, (
+        r"ImportError: cannot import name|undefined symbol|symbol lookup error|"
+        r"version `\S+' not found|numpy\.dtype size changed|compiled using NumPy 1"
+    )),
+    Rule("installation", ERROR, (
+        r"No matching distribution found|Could not find a version that satisfies|ResolutionImpossible|"
+        r"Failed (building|to build)|PackagesNotFoundError|Unable to locate package"
+    )),
     Rule("gpu_driver", ERROR, (
         r"driver version is insufficient|no kernel image is available|"
         r"driver on your system is too old|CUDA_ERROR_(NO_BINARY|UNSUPPORTED_PTX)|"
@@ -247,14 +350,27 @@ _RULES = [
         r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|"
         r"no CUDA-capable device|CUDA_ERROR_NO_DEVICE"
     )),
-    Rule("disk_full", ERROR, r"No space left on device|ENOSPC|Disk quota exceeded|EDQUOT"),
+    Rule("disk_full", ERROR, (
+        r"No space left on device|ENOSPC|Disk quota exceeded|EDQUOT|"
+        r"inline_container.*unexpected pos|PytorchStreamWriter failed writing"  # what torch.save says of it
+    )),
     Rule("open_files", ERROR, r"Too many open files|EMFILE"),
+    Rule("processes", ERROR, (
+        r"can't start new thread|fork: .*Resource temporarily unavailable|cannot fork|"
+        r"BlockingIOError: \[Errno 11\]|pthread_create (failed|has failed)|libgomp: Thread creation failed"
+    )),
+    Rule("file_size", ERROR, r"File too large|EFBIG|File size limit exceeded|signal SIGXFSZ"),
+    Rule("cpu_time", ERROR, r"CPU time limit exceeded|signal SIGXCPU"),
     Rule("out_of_memory", ERROR, (
         r"MemoryError|Cannot allocate memory|std::bad_alloc|Unable to allocate .* for an array|"
         r"DefaultCPUAllocator: .*memory|java\.lang\.OutOfMemoryError"
     )),
     Rule("shared_memory", ERROR, r"DataLoader worker .* killed by signal: Bus error"),
     Rule("out_of_memory", ERROR, r"DataLoader worker .* killed by signal: Killed"),
+    Rule("worker_lost", ERROR, (
+        r"BrokenProcessPool|DataLoader worker .* exited unexpectedly|worker .*terminated abruptly|"
+        r"TerminatedWorkerError"
+    )),
     Rule("nccl", ERROR, (
         r"NCCL (error|timeout|WARN .*error)|ncclSystemError|ncclInternalError|"
         r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
@@ -274,25 +390,74 @@ _RULES = [
         r"Connection (closed|reset) by peer|Broken pipe|EOFError.*peer|"
         r"\bgloo\b.*(closed|timed out|timeout)"
     )),
+    Rule("mpi_slots", ERROR, r"not enough slots available"),
     Rule("port_in_use", ERROR, r"Address already in use|EADDRINUSE"),
     Rule("name_lookup", ERROR, (
         r"Name or service not known|Temporary failure in name resolution|getaddrinfo failed|"
-        r"nodename nor servname|NameResolutionError"
+        r"nodename nor servname|NameResolutionError|Could not resolve host|unknown host"
+    )),
+    Rule("certificate", ERROR, (
+        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|SSL certificate problem|"
+        r"server certificate verification failed|x509: certificate"
+    )),
+    Rule("expired_credentials", ERROR, (
+        r"ExpiredToken|RequestExpired|token .*(has|is) expired|UnauthorizedSSOTokenError|"
+        r"TokenRetrievalError|SSO session .*expired|credentials? (has|have|are) expired"
     )),
     Rule("credentials", ERROR, (
-        r"AccessDenied|NoCredentialsError|Unable to locate credentials|"
-        r"(401|403) (Client Error|Unauthorized|Forbidden)|GatedRepoError|InvalidAccessKeyId|"
-        r"ExpiredToken"
+        r"Access ?Denied|NoCredentialsError|Unable to locate credentials|"
+        r"\b(401|403) (Client Error|Unauthorized|Forbidden)|HTTP Error (401|403)|returned error: (401|403)|"
+        r"ERROR (401|403)\b|GatedRepoError|InvalidAccessKeyId|SignatureDoesNotMatch|"
+        r"UnrecognizedClientException|InvalidClientTokenId|Permission denied \(publickey|"
+        r"api[_ ]key not configured|No API key|authentication (required|failed)"
+    )),
+    Rule("rate_limited", ERROR, (
+        r"\b429 (Client Error|Too Many Requests)|HTTP Error 429|returned error: 429|Too Many Requests|"
+        r"toomanyrequests|rate limit (exceeded|reached)|RateLimitError|ThrottlingException|\(SlowDown\)"
+    )),
+    Rule("not_found", ERROR, (
+        r"\b404 Client Error|HTTP Error 404|returned error: 404|RepositoryNotFoundError|NoSuchBucket|"
+        r"NoSuchKey|EntryNotFoundError|\(404\) when calling"
+    )),
+    Rule("server_error", ERROR, (
+        r"\b50[0234] Server Error|HTTP Error 50[0234]|returned error: 50[0234]|ServiceUnavailable\b"
     )),
     Rule("connection", ERROR, (
-        r"Connection refused|ConnectTimeout|Network is unreachable|No route to host|"
-        r"Max retries exceeded"
+        r"Connection refused|Connect(ion)? ?Timeout|Network is unreachable|No route to host|"
+        r"Max retries exceeded|Connection timed out|Read timed out|EndpointConnectionError"
     )),
+    Rule("corrupt_file", ERROR, (
+        r"PytorchStreamReader failed|UnpicklingError|pickle data was truncated|EOFError: Ran out of input|"
+        r"BadZipFile|BadGzipFile|end-of-stream marker|HeaderTooLarge|SafetensorError|invalid load key|"
+        r"unexpected end of data|tarfile\.ReadError|zlib\.error|MetadataIncompleteBuffer|"
+        r"file signature not found"
+    )),
+    Rule("malformed", ERROR, (
+        r"JSONDecodeError|(yaml|_yaml)\.\S*Error|TOMLDecodeError|configparser\.\w*Error|"
+        r"xml\.\S*ParseError|(csv|_csv)\.Error|ParserError"
+    )),
+    Rule("read_only", ERROR, r"Read-only file system|EROFS"),
+    Rule("missing_directory", ERROR, r"\bcd: "),
     Rule("missing_file", ERROR, r"FileNotFoundError|can't open file|No such file or directory"),
-    Rule("permission", ERROR, r"PermissionError|Permission denied|Read-only file system"),
+    Rule("permission", ERROR, r"PermissionError|Permission denied"),
+    # setsid and tini let sh run what the kernel refuses, and sh does not know it
+    Rule("architecture", ERROR, r"^/\S+(?<!sh): 1: Syntax error"),
     Rule("syntax", ERROR, r"SyntaxError|IndentationError|syntax error"),
-    Rule("usage", ERROR, r"error: (unrecognized arguments|the following arguments are required|argument )"),
+    Rule("usage", ERROR, (
+        r"error: (unrecognized arguments|the following arguments are required|argument )|"
+        r"Error: (No such (option|command)|Missing (option|argument|parameter)|Invalid value for)|"
+        r"unexpected extra argument|(unrecognized|unknown|invalid|illegal) (option|flag)\b"
+    )),
+    Rule("interrupted", ERROR, r"^KeyboardInterrupt$"),
     Rule("stack", ERROR, r"RecursionError|maximum recursion depth"),
+    # of a child: what subprocess says of it
+    Rule("segfault", ERROR, r"died with <Signals.SIGSEGV"),
+    Rule("bus_error", ERROR, r"died with <Signals.SIGBUS"),
+    Rule("aborted", ERROR, r"died with <Signals.SIGABRT"),
+    Rule("illegal_instruction", ERROR, r"died with <Signals.SIGILL"),
+    Rule("killed", ERROR, r"died with <Signals.SIGKILL"),
+    Rule("terminated", ERROR, r"died with <Signals.SIGTERM"),
+    Rule("exception", ERROR, r"^thread '.*' panicked at|^panic: |^Exception in thread "),
     Rule("not_finite", ERROR,
         r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
 ]  # fmt: skip
@@ -300,23 +465,37 @@ _RULES = [
 _LOG_RULES = [
     Rule("usage", LOG, r"^usage: "),
     Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
-    Rule("aborted", LOG, r"\bAborted\b|SIGABRT|terminate called|core dumped"),
+    Rule("bus_error", LOG, r"\bBus error\b|SIGBUS"),
+    Rule("illegal_instruction", LOG, r"Illegal instruction|SIGILL"),
+    Rule("arithmetic", LOG, r"Floating point exception|SIGFPE"),
+    Rule("aborted", LOG, r"^\s*what\(\):|Assertion .* failed"),
+    Rule("aborted", LOG, r"stack smashing detected|double free|(free|malloc|realloc)\(\): "),
+    Rule("aborted", LOG, r"\bAborted\b|SIGABRT|terminate called|core dumped|Fatal Python error"),
+    # shells, of a child; the kernel does not say why
+    Rule("killed", LOG, r"^(\S+: line \d+:\s+\d+ )?Killed\b"),
     Rule("not_finite", LOG, r"\bloss[ =:]+nan\b"),
 ]
 
 #: What exit codes say: 126 and 127 by shells, 128 + N after signal N.
 BY_EXIT_CODE = {
     126: "not_executable",
+    130: "interrupted",
     127: "missing_program",
     132: "illegal_instruction",
     134: "aborted",
     135: "bus_error",
+    136: "arithmetic",
     137: "killed",
     139: "segfault",
     143: "terminated",
+    152: "cpu_time",
+    153: "file_size",
     124: "timeout",
 }
-_SIGNAL = {"SIGILL": 132, "SIGABRT": 134, "SIGBUS": 135, "SIGKILL": 137, "SIGSEGV": 139, "SIGTERM": 143}
+_SIGNAL = {
+    "SIGINT": 130, "SIGILL": 132, "SIGABRT": 134, "SIGBUS": 135, "SIGFPE": 136, "SIGKILL": 137,
+    "SIGSEGV": 139, "SIGTERM": 143, "SIGXCPU": 152, "SIGXFSZ": 153,
+}  # fmt: skip
 
 
 def cause_of_signal(text: str) -> str:

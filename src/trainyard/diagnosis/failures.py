@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.diagnosis import causes, log_end
-from trainyard.diagnosis.causes import ERROR, LOG, SCHEDULER, Cause
+from trainyard.diagnosis.causes import ERROR, LOG, SCHEDULER, START, Cause
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.specs.status import NONE, AppState, error_message
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: At most as many failed replicas are looked at for one that did not fail as a consequence of others.
 MOST_LOOKED_AT = 8
 #: Exit codes of crashes: no text of the log is better evidence.
-_CRASHES = frozenset({126, 127, 132, 135, 139})
+_CRASHES = frozenset({132, 135, 136, 139})
 _LONGEST_EVIDENCE = 300
 _OF_REPLICA = re.compile(r"\S+/\d+: ")
 #: "exit code 127, as when a program is not in the image" says nothing that the code does not
@@ -29,7 +29,8 @@ _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
 _BY_TOOLKIT = re.compile(r"^\S+ ended with exit code \d+: ")
 #: What shells write of a program that they cannot run.
 _NOT_RUN = re.compile(r"not found|no such file|permission denied|cannot execute", re.IGNORECASE)
-_EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration|Group|Warning)(:|$)")
+#: What programs write of troubles that they get over.
+_IN_PASSING = re.compile(r"\bretry(ing)?\b(?!: )|\b(WARNING|INFO|DEBUG)\b|will try again", re.IGNORECASE)
 _QUOTED = re.compile(r"exit code \d+: (.*)")
 
 
@@ -133,9 +134,10 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
     if traceback is not None:
         errors += [*reversed(traceback.exceptions)]
         rank = traceback.rank or rank
-    has_exception = traceback is not None or any(_EXCEPTION.match(line) for line in errors)
+    has_exception = traceback is not None or any(log_end.NAMES_EXCEPTION.match(line) for line in errors)
     cause, evidence = _decide(replica, said, errors, lines, signal, has_exception)
     shown = report.splitlines() if traceback is None and "Traceback" in report else []
+    rank = rank or _rank_of(evidence, lines)
     return Failure(
         cause,
         evidence[:_LONGEST_EVIDENCE],
@@ -145,6 +147,12 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
         log_end.around(lines, evidence if evidence in lines else ""),
         "\n".join(reasons),
     )
+
+
+def _rank_of(evidence: str, lines: Sequence[str]) -> str:
+    """Return the rank of the process that wrote a line; "" if the line does not say."""
+    split = (log_end.without_prefix(line) for line in lines if evidence and evidence in line)
+    return next((rank for rank, text in split if text.strip() == evidence.strip()), "")
 
 
 def _decide(
@@ -166,26 +174,30 @@ def _decide(
     )
     if signal:
         named = causes.BY_EXIT_CODE.get(128 + signal, named)
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    if code in _CRASHES or named == "segfault":
-        said_so = [line.strip() for line in lines if code in (126, 127) and _NOT_RUN.search(line)]
-        return causes.CAUSES[named], (said_so or [last])[-1]
-    found = causes.first_match(rules, ERROR, errors)
-    if found:
-        return found
     texts = [log_end.without_prefix(line)[1] for line in lines]
-    found = causes.first_match(rules, LOG, texts)
+    if code in (126, 127):
+        not_run = [line.strip() for line in texts if _NOT_RUN.search(line)]
+        found = causes.first_match(rules, START, [line.strip() for line in texts])
+        return found or (causes.CAUSES[named], (not_run or [log_end.last_words(lines)])[-1])
+    if code in _CRASHES or named == "segfault":
+        said_so = causes.first_match(causes.log_rules(), LOG, texts)
+        return causes.CAUSES[named], said_so[1].strip() if said_so and said_so[0].name == named else ""
+    found = causes.first_match(rules, ERROR, errors) or causes.first_match(rules, LOG, texts)
     if found:
         return found
     real = [line for line in errors if line.strip()]
-    if real and has_exception and not named:
+    # of an exception that only says that a child failed, the child's own words say more
+    if real and has_exception and not named and not log_end.is_wrapper(real[0]):
         return causes.CAUSES["exception"], real[0]
-    found = causes.first_match(rules, ERROR, texts) or causes.first_match(causes.log_rules(), LOG, texts)
+    near = [line for line in texts[-log_end.NEAR_THE_END :] if not _IN_PASSING.search(line)]
+    found = causes.first_match(rules, ERROR, near) or causes.first_match(causes.log_rules(), LOG, texts)
     if found:
         return found
     if named:
         return causes.CAUSES[named], ""
-    return causes.CAUSES["exit" if code else "unknown"], (real or [last])[0]
+    if real and has_exception:
+        return causes.CAUSES["exception"], real[0]
+    return causes.CAUSES["exit" if code else "unknown"], real[0] if real else log_end.last_words(lines)
 
 
 def _texts(reason: str) -> list[str]:

@@ -13,16 +13,25 @@ if TYPE_CHECKING:
 #: Prefixes of lines when several processes write one log: torchrun's ``[0]:``, ``[trainer0]:``, torch's
 #: ``[rank0]:``, and ``[1,0]<stderr>:`` of Open MPI (--tag-output).
 _PREFIX = re.compile(r"(?:\[(?:[a-z_]*(?P<rank>\d+)|\d+,(?P<mpi>\d+))\](?:<\w+>)?:\s?)+")
-_TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\):")
+_TRACEBACK = re.compile(r"\s*(?P<group>\+ Exception Group )?(Original )?Traceback \(most recent call last\):")
+#: Of an exception group: the lines of its tree, and those that name an exception in it.
+_GROUP_LINE = re.compile(r"\s*[|+]")
+_IN_GROUP = re.compile(r"\s*\|\s(?P<exception>(\w+\.)*[A-Z]\w+(: .*)?)$")
 _CHAINED = re.compile(
-    r"During handling of the above exception|The above exception was the direct cause of the following"
+    r"During handling of the above exception|The above exception was the direct cause of the following|"
+    r"^Original Traceback "  # torch, of a worker of its DataLoader
 )
+_FRAME = re.compile(r'\s+File ".*", line \d+')
+NAMES_EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration|Group|Warning)(:|$)")
+#: How many lines of stdout in the middle of a traceback are recognised.
+MOST_FOREIGN = 20
 #: Exceptions that only report how a child process ended.
 _WRAPPER = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessExitedException|ProcessRaisedException|SystemExit"
 )
 _ERROR = re.compile(
-    r"\b(error|fatal|exception|panic|abort(ed|ing)?|segmentation fault|killed|cannot|failed|failure)\b",
+    r"\b(error|fatal|exception|panic(ked)?|abort(ed|ing)?|segmentation fault|killed|cannot|failed|failure|"
+    r"not enough|unable to)\b",
     re.IGNORECASE,
 )
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank")
@@ -30,6 +39,8 @@ _ROOT_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid")
 #: How many lines are shown, of a traceback and around an error.
 TRACEBACK_LINES = 10
 BEFORE, AFTER = 3, 6
+#: A line that names an error counts as the reason of the end within so many lines of it.
+NEAR_THE_END = 60
 
 
 @dataclass
@@ -51,11 +62,16 @@ class Traceback:
     @property
     def is_wrapper(self) -> bool:
         """Whether it says only that a child process failed."""
-        return bool(_WRAPPER.search(self.exceptions[-1]))
+        return is_wrapper(self.exceptions[-1])
 
     def shown(self) -> list[str]:
         """Return its last lines."""
         return self.lines[-TRACEBACK_LINES:]
+
+
+def is_wrapper(exception: str) -> bool:
+    """Return whether an exception says only that a child process failed."""
+    return bool(_WRAPPER.search(exception))
 
 
 def without_prefix(line: str) -> tuple[str, str]:
@@ -85,20 +101,29 @@ def _of_one_process(rank: str, numbered: Sequence[tuple[int, str]]) -> list[Trac
         index += 1
         if _CHAINED.search(text):
             is_chained = bool(found)
-        if not _TRACEBACK.match(text):
+        begin = _TRACEBACK.match(text)
+        if begin is None:
             continue
-        indent = len(text) - len(text.lstrip())
+        if begin["group"]:
+            group = [text]
+            while index < len(numbered) and _GROUP_LINE.match(numbered[index][1]):
+                group.append(numbered[index][1])
+                index += 1
+            named = [match["exception"] for line in group if (match := _IN_GROUP.match(line))]
+            if named:  # the group itself, then those in it, the first of them last: it is shown
+                found.append(Traceback(at, rank, group, [named[0], *reversed(named[1:])]))
+            continue
+        indent = _indent(text)
         lines, exception = [text], ""
         while index < len(numbered):
             line = numbered[index][1]
             index += 1
-            lines.append(line)
-            if (
-                line.strip()
-                and len(line) - len(line.lstrip()) <= indent
-                and not line.lstrip().startswith("+")
-            ):
+            if line.strip() and _indent(line) <= indent and not line.lstrip().startswith("+"):
+                if _is_foreign(numbered, index, indent):
+                    continue
                 exception = line.strip()
+            lines.append(line)
+            if exception:
                 break
         if not exception:
             continue
@@ -110,6 +135,25 @@ def _of_one_process(rank: str, numbered: Sequence[tuple[int, str]]) -> list[Trac
             found.append(Traceback(at, rank, lines, [exception]))
         is_chained = False
     return found
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _is_foreign(numbered: Sequence[tuple[int, str]], after: int, indent: int) -> bool:
+    """Return whether the line before ``after`` is of stdout, and only got into the middle of a traceback.
+
+    The line that names the exception is not followed by more frames, nor by a line that names one better.
+    """
+    if NAMES_EXCEPTION.match(numbered[after - 1][1].strip()):
+        return False
+    for _, line in numbered[after : after + MOST_FOREIGN]:
+        if _TRACEBACK.match(line):
+            return False
+        if _FRAME.match(line) or (_indent(line) == indent and NAMES_EXCEPTION.match(line.strip())):
+            return True
+    return False
 
 
 def decisive(found: Sequence[Traceback]) -> Traceback | None:
@@ -136,6 +180,12 @@ def root_of_torchrun(lines: Sequence[str]) -> tuple[str, int]:
         elif is_root and (match := _ROOT_SIGNAL.match(text)):
             signal = int(match[1])
     return rank, signal
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return the line by which a program that gives no reason says most: the last that names an error."""
+    texts = [text for line in lines[-NEAR_THE_END:] if (text := without_prefix(line)[1].strip())]
+    return next((text for text in reversed(texts) if _ERROR.search(text)), texts[-1] if texts else "")
 
 
 def around(lines: Sequence[str], needle: str = "") -> list[str]:

@@ -214,7 +214,9 @@ def save(lines: Sequence[Line], axes: ChartAxes, path: str, title: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("pictures need matplotlib", hint="pip install 'trainyard[plot]'") from None
+        raise ConfigError(
+            "writing an image file needs matplotlib", hint="pip install 'trainyard[plot]'"
+        ) from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     plot = figure.add_subplot()
@@ -235,4 +237,4 @@ def save(lines: Sequence[Line], axes: ChartAxes, path: str, title: str) -> None:
     try:
         figure.savefig(path)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}", hint="Take a name that ends in .png or .svg.") from None
+        raise ConfigError(f"{path}: {error}", hint="Use a file name that ends in .png or .svg.") from None

@@ -55,7 +55,7 @@ def make_forwarder(text: str) -> MetricForwarder:
     if name not in makers:
         known = ["tensorboard", "mlflow", *makers]
         raise ConfigError(
-            f"there is no forwarder {name!r} of metrics, but {', '.join(known)}",
+            f"there is no metrics forwarder {name!r}, only {', '.join(known)}",
             hint=did_you_mean(name, known),
         )
     made: MetricForwarder = makers[name].load()(destination)

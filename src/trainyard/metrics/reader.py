@@ -159,7 +159,7 @@ class MetricReader:
         ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
         is_new = False
         for growth in self._new_lines(ended, timeout):
-            is_new = self._take(growth.role, growth.replica, growth.data, growth.times) or is_new
+            is_new = self._read_block(growth.role, growth.replica, growth.data, growth.times) or is_new
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
         is_new = self._usage.add_to(self._table, self._samples()) or is_new
@@ -236,7 +236,7 @@ class MetricReader:
                 raise item
             yield _as_growth(item)
 
-    def _take(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
+    def _read_block(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
         """Take the metrics of a block of lines; returns whether there were any."""
         if b"\r" in data:
             data = data.replace(b"\r", b"\n")  # a progress bar draws over its line: each drawing is a line

@@ -200,13 +200,15 @@ def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
     args = run.parse(parser, words)
     for option in ("dryrun", "stdin", "json"):
         if getattr(args, option):
-            raise UsageError(f"%%trainyard cannot take --{option}", hint="Use `!trainyard run` for that.")
+            raise UsageError(
+                f"%%trainyard does not support --{option}", hint="Use `!trainyard run` for that."
+            )
     if args.component is None:
         args.component, args.component_args = DEFAULT_COMPONENT, [*args.component_args]
     args.component_args = ["--script", CELL_FILE, *args.component_args]
     if args.workspace is not None:
         raise UsageError(
-            "%%trainyard has the notebook's workspace, which --workspace would replace",
+            "%%trainyard uses the notebook's workspace, so it does not support --workspace",
             hint="Write files into it with %%workspacefile.",
         )
     write_workspace_file(CELL_FILE, cell)

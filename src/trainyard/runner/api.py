@@ -128,6 +128,10 @@ class Runner:
             self._config = load_config()
         return self._config
 
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs, by name, each with its configuration."""
+        return self.config.trackers()
+
     # ---- schedulers
 
     def scheduler(self, name: str) -> Scheduler[Any]:
@@ -373,7 +377,7 @@ class Runner:
                 cfg,
                 workspace,
                 parent_run_id,
-                self.config.trackers(),
+                self.trackers(),
                 self.config.image(),
             )
             if after:

@@ -109,6 +109,11 @@ class Config:
                 found |= {name: source.tables.get(f"tracker:{name}", {}).get("config") for name in names}
             else:
                 found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
+        named = os.environ.get("TORCHX_TRACKERS")
+        if named:  # as in a job, whose own jobs have its trackers
+            from trainyard.runner.preparation import tracker_variable
+
+            found = {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}
         return found
 
     def image(self) -> str | None:
@@ -296,7 +301,7 @@ def effective_options(
     given |= {key: Setting(value, COMMAND_LINE) for key, value in (cli_cfg or {}).items()}
     by_lower = {name.lower(): name for name, _ in opts}
     for key, setting in given.items():
-        name = by_lower.get(key, key) if setting.kind == ENVIRONMENT else key
+        name = by_lower.get(key, key) if setting.kind == ENVIRONMENT else opts.name_of(key)
         if _is_placeholder(setting):
             continue
         opt = opts.get(name)

@@ -1,7 +1,7 @@
-"""Program that tells others of a job's end: ``python notifying.py DIRECTORY``.
+"""The program that sends notifications of a job's end: ``python notifying.py DIRECTORY``.
 
-`trainyard.schedulers.exec.outbox` starts it. It is a process of its own, so that nothing that goes wrong here
-changes the job or delays its end.
+`trainyard.schedulers.exec.outbox` starts it as a separate process, so that its failures can neither change
+the job nor delay its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(directory: str) -> int:
-    """Send what the outbox of a job in this directory holds; returns an exit code."""
+    """Send the notifications of the job in this directory; returns an exit code."""
     from trainyard.runner import get_runner
     from trainyard.schedulers.exec import outbox
     from trainyard.toolkit_import import notification
@@ -37,15 +37,15 @@ def main(directory: str) -> int:
         if status is None or not status.is_terminal():
             return 0
         message = box.document.get("message") or message_of(runner, handle, status)
-    box.tell(message)
+    box.send(message)
     for target in box.document["targets"]:
         if target["state"] == notification.FAILED:
-            sys.stderr.write(f"{_shown(target['to'])} was not told: {target['error']}\n")
+            sys.stderr.write(f"{_shown(target['to'])} was not notified: {target['error']}\n")
     return 0
 
 
 def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]:
-    """Return what is told of a job that has ended, secrets masked."""
+    """Return the notification of a job that has ended, secrets masked."""
     from trainyard.redaction import Redactor
     from trainyard.specs.status import NONE, AppState
     from trainyard.toolkit_import import notification
@@ -73,7 +73,7 @@ def _cause(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any] | N
 
     try:
         failure = explain_failed(runner, handle, status)
-    except (TrainyardError, OSError):  # what is known is told all the same
+    except (TrainyardError, OSError):  # the notification is sent without the cause
         return None
     replica = failure.replica
     return {

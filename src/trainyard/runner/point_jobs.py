@@ -1,9 +1,10 @@
 """Sweeps whose points are jobs, where they cannot be the replicas of one: listed, watched and ended as one.
 
 Their handles are ``sweep://SESSION/ID``, and the runner finds them through a scheduler of that name, which
-asks the schedulers of the points. What is to be submitted lies in a directory of the state directory, what
-has been is in the history: an intent before each submission. So whoever submits may be killed at any time,
-and another process goes on without losing or repeating a point (`feed`). A lock keeps two of them apart.
+asks the schedulers of the points. A directory of the state directory holds the points to submit; the history
+holds those that were submitted, with an intent before each submission. So the submitting process may be
+killed at any time, and another one continues without losing or repeating a point (`submit_points`). A lock
+lets only one process submit at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trainyard.schedulers.exec.process.documents import read_json, write_json
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import SWEEP_KEY
+from trainyard.system.locks import is_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
     key = runner.history.add_intent(**row)
     runner.history.submitted(key, handle, app_id)
     try:
-        left = feed(runner, app_id, wait=False, workspace=plan["workspace"])
+        left = submit_points(runner, app_id, wait=False, workspace=plan["workspace"])
     except BaseException as error:
         if isinstance(error, Exception) and not submitted_points(runner, app_id):
             _never_began(runner, key, app_id, error)
@@ -147,7 +149,7 @@ def _feed_in_background(handle: str) -> None:
         )
 
 
-def feed(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
+def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
     """Submit the points of a sweep that have not been submitted; returns how many are left.
 
     Args:
@@ -525,17 +527,7 @@ def _is_cancelled(app_id: str) -> bool:
 
 
 def _is_being_submitted(app_id: str) -> bool:
-    try:
-        lock = os.open(os.path.join(_folder(app_id), "lock"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(os.path.join(_folder(app_id), "lock"))
 
 
 @contextlib.contextmanager

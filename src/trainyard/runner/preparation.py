@@ -234,7 +234,7 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     place = scheduler.toolkit_place(role)
     if place is None:
         raise ConfigError(
-            f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}",
+            f"{scheduler.backend} cannot provide the toolkit to role {role.name!r}",
             hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
         )
     if place.base and scheduler.is_local:

@@ -134,7 +134,7 @@ def _lines_of(path: str) -> list[str]:
         raise UsageError(f"the values in {path} cannot be read: {error}") from None
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
-        raise UsageError(f"there are no values in {path}", hint="Write one a line.")
+        raise UsageError(f"there are no values in {path}", hint="Write one value per line.")
     return found
 
 
@@ -197,7 +197,7 @@ def _check_number(axes: Mapping[Any, Sequence[Any]], sample: int | None = None) 
     if min(total, sample or total) > MOST_POINTS:
         raise UsageError(
             f"the sweep has {total:,} points, and at most {MOST_POINTS:,} are possible",
-            hint="Take some of them: --sample N.",
+            hint="Run some of them: --sample N.",
         )
     return total
 

@@ -402,7 +402,7 @@ class Scheduler(ABC, Generic[T]):
         Args:
             cfg: options; missing ones are not checked.
         """
-        raise NotImplementedError(f"{self.backend} has nothing that could be checked")
+        raise NotImplementedError(f"{self.backend} has no checks")
 
     def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
         """Ask the backend whether this very job could run now: what `doctor` cannot know without the job.
@@ -417,7 +417,7 @@ class Scheduler(ABC, Generic[T]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return what jobs left behind at the backend more than ``older_than`` seconds ago."""
-        raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
+        raise NotImplementedError(f"{self.backend} has no leftovers to remove")
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove what `leftovers` found; returns the number of bytes freed.
@@ -425,7 +425,7 @@ class Scheduler(ABC, Generic[T]):
         Raises:
             TrainyardError: something cannot be removed; the rest has been.
         """
-        raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
+        raise NotImplementedError(f"{self.backend} has no leftovers to remove")
 
     # ---- logs
 

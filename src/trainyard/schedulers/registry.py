@@ -80,8 +80,8 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
 
     if isinstance(made, Scheduler):
         return made
-    as_ours = getattr(made, "as_ours", None)  # of `trainyard.compat.torchx_own_schedulers`
-    ours: Scheduler[Any] | None = as_ours() if as_ours is not None else None
+    known = hasattr(type(made), "as_ours")  # of `trainyard.compat.torchx_own_schedulers`
+    ours: Scheduler[Any] | None = made.as_ours() if known else None
     if ours is not None:
         return ours
     from trainyard.schedulers.torchx_scheduler import TorchXScheduler

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: What becomes of a job that hangs.
+#: What to do with a job that hangs.
 REPORT, STOP = "report", "stop"
 ON_HANG = (REPORT, STOP)
 _EXAMPLE = "Examples: https://hooks.example.com/ended, 'mail -s ended me@example.com'."
@@ -19,17 +19,17 @@ _EXAMPLE = "Examples: https://hooks.example.com/ended, 'mail -s ended me@example
 
 @dataclass
 class NotifyOpts:
-    """Whom to tell when the job has ended."""
+    """Who is notified when the job has ended."""
 
     notify: list[str] | None = option(
-        "whom to tell, once, when the job has ended: URLs, which get a JSON document by POST, and commands, "
-        "which get it on stdin",
+        "URLs and commands to notify once when the job has ended: URLs get a JSON document by POST, commands "
+        "get it on stdin",
         default=None,
         sends="to",
     )
     notify_secret: str | None = option(
-        "the secret with which notifications to URLs are signed (HMAC-SHA256); by default "
-        "TRAINYARD_NOTIFY_SECRET, without which they are not signed",
+        "secret that signs notifications to URLs (HMAC-SHA256); by default TRAINYARD_NOTIFY_SECRET; without "
+        "either they are not signed",
         default=None,
         secret=True,
     )
@@ -37,26 +37,26 @@ class NotifyOpts:
 
 @dataclass
 class RetryOpts:
-    """What is retried after which failures."""
+    """Which failures are retried, and how often."""
 
     retry: dict[str, str] | None = option(
-        "how often to start again by class of failure: oom=2:64G,node=3,preempted=inf,exception=0; "
-        "of oom also how far the memory may grow, which doubles; classes that are not named: max_retries",
+        "how often to retry, by class of failure: oom=2:64G,node=3,preempted=inf,exception=0; after oom the "
+        "memory doubles, up to the size behind the colon; classes that are not named follow max_retries",
         default=None,
     )
 
 
 @dataclass
 class HangOpts:
-    """When a job counts as hung, and what becomes of it then."""
+    """When a replica counts as hung, and what happens then."""
 
     hang_timeout: float | None = option(
-        "seconds without output, results or work of a GPU after which a replica counts as hung: the stacks "
-        "of its processes are written to its log",
+        "seconds without output, new results or GPU activity after which a replica counts as hung; the "
+        "stacks of its processes are then written to its log",
         default=None,
     )
     on_hang: str = option(
-        "what becomes of a job with a hung replica: report (it is marked and goes on) or stop", default=REPORT
+        "what to do when a replica hangs: report (mark it and let the job go on) or stop", default=REPORT
     )
 
 
@@ -78,7 +78,7 @@ def check_supervision(opts: Any) -> None:
         raise ConfigError(f"on_hang is {on_hang!r}, it must be one of {', '.join(ON_HANG)}")
     if on_hang != REPORT and limit is None:
         raise ConfigError(
-            f"on_hang={on_hang} needs hang_timeout, after which a replica counts as hung",
+            f"on_hang={on_hang} needs hang_timeout, the time after which a replica counts as hung",
             hint="Set it: -cfg hang_timeout=SECONDS.",
         )
     for target in getattr(opts, "notify", None) or ():

@@ -67,6 +67,11 @@ class TorchXScheduler(Scheduler["Any"]):
         }
         return runopts(**options)
 
+    def _resolved(self, cfg: Any) -> Any:
+        """Return the options of a job, with defaults: as the plugin does it, if it declares none itself."""
+        options = self.run_opts()
+        return options.resolve(cfg) if len(options) else self.made.run_opts().resolve(cfg)
+
     # ---- submitting
 
     def make_dryrun(
@@ -79,7 +84,7 @@ class TorchXScheduler(Scheduler["Any"]):
         from trainyard.specs.dryrun_info import AppDryRunInfo
         from trainyard.specs.workspace import Workspace
 
-        resolved = self.run_opts().resolve(cfg)
+        resolved = self._resolved(cfg)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
         theirs = translated_for(self.made, app)
@@ -93,7 +98,7 @@ class TorchXScheduler(Scheduler["Any"]):
         if not isinstance(native, AppDryRunInfo):
             info = AppDryRunInfo(native.request, lambda _: repr(native))
             info.native = native  # type: ignore[attr-defined]
-        info.app, info.cfg = app, resolved
+        info.app, info.cfg = app, dict(resolved)
         info.scheduler, info.session = self.backend, self.session_name
         info.warnings += warnings
         return info
@@ -110,7 +115,10 @@ class TorchXScheduler(Scheduler["Any"]):
 
     def _build(self, app: Any, workspace: Workspace, cfg: Mapping[str, Any]) -> builtins.list[str]:
         """Have the plugin put the code into the images: of the first role, or of all that name their own."""
-        if not workspace and self.builds_roles and any(role.workspace for role in app.roles):
+        # a workspace that is given is that of the first role
+        if self.builds_roles and any(role.workspace for role in app.roles[1 if workspace else 0 :]):
+            if workspace:
+                app.roles[0].workspace = translated_for(self.made, workspace)
             self.made.build_workspaces(app.roles, cfg)
             return []
         build = getattr(self.made, "build_workspace_and_update_role", None)
@@ -187,8 +195,8 @@ class TorchXScheduler(Scheduler["Any"]):
         """Return the log lines of a replica, each with its line end."""
         if streams is not None:
             streams = translated_for(self.made, streams)
-        lines = self.made.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
-        return _with_ends(lines)
+        lines = self.made.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+        return _WithEnds(lines)
 
     # ---- what the matrix of schedulers shows
 
@@ -242,6 +250,11 @@ def call_with(method: Any, *values: Any) -> Any:
     return method(*values[: sum(parameter.kind in kinds for parameter in parameters)])
 
 
-def _with_ends(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        yield line if line.endswith(("\n", "\r")) else line + "\n"
+class _WithEnds:
+    """Lines, each with its line end; and as the plugin gave them."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.as_given = lines
+
+    def __iter__(self) -> Iterator[str]:
+        return (line if line.endswith(("\n", "\r")) else line + "\n" for line in self.as_given)

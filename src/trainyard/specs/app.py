@@ -93,11 +93,10 @@ class Role:
         def __getattribute__(self, name: str) -> Any:
             state = object.__getattribute__(self, "__dict__")
             overrides = state.get("overrides")
-            if overrides and name in overrides:
-                with _override_lock:
-                    if name in overrides:
-                        state[name] = _resolve_override(name, overrides[name])
-                        del overrides[name]
+            if overrides and name in overrides and name not in state.get("_overridden", ()):
+                value = _override_value(overrides, name)
+                state[name] = value
+                state["_overridden"] = {*state.get("_overridden", ()), name}
             return object.__getattribute__(self, name)
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
@@ -105,18 +104,60 @@ class Role:
         return dryrun_info
 
 
-def _resolve_override(name: str, source: object) -> Any:
+class _Resolved:
+    """The value of an override, in the place of what gave it: roles may share their overrides."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+def _override_value(overrides: dict[str, Any], name: str) -> Any:
+    """Return the value of an override, which is found out once."""
+    source = overrides[name]
+    if not isinstance(source, _Resolved):
+        with _override_lock:
+            source = overrides[name]
+            if not isinstance(source, _Resolved):
+                source = overrides[name] = _Resolved(_found_out(source))
+    return source.value
+
+
+def _found_out(source: object) -> Any:
+    """Return what a function gives, or what a coroutine or future comes to.
+
+    Raises:
+        RuntimeError: a future belongs to the event loop of this thread, which would wait for itself.
+    """
     import inspect
 
     value: Any = source() if callable(source) else source
-    if inspect.isawaitable(value):
-        import asyncio
+    if not inspect.isawaitable(value):
+        return value
+    import asyncio
 
-        async def wait_for_value() -> Any:
-            return await value
+    async def wait_for_value() -> Any:
+        return await value
 
-        value = asyncio.run(wait_for_value())
-    return value
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    owner = value.get_loop() if isinstance(value, asyncio.Future) else None
+    if owner is not None and owner is running:
+        raise RuntimeError(
+            "an override is a future of the event loop currently running in this thread; await it first"
+        )
+    if owner is not None and owner.is_running():
+        return asyncio.run_coroutine_threadsafe(wait_for_value(), owner).result()
+    if running is None:
+        return asyncio.run(wait_for_value())
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, wait_for_value()).result()
 
 
 @dataclass

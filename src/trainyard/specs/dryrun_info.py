@@ -78,12 +78,12 @@ class AppDryRunInfo(Generic[T]):
         self.cfg = cfg
 
     @property
-    def _scheduler(self) -> str:
-        return self.scheduler
+    def _scheduler(self) -> str | None:
+        return self.scheduler or None
 
     @_scheduler.setter
-    def _scheduler(self, scheduler: str) -> None:
-        self.scheduler = scheduler
+    def _scheduler(self, scheduler: str | None) -> None:
+        self.scheduler = scheduler or ""
 
     def warn(self) -> None:
         """Issue the warnings, as a job is submitted."""

@@ -132,7 +132,7 @@ class runopts:
         """
         if required and default is not None:
             raise ValueError(f"option {cfg_key!r} is required, so it cannot have the default {default!r}")
-        if default is not None:
+        if default is not None and default != []:  # TorchX's plugins write that for dicts too
             try:
                 from_value(type_, default)
             except ConversionError as error:
@@ -149,15 +149,38 @@ class runopts:
         return True
 
     def get(self, name: str) -> runopt | None:
-        """Return the option of this name, or None."""
-        return self._options.get(name)
+        """Return the option of this name, which may be written in camelCase; None if there is none."""
+        return self._options.get(self.name_of(name))
+
+    def name_of(self, name: str) -> str:
+        """Return the name under which an option was declared: of ``jobQueue`` perhaps ``job_queue``."""
+        if name in self._options or name.islower():
+            return name
+        declared = camel_to_snake(name)
+        return declared if declared in self._options else name
+
+    def _declared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by the names under which their options were declared.
+
+        Raises:
+            InvalidRunConfigException: one is given under two spellings, with different values.
+        """
+        result: dict[str, Any] = {}
+        for key, value in given.items():
+            name = self.name_of(key)
+            if name in result and result[name] != value:
+                raise InvalidRunConfigException(
+                    f"option {name!r} is given in two spellings, with different values", name, given
+                )
+            result[name] = value
+        return result
 
     def update(self, other: runopts) -> None:
         """Take over the options of another set."""
         self._options.update(other._options)
 
     def __or__(self, other: runopts) -> runopts:
-        return runopts(**{**self._options, **other._options})
+        return type(self)(**{**self._options, **other._options})
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
         return iter(self._options.items())
@@ -168,22 +191,23 @@ class runopts:
     def __contains__(self, name: object) -> bool:
         return name in self._options
 
-    def resolve(self, cfg: Mapping[str, Any] | Any) -> dict[str, Any]:
+    def resolve(self, cfg: Mapping[str, Any] | Any, ignore_unknown: bool = False) -> dict[str, Any]:
         """Check a configuration and complete it with the defaults.
 
         Args:
             cfg: values by option name, or an instance of the options dataclass. Texts are converted.
+            ignore_unknown: whether to keep values of options that there are not, instead of refusing them.
 
         Raises:
             InvalidRunConfigException: an option is unknown, missing, or does not fit its type. All that
                 is wrong is reported at once.
         """
-        given = as_mapping(cfg)
-        resolved: dict[str, Any] = {}
+        given = self._declared(as_mapping(cfg))
+        unknown = [key for key in given if key not in self._options]
+        resolved: dict[str, Any] = {key: given[key] for key in unknown}
         problems = [
             (key, f"there is no option {key!r}. {hint_for(key, self._options)}")
-            for key in given
-            if key not in self._options
+            for key in ([] if ignore_unknown else unknown)
         ]
         for name, opt in self._options.items():
             value = given.get(name)
@@ -208,7 +232,7 @@ class runopts:
             OptionParseError: the text does not parse.
             InvalidRunConfigException: a value does not fit its option's type.
         """
-        pairs = parse_pairs(cfg_str)
+        pairs = self._declared(parse_pairs(cfg_str))
         self._check_strays(pairs)
         for key, value in pairs.items():
             opt = self._options.get(key)
@@ -253,7 +277,7 @@ class runopts:
             raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
         if not isinstance(data, dict):
             raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")
-        return self._convert_all(data)
+        return self._convert_all(self._declared(data))
 
     def _convert_all(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         cfg: dict[str, Any] = {}
@@ -282,6 +306,13 @@ class runopts:
         return "\n".join(lines)
 
 
+def camel_to_snake(name: str) -> str:
+    """Turn ``jobQueue`` into ``job_queue``."""
+    import re
+
+    return re.sub(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])", r"_\g<0>", name).lower()
+
+
 def hint_for(key: str, known: Iterable[str]) -> str:
     """Return what to do about an option that a scheduler does not have."""
     if key == "chain":
@@ -298,4 +329,4 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
     return dict(cfg)
 
 
-__all__ = ["CfgVal", "as_mapping", "hint_for", "option", "runopt", "runopts"]
+__all__ = ["CfgVal", "as_mapping", "camel_to_snake", "hint_for", "option", "runopt", "runopts"]

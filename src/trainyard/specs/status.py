@@ -58,6 +58,27 @@ def is_started(state: AppState) -> bool:
 
 
 @dataclass
+class EarlierAttempt:
+    """An attempt of a replica after which there was another.
+
+    Args:
+        number: which one, from 0.
+        started_at: its start, seconds since the epoch; None if it is not known.
+        ended_at: its end, likewise.
+        exit_code: its code, 128 + N after signal N; None if it is not known.
+        reason: how it ended, in words; may be empty.
+        log_position: where its log begins, as `LogRange` takes it; "" if that is not known.
+    """
+
+    number: int
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    log_position: str = ""
+
+
+@dataclass
 class ReplicaStatus:
     """State of one replica.
 
@@ -73,6 +94,7 @@ class ReplicaStatus:
         started_at: start of its last attempt, seconds since the epoch.
         ended_at: end of its last attempt, seconds since the epoch.
         notes: what happened to it, in words, the oldest first: retries by class of failure, hangs.
+        earlier: its attempts before the last one, as far as they are known, the oldest first.
     """
 
     id: int
@@ -86,17 +108,20 @@ class ReplicaStatus:
     started_at: float | None = None
     ended_at: float | None = None
     notes: list[str] = field(default_factory=list)
+    earlier: list[EarlierAttempt] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
         data = {**vars(self), "state": self.state.name}
+        data["earlier"] = [vars(attempt).copy() for attempt in self.earlier]
         data["structured_error_msg"] = data.pop("structured_error_msg")  # long, so it comes last
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ReplicaStatus:
         """Rebuild what `to_json` wrote."""
-        return cls(**{**data, "state": AppState[data["state"]]})
+        earlier = [EarlierAttempt(**attempt) for attempt in data.get("earlier", ())]
+        return cls(**{**data, "state": AppState[data["state"]], "earlier": earlier})
 
 
 @dataclass
@@ -285,6 +310,8 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     code = body.get("errorCode", body.get("exitcode"))
     if code is not None:
         info["errorCode"] = code
+    if body is data and "timestamp" in data:
+        info.setdefault("timestamp", data["timestamp"])
     message = body.get("message")
     return str(message if message is not None else structured), info
 
@@ -295,7 +322,7 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
 
     message, info = error_message(structured)
     when = info.get("timestamp")
-    head = f"{indent}error" + (f" at {_local_time(when)}" if when is not None else "") + ":"
+    head = f"{indent}error" + (f" at {local_time(when)}" if when is not None else "") + ":"
     body = [
         part
         for line in message.splitlines() or [""]
@@ -305,7 +332,8 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
     return [head, *(_clean(f"{indent}  {line}".rstrip()) for line in body)]
 
 
-def _local_time(stamp: object) -> str:
+def local_time(stamp: object) -> str:
+    """Return seconds since the epoch as date and time of this machine's time zone; anything else as text."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(stamp))))
     except (ValueError, OverflowError, OSError):

@@ -133,7 +133,7 @@ def _fingerprint(text: str) -> str:
     if len(digits) < 8 or len(digits) > 64 or set(digits) - set("0123456789abcdef"):
         raise UsageError(
             f"{text!r} is not the fingerprint of a workspace",
-            hint="After the @ stand at least 8 of its hexadecimal digits, as `trainyard diff` shows them.",
+            hint="Write at least 8 of its hexadecimal digits after the @, as `trainyard diff` shows them.",
         )
     return digits
 

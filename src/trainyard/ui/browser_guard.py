@@ -93,14 +93,14 @@ class BrowserGuard:
         headers = Headers(scope=scope)
         host = headers["host"]
         if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return _refused("Requests of other origins are refused.")
+            return _refused("Requests from other origins are refused.")
         if headers.get("sec-fetch-site", "none") not in _SAME:
             return _refused(
-                "Requests of other sites are refused. Open the URL that `trainyard ui` has printed."
+                "Requests from other sites are refused. Open the URL that `trainyard ui` has printed."
             )
         method = scope["method"]
         if method not in ("GET", "HEAD", "POST"):
-            return _refused(f"{method[:20]} is not answered.", 405)
+            return _refused(f"{method[:20]} is not supported.", 405)
         if method != "POST":
             return None
         if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":

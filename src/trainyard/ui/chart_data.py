@@ -67,7 +67,7 @@ class WatchedJob:
         """Do what `read` does, with the job's own runner."""
         return self.read()
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Close the reader, now or when the call that reads has ended."""
         self._is_gone = True
         if self._lock.acquire(blocking=False):
@@ -118,7 +118,7 @@ class ChartData:
         job = self._jobs.pop(handle, None) or WatchedJob(handle)
         self._jobs[handle] = job
         while len(self._jobs) > MOST_JOBS:
-            self._jobs.popitem(last=False)[1].leave()
+            self._jobs.popitem(last=False)[1].stop()
         return job
 
 

@@ -86,6 +86,8 @@ def _shortcuts() -> h.Element:
         "Enter": "open the job",
         "g": "back to the jobs",
         "e": "end of the log",
+        "f": "search the log",
+        "n, p": "next and previous line that matches",
         "?": "this list",
         "Esc": "close",
     }

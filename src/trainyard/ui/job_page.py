@@ -7,6 +7,7 @@ import time
 import htpy as h
 from markupsafe import Markup
 
+from trainyard.schedulers.lines import iter_lines
 from trainyard.specs.status import NONE, AppState, error_message, is_terminal
 from trainyard.terminal import clean, clean_lines, format_duration
 from trainyard.ui.html_parts import (
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogPart
     from trainyard.specs.status import AppStatus, ReplicaStatus
     from trainyard.ui.html_parts import Parts
+    from trainyard.ui.log_parts import SearchResult
 
 TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
 MOST_REPLICAS = 200
 WIDTH, ROW = 640.0, 18.0
+#: Earlier attempts of a replica that are listed.
+MOST_ATTEMPTS = 10
 #: Lines of a job of one file that a comparison shows.
 MOST_CHANGED_LINES = 2000
 
@@ -77,7 +81,7 @@ def status_part(
         if status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
         else None,
         _facts(status, record),
-        _timeline(status, record),
+        _timeline(handle, status, record),
     ]
 
 
@@ -136,15 +140,17 @@ def _last_end(status: AppStatus) -> float | None:
     return max((each.ended_at for each in status.replicas() if each.ended_at), default=None)
 
 
-def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
+def _timeline(handle: str, status: AppStatus, record: JobRecord | None) -> h.Node:
     replicas = status.replicas()
     if not replicas:
         return None
     shown = replicas
     if len(replicas) > MOST_REPLICAS:  # those that failed, and the first ones
         failed = [each for each in replicas if each.state == AppState.FAILED]
-        shown = [*failed, *(each for each in replicas if each not in failed)][:MOST_REPLICAS]
+        others = [each for each in replicas if each.state != AppState.FAILED]
+        shown = [*failed, *others][:MOST_REPLICAS]
     starts = [each.started_at for each in replicas if each.started_at]
+    starts += [attempt.started_at for each in replicas for attempt in each.earlier if attempt.started_at]
     first = min(starts, default=time.time())
     if record is not None:
         first = min(first, record.submitted_at or record.created_at)
@@ -158,7 +164,7 @@ def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
                 h.tr[[h.th(scope="col")[text] for text in ("Replica", "State", "Time", "What")]]
             ],
             h.tbody[
-                [_replica_row(each, first, span, now) for each in shown],
+                [_replica_row(handle, each, first, span, now) for each in shown],
                 h.tr(".scale", aria_hidden="true")[
                     h.td,
                     h.td,
@@ -170,7 +176,7 @@ def _timeline(status: AppStatus, record: JobRecord | None) -> h.Node:
     ]
 
 
-def _replica_row(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Element:
+def _replica_row(handle: str, replica: ReplicaStatus, first: float, span: float, now: float) -> h.Element:
     attempt = f"attempt {replica.restarts + 1}" if replica.restarts else ""
     code = f"exit code {replica.exit_code}" if replica.exit_code else ""
     error = "" if replica.structured_error_msg == NONE else error_message(replica.structured_error_msg)[0]
@@ -180,30 +186,58 @@ def _replica_row(replica: ReplicaStatus, first: float, span: float, now: float) 
         h.th(scope="row")[clean(f"{replica.role}/{replica.id}")],
         h.td[badge(replica.state)],
         h.td(".lane")[_bar(replica, first, span, now)],
-        h.td(".what")[clean(", ".join(word for word in words if word))[:300]],
+        h.td(".what")[
+            clean(", ".join(word for word in words if word))[:300],
+            _attempt_links(handle, replica) if replica.earlier else None,
+        ],
     ]
+
+
+def _attempt_links(handle: str, replica: ReplicaStatus) -> h.Element:
+    """Return the attempts before the last one: how each ended, and where its log begins."""
+    place = f"{replica.role}/{replica.id}"
+    shown = []
+    for attempt in replica.earlier[-MOST_ATTEMPTS:]:
+        text = f"attempt {attempt.number + 1}"
+        ended = clean(
+            attempt.reason or ("" if attempt.exit_code is None else f"exit code {attempt.exit_code}")
+        )
+        target = url("/job", handle=handle, place=place, start=attempt.log_position) + "#log"
+        link = h.a(href=target, aria_label=f"Log of {text} of {clean(place)}")[text]
+        shown.append(h.li[link if attempt.log_position else text, f": {ended[:200]}" if ended else None])
+    left_out = len(replica.earlier) - len(shown)
+    return h.ul(".attempts")[h.li[f"{left_out} attempts before"] if left_out else None, shown]
 
 
 def _bar(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Node:
     inside: list[h.Node] = []
+    known = [each for each in replica.earlier if each.started_at is not None]
+    following = [*(each.started_at for each in known), replica.started_at][1:]
+    bars = [
+        (each.started_at, each.ended_at or then, "succeeded" if each.exit_code == 0 else "failed")
+        for each, then in zip(known, following, strict=False)
+    ]
     if replica.started_at is not None:
-        begin = (replica.started_at - first) / span * WIDTH
-        end = ((replica.ended_at or now) - first) / span * WIDTH
-        begin = min(max(begin, 0.0), WIDTH - 2)
-        took = format_duration((replica.ended_at or now) - replica.started_at)
-        inside = [
-            drawing("rect", class_="waited", x=0.0, y=ROW / 2 - 1, width=begin, height=2.0),
+        bars.append((replica.started_at, replica.ended_at, replica.state.name.lower()))
+    for number, (started, ended, name) in enumerate(bars):
+        assert started is not None
+        begin = min(max((started - first) / span * WIDTH, 0.0), WIDTH - 2)
+        end = ((ended or now) - first) / span * WIDTH
+        if not number:
+            inside.append(drawing("rect", class_="waited", x=0.0, y=ROW / 2 - 1, width=begin, height=2.0))
+        is_earlier = number < len(known)
+        inside.append(
             drawing(
                 "rect",
-                class_=f"bar-{replica.state.name.lower()}",
+                class_=f"bar-{name}" + (" earlier" if is_earlier else ""),
                 x=begin,
-                y=3.0,
+                y=5.0 if is_earlier else 3.0,
                 width=min(max(end - begin, 2.0), WIDTH - begin),
-                height=ROW - 6,
+                height=ROW - (10 if is_earlier else 6),
                 rx=2.0,
-            )[drawing("title")[took]],
-        ]
-        if replica.restarts:
+            )[drawing("title")[format_duration((ended or now) - started)]]
+        )
+        if number or (replica.restarts and not known):
             inside.append(drawing("circle", class_="restart", cx=begin, cy=ROW / 2, r=4.0))
     return drawing(
         "svg", viewBox=f"0 0 {WIDTH:.0f} {ROW:.0f}", preserveAspectRatio="none", aria_hidden="true"
@@ -259,47 +293,119 @@ def log_part(
             ],
             h.button(parts.htmx(get=view.url(at=0), **targets), type="button")["Beginning"],
             h.button(parts.htmx(get=view.url(), **targets), type="button", data_end=True)["End"],
+            h.form(
+                ".find",
+                parts.htmx(get="/job/log/search", trigger="submit", **targets),
+                method="get",
+                action="/job/log/search",
+                role="search",
+            )[
+                [
+                    h.input(type="hidden", name=name, value=value)
+                    for name, value in (
+                        ("handle", view.handle),
+                        ("role", view.role),
+                        ("replica", str(view.replica)),
+                        ("stream", view.stream),
+                    )
+                ],
+                h.input(
+                    type="search",
+                    name="q",
+                    required=True,
+                    maxlength="500",
+                    placeholder="search the log",
+                    aria_label="Search the log: a regular expression",
+                    data_find=True,
+                ),
+                h.button(type="submit")["Find"],
+            ],
         ],
         h.div("#log-body")[body],
     ]
 
 
-def log_body(parts: Parts, view: LogView, part: LogPart | None, lines: bytes, *, over: bool) -> h.Element:
+def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching: bytes = b"") -> h.Element:
     """Return lines of a log with what leads on from them: earlier, later, or what is written next.
 
     Args:
         parts: of the answer.
         view: which log.
-        part: where the lines are in it; None where the scheduler has no ranges, and it is its end.
-        lines: the lines.
+        part: the lines, and where they are in it.
         over: whether nothing more will be written.
+        matching: those of the lines that were searched for.
     """
-    before = part.before if part else 0
-    at_end = part is None or before + len(part.data) >= part.size or not part.data
-    address = view.url().partition("?")[2]
-    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log", data_view=address)[
-        earlier_button(parts, view, part.start, before) if part and before else None,
-        h.p(".note")["The end of the log; `trainyard log` prints all of it."] if part is None else None,
-        h.div("#lines")[chunk(lines, part)],
-        later_button(parts, view, part) if part and not at_end else None,
-        _following(parts, view, part, over=over) if at_end else None,
+    return _box(view)[
+        earlier_button(parts, view, part.start, part.before) if part.before else None,
+        h.div("#lines")[chunk(part.data, part, matching)],
+        _onward(parts, view, part, over=over),
     ]
+
+
+def log_end(parts: Parts, view: LogView, data: bytes, copied: int, trouble: str) -> h.Element:
+    """Return the last lines of a log of which the rest is still being read.
+
+    Args:
+        parts: of the answer.
+        view: which log.
+        data: the lines.
+        copied: how many bytes have been read.
+        trouble: why no more is read; "" if it goes on.
+    """
+    again = parts.htmx(get=view.url(), trigger="refresh", target="#log-body", swap="innerHTML")
+    text = (
+        f"The end of the log, as of now: {trouble}. `trainyard log` prints all of it."
+        if trouble
+        else f"The end of the log. The rest is being read: {size(copied)} so far …"
+    )
+    return _box(view)[
+        h.p(".note", again, data_refresh="5000" if trouble else "2000")[clean_lines(text)],
+        h.div("#lines")[chunk(data)],
+    ]
+
+
+def search_result(parts: Parts, view: LogView, regex: str, result: SearchResult, *, over: bool) -> h.Fragment:
+    """Return the next lines that match, or how far there are none."""
+    following = view.url("/job/log/search", q=regex, start=result.reached)
+    target = {"target": "#log-body", "swap": "innerHTML"}
+    if result.part is None:
+        how_far = f"{size(result.searched)} of {size(result.size)}"
+        if not result.is_done:
+            again = parts.htmx(get=following, trigger="refresh", **target)
+            return h.fragment[
+                h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"],
+            ]
+        return h.fragment[h.p(".note", role="status")[f"No more lines match; {how_far} were searched."],]
+    lines = sum(1 for _ in iter_lines(result.matching))
+    return h.fragment[
+        h.p(".note.search", role="status")[
+            f"{lines} line{'s match' if lines != 1 else ' matches'} here ",
+            h.button("#next-match", parts.htmx(get=following, **target), type="button")["Next"],
+        ],
+        log_body(parts, view, result.part, over=over, matching=result.matching),
+    ]
+
+
+def _box(view: LogView) -> h.Element:
+    address = view.url().partition("?")[2]
+    return h.div(".log", tabindex="0", role="log", aria_label="Lines of the log", data_view=address)
 
 
 def log_rest(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Fragment:
     """Return the lines of a part and what leads on from its end."""
+    return h.fragment[chunk(part.data, part), _onward(parts, view, part, over=over)]
+
+
+def _onward(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Element:
     at_end = part.before + len(part.data) >= part.size or not part.data
-    return h.fragment[
-        chunk(part.data, part),
-        _following(parts, view, part, over=over) if at_end else later_button(parts, view, part),
-    ]
+    return _following(parts, view, part, over=over) if at_end else later_button(parts, view, part)
 
 
-def chunk(data: bytes, part: LogPart | None = None) -> h.Element:
-    """Return some lines, with the positions of both ends."""
+def chunk(data: bytes, part: LogPart | None = None, matching: bytes = b"") -> h.Element:
+    """Return some lines, with the position of the first one; those that match are marked."""
     return h.div(
         ".chunk", data_start=part.start if part else None, data_before=part.before if part else None
-    )[raw(as_html(data))]
+    )[raw(as_html(data, matching))]
 
 
 def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.Element:
@@ -321,10 +427,10 @@ def later_button(parts: Parts, view: LogView, part: LogPart) -> h.Element:
     )[f"Later ({size(max(rest, 0))})"]
 
 
-def _following(parts: Parts, view: LogView, part: LogPart | None, *, over: bool) -> h.Element:
+def _following(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Element:
     if over:
         return h.p(".note")["The end: the job has ended."]
-    connect = view.url("/job/log/tail", start=part.end if part else None)
+    connect = view.url("/job/log/tail", start=part.end)
     return h.p(
         "#tail.note",
         parts.htmx(sse_connect=connect, sse_close="ended", target="#lines", swap="beforeend"),
@@ -354,26 +460,6 @@ def charts_heading(handles: Sequence[str]) -> h.Element:
             for handle in handles
         ],
     ]
-
-
-def results_page(parts: Parts, action: str, results: Sequence[tuple[str, str, str]]) -> str:
-    """Return what an action on several jobs came to: the job, what went wrong, and a job that was made."""
-    failed = sum(1 for _, wrong, _ in results if wrong)
-    return parts.document(
-        action,
-        h.h1[f"{action}: {len(results) - failed} of {len(results)} done"],
-        h.table(".results")[
-            [
-                h.tr[
-                    h.th(scope="row")[h.a(href=url("/job", handle=handle))[clean(handle)]],
-                    h.td[problem(wrong) if wrong else "done"],
-                    h.td[h.a(href=url("/job", handle=made))[clean(made)] if made else None],
-                ]
-                for handle, wrong, made in results
-            ]
-        ],
-        h.p[h.a(href="/")["Back to the jobs"]],
-    )
 
 
 def why_part(explanation: Explanation) -> list[h.Node]:

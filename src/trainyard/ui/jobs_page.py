@@ -9,6 +9,7 @@ from trainyard.runner.records import REFUSED
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.terminal import clean
 from trainyard.ui.html_parts import badge, duration, problem, shown_time, url
+from trainyard.ui.job_actions import ACTIONS, MOST_RESULTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.responses import ListAppResponse
     from trainyard.ui.html_parts import Parts
+    from trainyard.ui.job_actions import ActionRun, Result
 
 PAGE_SIZE = 50
 LAST_PAGE = 1_000_000
 MOST_ELSEWHERE = 200
-ACTIONS = {"cancel": "Cancel", "rerun": "Rerun", "delete": "Delete"}
 _CONFIRM = {
     "cancel": "Ask the selected jobs to stop?",
     "delete": "Remove the selected jobs, with their logs and results?",
@@ -45,6 +46,11 @@ class Wanted:
         number = query.get("page", "1")
         self.page = min(int(number), LAST_PAGE) if number.isdecimal() and len(number) < 10 else 1
         self.page = max(self.page, 1)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether not all jobs are wanted."""
+        return bool(self.text or self.states or self.scheduler)
 
     @property
     def offset(self) -> int:
@@ -189,7 +195,9 @@ def jobs_table(
                 ],
                 h.button(type="submit", formaction="/charts", formmethod="get")["Charts"],
                 h.button(type="submit", formaction="/compare", formmethod="get")["Compare"],
-                h.span(".count")[f"{first} to {end} of {total}" if records else "no such jobs"],
+                h.span(".count", role="status")[
+                    f"{first} to {end} of {total}" if records else "no such jobs"
+                ],
             ],
             h.table(".jobs")[
                 h.thead[
@@ -201,6 +209,7 @@ def jobs_table(
                 h.tbody[[_row(record, problems) for record in records]],
             ],
         ],
+        _act_on_all(wanted, total) if total > len(records) else None,
         h.nav(".pages", aria_label="Pages of the list")[
             h.a(href=wanted.url(page=wanted.page - 1), rel="prev")["← newer"] if wanted.page > 1 else None,
             f" page {wanted.page} of {last} " if last > 1 else None,
@@ -235,4 +244,103 @@ def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
         ],
         h.td[shown_time(started)],
         h.td(".time")[duration(started, record.ended_at, ended=ended)],
+    ]
+
+
+# ---- actions
+
+
+def _act_on_all(wanted: Wanted, total: int) -> h.Element:
+    """Return what leads to an action on all jobs that match, on other pages too."""
+    return h.p(".all-pages")[
+        f"All {total} {'that match' if wanted.is_filtered else 'jobs'}: ",
+        [
+            h.a(".button", href=wanted.url("/jobs/all", page=None, action=name))[f"{label} …"]
+            for name, label in ACTIONS.items()
+        ],
+    ]
+
+
+def confirm_page(parts: Parts, action: str, wanted: Wanted, total: int, count: int, newest: int) -> str:
+    """Return the question whether to act on all jobs that match.
+
+    Args:
+        parts: of the answer.
+        action: one of `ACTIONS`.
+        wanted: which jobs.
+        total: how many match.
+        count: how many of those the action is for.
+        newest: the number of the newest of these.
+    """
+    label = ACTIONS[action]
+    which = [
+        f"name or id: {wanted.text}" if wanted.text else "",
+        f"scheduler: {wanted.scheduler}" if wanted.scheduler else "",
+        f"state: {', '.join(wanted.states)}" if wanted.states else "",
+    ]
+    others = {"cancel": "have ended already", "delete": "have not ended"}.get(action, "were never submitted")
+    fields = [
+        ("q", wanted.text),
+        ("scheduler", wanted.scheduler),
+        *(("state", name) for name in wanted.states),
+    ]
+    back = h.a(".button", href=wanted.url(page=None))["Back"]
+    question = f"{label} {count} job{'s' if count != 1 else ''}?"
+    return parts.document(
+        label,
+        h.h1[question if count else f"There is no job to {action}"],
+        h.p[clean("; ".join(text for text in which if text) or "all jobs of all schedulers")],
+        h.p[f"{total - count} more match, but {others}."] if total > count else None,
+        h.p["Their logs and results are removed, too."] if action == "delete" and count else None,
+        h.form(".bar", method="post", action="/jobs/act")[
+            parts.csrf(),
+            h.input(type="hidden", name="all", value="yes"),
+            h.input(type="hidden", name="until", value=str(newest)),
+            [h.input(type="hidden", name=name, value=value) for name, value in fields],
+            h.button(".danger", type="submit", name="action", value=action)[question.rstrip("?")]
+            if count
+            else None,
+            back,
+        ],
+    )
+
+
+def progress_part(parts: Parts, run: ActionRun) -> h.Element:
+    """Return how far an action on many jobs is; it asks for itself again until that has ended."""
+    total, label = len(run.handles), ACTIONS[run.action]
+    asks = parts.htmx(get=url("/jobs/progress", id=run.id), trigger="refresh", swap="outerHTML")
+    return h.section("#progress", {} if run.is_over else asks, data_refresh=None if run.is_over else "1000")[
+        h.h1(role="status")[
+            f"{label}: {run.done - run.failed} of {total} done"
+            + (f", {run.failed} not" if run.failed else "")
+        ],
+        None if run.is_over else h.progress(max=str(total), value=str(run.done), aria_label=label),
+        h.p[f"It was ended at {run.done} of {total}."] if run.is_over and run.done < total else None,
+        _results_table(run.results),
+        h.p(".note")[f"The first {MOST_RESULTS} are shown."] if len(run.results) == MOST_RESULTS else None,
+        h.p[h.a(href="/")["Back to the jobs"]],
+    ]
+
+
+def results_page(parts: Parts, action: str, results: Sequence[Result]) -> str:
+    """Return what an action on several jobs came to."""
+    failed = sum(1 for _, wrong, _ in results if wrong)
+    return parts.document(
+        action,
+        h.h1[f"{action}: {len(results) - failed} of {len(results)} done"],
+        _results_table(results),
+        h.p[h.a(href="/")["Back to the jobs"]],
+    )
+
+
+def _results_table(results: Sequence[Result]) -> h.Element:
+    return h.table(".results")[
+        [
+            h.tr[
+                h.th(scope="row")[h.a(href=url("/job", handle=handle))[clean(handle)]],
+                h.td[problem(wrong) if wrong else "done"],
+                h.td[h.a(href=url("/job", handle=made))[clean(made)] if made else None],
+            ]
+            for handle, wrong, made in results
+        ]
     ]

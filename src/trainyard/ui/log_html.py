@@ -20,19 +20,30 @@ _BOLD = {"1": "b", "2": "faint", "3": "i", "4": "u"}
 _OFF = {"22": ("b", "faint"), "23": ("i",), "24": ("u",)}
 
 
-def as_html(data: bytes) -> Markup:
-    """Return whole lines as HTML, each an element of its own."""
-    return Markup("").join(_line(line) for line in iter_lines(data))
+def as_html(data: bytes, matching: bytes = b"") -> Markup:
+    """Return whole lines as HTML, each an element of its own; some of them, in their order, marked."""
+    if not matching:
+        return Markup("").join(_line(line) for line in iter_lines(data))
+    wanted = iter_lines(matching)
+    hit = next(wanted, None)
+    shown: list[Markup] = []
+    for line in iter_lines(data):
+        is_hit = line == hit  # equal lines match equally
+        shown.append(_line(line, " hit" if is_hit else ""))
+        if is_hit:
+            hit = next(wanted, None)
+    return Markup("").join(shown)
 
 
-def _line(line: bytes) -> Markup:
-    drawn_over = line.endswith(b"\r")
+def _line(line: bytes, classes: str = "") -> Markup:
+    if line.endswith(b"\r"):
+        classes += " over"
     text = line.decode("utf-8", "replace").rstrip("\r\n")
     more = len(text) - LONGEST
     shown = _coloured(text[:LONGEST])
     if more > 0:
         shown += Markup('<i class="note"> … {} more characters</i>').format(more)
-    return Markup('<div class="l over">{}</div>' if drawn_over else '<div class="l">{}</div>').format(shown)
+    return Markup('<div class="l{}">{}</div>').format(classes, shown)
 
 
 def _coloured(text: str) -> Markup:

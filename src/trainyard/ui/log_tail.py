@@ -1,201 +1,130 @@
 """The end of a log as it grows, as server-sent events. Only the end: who is too far behind skips.
 
-Where a scheduler has ranges, each look reads what is new and keeps a position, nothing else. Where it has
-none, a thread follows the log with a runner of its own, and waits while its reader is slow.
+Each read takes what is new and keeps a position, nothing else, so that a slow reader costs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import queue
-import threading
 
 import htpy as h
 
 from trainyard.errors import TrainyardError, UnreachableError, described
 from trainyard.redaction import redact_text
-from trainyard.runner import get_runner
-from trainyard.schedulers.responses import LogBlock, LogQuery, LogRange, Stream
+from trainyard.schedulers.responses import LogRange
 from trainyard.ui.html_parts import size
 from trainyard.ui.job_page import chunk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
-    from trainyard.runner import Runner
-    from trainyard.schedulers.responses import LogPart
     from trainyard.ui.job_page import LogView
+    from trainyard.ui.log_parts import FoundPart, LogParts
     from trainyard.ui.runner_pool import RunnerPool
 
 CHUNK = 64 << 10
 #: Who is further behind, in bytes, goes on at the end.
 MOST_BEHIND = 512 << 10
-LOOK_SECONDS, ASK_SECONDS, RETRY_SECONDS = 0.3, 2.0, 3.0
-#: Looks without news after which a comment shows whether the browser is still there.
-QUIET_LOOKS = 40
-MOST_FOLLOWERS, QUEUED_BLOCKS, LAST_LINES = 32, 64, 1000
+#: Seconds between two reads: at first, and after a long time without news.
+READ_SECONDS, LONGEST_PAUSE = 0.3, 1.5
+ASK_SECONDS, RETRY_SECONDS = 2.0, 3.0
+#: Reads without news after which a comment shows whether the browser is still there.
+QUIET_READS = 10
+#: Logs that are followed at the same time.
+MOST_FOLLOWED = 64
 _ENDED = b"event: ended\ndata: the job has ended\n\n"
 
-_followers = threading.BoundedSemaphore(MOST_FOLLOWERS)
 
+class LogTails:
+    """Follows logs, as many at a time as one person looks at.
 
-async def tail_of(pool: RunnerPool, lane: str, view: LogView, start: str) -> AsyncIterator[bytes]:
-    """Yield events: what is written behind a position, and in the end that the job has ended."""
-    yield b": following\n\n"
-    look = functools.partial(_look, view=view, start=start, count=1)
-    try:
-        first = await _answer(pool, lane, look)
-    except (TrainyardError, OSError, ValueError, NotImplementedError) as error:
-        yield _event(_note(f"The log cannot be followed: {redact_text(described(error))}"), "")
-        yield _ENDED
-        return
-    stream = _by_ranges(pool, lane, view, start) if first is not None else _by_thread(pool, view, start)
-    async for event in stream:
-        yield event
+    Args:
+        pool: the runners.
+        parts: reads parts of logs.
+    """
 
+    def __init__(self, pool: RunnerPool, parts: LogParts) -> None:
+        self._pool = pool
+        self._parts = parts
+        self._followed = 0
 
-async def _answer(pool: RunnerPool, lane: str, look: Callable[[Runner], LogPart | None]) -> LogPart | None:
-    """Return what a look sees, however long a scheduler does not answer."""
-    while True:
+    async def follow(self, view: LogView, start: str) -> AsyncIterator[bytes]:
+        """Yield events: what is written behind a position, and in the end that the job has ended."""
+        yield b": following\n\n"
+        if self._followed >= MOST_FOLLOWED:
+            yield _event(_note(f"{MOST_FOLLOWED} logs are followed already. Close some pages."))
+            yield _ENDED
+            return
+        self._followed += 1
         try:
-            return await pool.ask(lane, look)
-        except UnreachableError:
-            await pool.pause(RETRY_SECONDS)
-            if pool.is_closing():
-                raise
-
-
-def _look(
-    runner: Runner, view: LogView, start: str, count: int, *, is_complete: bool = False
-) -> LogPart | None:
-    wanted = LogRange(count, start=start, streams=Stream(view.stream) if view.stream else None)
-    wanted.is_complete = is_complete
-    return runner.log_part(view.handle, view.role, view.replica, wanted)
-
-
-async def _by_ranges(pool: RunnerPool, lane: str, view: LogView, start: str) -> AsyncIterator[bytes]:
-    position, over, quiet, asked = start, False, 0, 0.0
-    clock = asyncio.get_running_loop().time
-    while not pool.is_closing():
-        try:
-            look = functools.partial(_look, view=view, start=position, count=CHUNK, is_complete=over)
-            part = await pool.ask(lane, look)
-            if part is None:
-                return
-            skipped = part.size - part.before - len(part.data)
-            if skipped > MOST_BEHIND:
-                reached = part.before
-                part = await pool.ask(lane, functools.partial(_look, view=view, start="", count=CHUNK))
-                if part is None:
-                    return
-                yield _event(
-                    _note(f"… {size(part.before - reached)} left out; “Beginning” and “Earlier” show them")
-                )
-            if part.data:
-                yield _event(str(chunk(part.data, part)), part.end)
-                position, quiet = part.end, 0
-                if len(part.data) >= CHUNK:
-                    continue
-            elif over:
-                yield _ENDED
-                return
-            elif clock() - asked >= ASK_SECONDS:
-                asked = clock()
-                status = await pool.ask(lane, lambda runner: runner.status(view.handle))
-                over = status is None or status.is_terminal()
-                if over:
-                    continue
-        except (TrainyardError, OSError):  # it may answer again; the page says what is wrong
-            await pool.pause(RETRY_SECONDS)
-        quiet += 1
-        if quiet % QUIET_LOOKS == 0:
-            yield b": still here\n\n"
-        await pool.pause(LOOK_SECONDS)
-
-
-class _ThreadedTail:
-    """Follows a log in a thread, as far as its reader keeps up."""
-
-    def __init__(self, view: LogView, last: int) -> None:
-        self._view = view
-        self._last = last
-        self._blocks: queue.Queue[LogBlock | str | None] = queue.Queue(QUEUED_BLOCKS)
-        self._gone = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self.news = asyncio.Event()
-        threading.Thread(target=self._follow, daemon=True, name="ui-follow").start()
-
-    def take(self) -> list[LogBlock | str | None]:
-        """Return what has come; None behind the end, a text if something is wrong."""
-        self.news.clear()
-        taken: list[LogBlock | str | None] = []
-        while not self._blocks.empty():
-            taken.append(self._blocks.get_nowait())
-        return taken
-
-    def leave(self) -> None:
-        """Let the thread end with the next line."""
-        self._gone.set()
-
-    def _follow(self) -> None:
-        view = self._view
-        query = LogQuery(
-            should_tail=True, last=self._last, streams=Stream(view.stream) if view.stream else None
-        )
-        try:
-            with get_runner() as runner:
-                for block in runner.log_blocks(view.handle, [(view.role, view.replica)], query):
-                    if not self._put(block):
-                        return
-            self._put(None)
+            async for event in self._events(view, start):
+                yield event
         except (TrainyardError, OSError, ValueError, NotImplementedError) as error:
-            self._put(redact_text(described(error)))
+            yield _event(_note(f"The log cannot be followed: {redact_text(described(error))}"))
+            yield _ENDED
         finally:
-            _followers.release()
+            self._followed -= 1
 
-    def _put(self, item: LogBlock | str | None) -> bool:
-        while not self._gone.is_set():
+    async def _first(self, view: LogView, start: str) -> FoundPart:
+        """Read, and try again until the scheduler answers."""
+        while True:
             try:
-                self._blocks.put(item, timeout=1.0)
-            except queue.Full:
-                continue
-            try:
-                self._loop.call_soon_threadsafe(self.news.set)
-            except RuntimeError:  # the server has ended
-                return False
-            return True
-        return False
+                return await self._parts.read(view, LogRange(1, start=start), over=False, waits=False)
+            except UnreachableError:
+                await self._pool.pause(RETRY_SECONDS)
+                if self._pool.is_closing():
+                    raise
 
-
-async def _by_thread(pool: RunnerPool, view: LogView, start: str) -> AsyncIterator[bytes]:
-    if not _followers.acquire(blocking=False):
-        yield _event(_note(f"{MOST_FOLLOWERS} logs are followed already."), "")
-        yield _ENDED
-        return
-    if start:
-        yield _event(_note("… connected again; lines that were written meanwhile may be missing"), "")
-    follower = _ThreadedTail(view, 0 if start else LAST_LINES)
-    try:
+    async def _events(self, view: LogView, start: str) -> AsyncIterator[bytes]:
+        pool, lane = self._pool, view.handle.partition("://")[0]
+        await self._first(view, start)
+        position, over, quiet, asked = start, False, 0, 0.0
+        clock = asyncio.get_running_loop().time
         while not pool.is_closing():
-            for item in follower.take():
-                if item is None:
-                    yield _ENDED
-                    return
-                if isinstance(item, str):
-                    yield _event(_note(f"The log cannot be followed: {item}"), "")
-                    yield _ENDED
-                    return
-                for begin in range(0, len(item.data), MOST_BEHIND):
-                    yield _event(str(chunk(item.data[begin : begin + MOST_BEHIND])), "again")
             try:
-                async with asyncio.timeout(LOOK_SECONDS * QUIET_LOOKS):
-                    await follower.news.wait()
-            except TimeoutError:
+                wanted = LogRange(CHUNK, start=position, at=None if position else 0)
+                found = await self._parts.read(view, wanted, over=over, waits=False)
+                part = found.part
+                assert part is not None
+                skipped = part.size - part.before - len(part.data)
+                if skipped > MOST_BEHIND:
+                    reached = part.before
+                    found = await self._parts.read(view, LogRange(CHUNK), over=over, waits=False)
+                    part = found.part
+                    assert part is not None
+                    left_out = size(part.before - reached)
+                    yield _event(_note(f"… {left_out} left out; “Beginning” and “Earlier” show them"))
+                if part.data:
+                    yield _event(str(chunk(part.data, part)), part.end)
+                    position, quiet = part.end, 0
+                    if len(part.data) >= CHUNK:
+                        continue
+                elif found.copy is not None:
+                    if found.copy.problem:
+                        raise BrokenLogError(found.copy.problem)
+                    over = found.is_over
+                elif not over and clock() - asked >= ASK_SECONDS:
+                    asked = clock()
+                    status = await pool.ask(lane, lambda runner: runner.status(view.handle))
+                    over = status is None or status.is_terminal()
+                    if over:
+                        continue
+                if over and not part.data:
+                    yield _ENDED
+                    return
+            except BrokenLogError:
+                raise
+            except (TrainyardError, OSError):  # it may answer again; the page says what is wrong
+                await pool.pause(RETRY_SECONDS)
+            quiet += 1
+            if quiet % QUIET_READS == 0:
                 yield b": still here\n\n"
-    finally:
-        follower.leave()
+            await pool.pause(min(READ_SECONDS * 1.1**quiet, LONGEST_PAUSE))
+
+
+class BrokenLogError(TrainyardError):
+    """A log cannot be followed any more."""
 
 
 def _note(text: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from urllib.parse import parse_qs
 
 import htpy as h
@@ -14,7 +12,7 @@ from starlette.routing import Route
 
 from trainyard.errors import TrainyardError, UnknownAppException, UsageError, described
 from trainyard.redaction import redact_text
-from trainyard.schedulers.responses import LogQuery, LogRange, Stream
+from trainyard.schedulers.responses import LogRange
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, AppStatus
 from trainyard.ui import job_page, jobs_page
@@ -22,7 +20,9 @@ from trainyard.ui.assets import ASSETS
 from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
 from trainyard.ui.chart_data import ChartData
 from trainyard.ui.html_parts import Parts, problem, url, verbatim
-from trainyard.ui.log_tail import tail_of
+from trainyard.ui.job_actions import ACTIONS, JobActions, run_trainyard
+from trainyard.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
+from trainyard.ui.log_tail import LogTails
 from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
 
 TYPE_CHECKING = False
@@ -36,17 +36,14 @@ if TYPE_CHECKING:
     from trainyard.runner.compare import Comparison
     from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
-    from trainyard.schedulers.responses import LogPart
     from trainyard.ui.job_page import LogView
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
-#: Bytes of a log that are shown at once; lines where a scheduler has no ranges.
-CHUNK, LAST_LINES = 64 << 10, 1000
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
-#: Seconds that reading a log, explaining a failure or ending jobs may take.
-LOG_PATIENCE, LONG_PATIENCE = 15.0, 60.0
+#: Seconds that explaining a failure or ending jobs may take.
+LONG_PATIENCE = 60.0
 MOST_COMPARED = 12
 
 
@@ -62,18 +59,24 @@ class WebApp:
         self._schedulers = frozenset(schedulers)
         self._pool = pool
         self._freshness = Freshness(pool)
+        self._actions = JobActions(pool)
         self._chart_data = ChartData(pool)
+        self._log_parts = LogParts(pool)
+        self._log_tails = LogTails(pool, self._log_parts)
         self.asgi = Starlette(
             routes=[
                 Route("/", self.jobs),
                 Route("/jobs", self.jobs_table),
                 Route("/jobs/elsewhere", self.jobs_elsewhere),
                 Route("/jobs/act", self.act, methods=["POST"]),
+                Route("/jobs/all", self.confirm_all),
+                Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
                 Route("/job/log", self.log),
                 Route("/job/log/earlier", self.log_earlier),
                 Route("/job/log/later", self.log_later),
+                Route("/job/log/search", self.log_search),
                 Route("/job/log/tail", self.log_tail),
                 Route("/compare", self.compare),
                 Route("/charts", self.charts),
@@ -87,6 +90,10 @@ class WebApp:
                 NotImplementedError: _problem,
             },
         )
+
+    def close(self) -> None:
+        """Drop what was kept of logs."""
+        self._log_parts.close()
 
     # ---- jobs
 
@@ -133,53 +140,49 @@ class WebApp:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
         if not may_change(given, request.scope["state"]["csrf"]):
-            raise HTTPException(403, "This form is not of a page of this server, or of an earlier one.")
-        handles = [self._checked(value) for value in form.get("handle", [])]
+            raise HTTPException(
+                403, "This form belongs to another server, or to an earlier run of this one: reload the page."
+            )
         action = form.get("action", [""])[0]
-        if action not in jobs_page.ACTIONS or not handles:
-            raise UsageError("no job is selected" if not handles else "there is no such action")
-        results = await (self._rerun(handles) if action == "rerun" else self._end(action, handles))
+        if action not in ACTIONS:
+            raise UsageError("there is no such action")
+        if form.get("all") == ["yes"]:
+            until = _number(form.get("until", [""])[0])
+            run = await self._actions.start(action, _filter_of(form).filter(), until)
+            return RedirectResponse(url("/jobs/progress", id=run.id), 303)
+        handles = [self._checked(value) for value in form.get("handle", [])]
+        if not handles:
+            raise UsageError("no job is selected")
+        results = await self._actions.act(action, handles)
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
             if form.get("back") == ["job"] and action == "cancel":
                 return RedirectResponse(url("/job", handle=handles[0]), 303)
-        return HTMLResponse(job_page.results_page(Parts(request), jobs_page.ACTIONS[action], results))
+        return HTMLResponse(jobs_page.results_page(Parts(request), ACTIONS[action], results))
 
-    async def _end(self, action: str, handles: list[str]) -> list[tuple[str, str, str]]:
-        groups: dict[str, list[str]] = {}
-        for handle in handles:
-            groups.setdefault(self._lane(handle), []).append(handle)
+    async def confirm_all(self, request: Request) -> Response:
+        """Ask whether to act on all jobs that match, and say how many those are."""
+        action = request.query_params.get("action", "")
+        if action not in ACTIONS:
+            raise UsageError("there is no such action")
+        wanted = jobs_page.Wanted(request.query_params)
+        total = await self._pool.ask(HISTORY, lambda runner: runner.recorded_jobs(wanted.filter(), 1)[1])
+        count, newest = await self._actions.matching(action, wanted.filter(), None)
+        return HTMLResponse(jobs_page.confirm_page(Parts(request), action, wanted, total, count, newest))
 
-        async def end(lane: str, some: list[str]) -> list[tuple[str, str, str]]:
-            try:
-                found = await self._pool.ask(
-                    lane,
-                    lambda runner: (
-                        runner.cancel_many(some) if action == "cancel" else runner.delete_many(some)
-                    ),
-                    LONG_PATIENCE,
-                )
-            except (TrainyardError, NotImplementedError, OSError) as error:
-                return [(handle, redact_text(described(error)), "") for handle in some]
-            return [
-                (handle, redact_text(error.message) if error else "", "") for handle, error in found.items()
-            ]
-
-        groups_of_results = await asyncio.gather(*(end(lane, some) for lane, some in groups.items()))
-        return [result for results in groups_of_results for result in results]
-
-    async def _rerun(self, handles: list[str]) -> list[tuple[str, str, str]]:
-        """Repeat jobs, each by a process, since it has to be in the directory of the job."""
-        results = []
-        for handle in handles:
-            code, out, problem_text = await _trainyard("rerun", "--detach", handle)
-            made = out.strip().splitlines()
-            if code == 0 and made:
-                results.append((handle, "", made[-1]))
-            else:
-                results.append((handle, problem_text.strip() or "no answer", ""))
-        return results
+    async def progress(self, request: Request) -> Response:
+        """Show how far an action on many jobs is."""
+        run = self._actions.run_of(request.query_params.get("id", ""))
+        if run is None:
+            raise HTTPException(
+                404, "This action is not known any more; the list has the states of the jobs."
+            )
+        parts = Parts(request)
+        part = jobs_page.progress_part(parts, run)
+        if request.headers.get("hx-request"):
+            return HTMLResponse(str(part))
+        return HTMLResponse(parts.document(ACTIONS[run.action], part))
 
     # ---- one job
 
@@ -195,7 +198,7 @@ class WebApp:
         elif tab == "Definition":
             content = job_page.definition_part(record)
         elif tab == "Plan":
-            code, out, problem_text = await _trainyard("rerun", "--dryrun", handle)
+            code, out, problem_text = await run_trainyard("rerun", "--dryrun", handle)
             content = [
                 problem(problem_text.strip()) if problem_text.strip() else None,
                 verbatim(redact_text(out)) if code == 0 else None,
@@ -228,7 +231,8 @@ class WebApp:
         if replicas:
             view = _chosen(request, handle, replicas)
             try:
-                body = await self._log_body(parts, view, LogRange(CHUNK), over=over)
+                wanted = LogRange(CHUNK, start=request.query_params.get("start", ""))
+                body = await self._log_body(parts, view, wanted, over=over)
             except (TrainyardError, NotImplementedError, OSError, ValueError) as error:
                 body = problem(f"The log cannot be read: {redact_text(described(error))}")
             content.append(job_page.log_part(parts, view, replicas, body))
@@ -311,30 +315,32 @@ class WebApp:
     async def log_earlier(self, request: Request) -> Response:
         """Show the lines before a position, and the button for those before them."""
         view, over = await self._view(request)
-        part = await self._part(
-            view, LogRange(CHUNK, end=request.query_params.get("end", "0.0.0")), over=over
-        )
-        if part is None:
-            raise HTTPException(404, "This log has no ranges.")
-        parts = Parts(request)
-        button = job_page.earlier_button(parts, view, part.start, part.before) if part.before else ""
+        wanted = LogRange(CHUNK, end=request.query_params.get("end") or "0.0.0")
+        part = (await self._log_parts.read(view, wanted, over=over)).part
+        assert part is not None
+        button = job_page.earlier_button(Parts(request), view, part.start, part.before) if part.before else ""
         return HTMLResponse(f"{button}{job_page.chunk(part.data, part)}")
 
     async def log_later(self, request: Request) -> Response:
         """Show the lines behind a position, and what leads on."""
         view, over = await self._view(request)
-        wanted = LogRange(CHUNK, start=request.query_params.get("start", "0.0.0"))
-        part = await self._part(view, wanted, over=over)
-        if part is None:
-            raise HTTPException(404, "This log has no ranges.")
-        return HTMLResponse(str(job_page.log_rest(Parts(request), view, part, over=over)))
+        wanted = LogRange(CHUNK, start=request.query_params.get("start") or "0.0.0")
+        found = await self._log_parts.read(view, wanted, over=over)
+        assert found.part is not None
+        return HTMLResponse(str(job_page.log_rest(Parts(request), view, found.part, over=found.is_over)))
+
+    async def log_search(self, request: Request) -> Response:
+        """Show the next lines in which an expression matches."""
+        view, over = await self._view(request)
+        regex, start = request.query_params.get("q", ""), request.query_params.get("start", "")
+        result = await self._log_parts.search(view, regex, start, over=over)
+        return HTMLResponse(str(job_page.search_result(Parts(request), view, regex, result, over=over)))
 
     async def log_tail(self, request: Request) -> Response:
         """Stream what is written from now on."""
         view, _ = await self._view(request)
         start = request.headers.get("last-event-id") or request.query_params.get("start", "")
-        stream = tail_of(self._pool, self._lane(view.handle), view, start)
-        return StreamingResponse(stream, media_type="text/event-stream")
+        return StreamingResponse(self._log_tails.follow(view, start), media_type="text/event-stream")
 
     async def _view(self, request: Request) -> tuple[LogView, bool]:
         query = request.query_params
@@ -347,26 +353,12 @@ class WebApp:
         return view, status.is_terminal()
 
     async def _log_body(self, parts: Parts, view: LogView, wanted: LogRange, *, over: bool) -> Node:
-        part = await self._part(view, wanted, over=over)
-        if part is not None:
-            return job_page.log_body(parts, view, part, part.data, over=over)
-
-        def read_end(runner: Runner) -> bytes:
-            query = LogQuery(last=LAST_LINES, streams=Stream(view.stream) if view.stream else None)
-            blocks = runner.log_blocks(view.handle, [(view.role, view.replica)], query)
-            return b"".join(block.data for block in blocks)
-
-        data = await self._pool.ask(self._lane(view.handle), read_end, LOG_PATIENCE)
-        return job_page.log_body(parts, view, None, data, over=over)
-
-    async def _part(self, view: LogView, wanted: LogRange, *, over: bool) -> LogPart | None:
-        wanted.is_complete = over
-        wanted.streams = Stream(view.stream) if view.stream else None
-        return await self._pool.ask(
-            self._lane(view.handle),
-            lambda runner: runner.log_part(view.handle, view.role, view.replica, wanted),
-            LOG_PATIENCE,
-        )
+        found = await self._log_parts.read(view, wanted, over=over)
+        if found.part is not None:
+            return job_page.log_body(parts, view, found.part, over=found.is_over)
+        assert found.copy is not None
+        data = await self._log_parts.last_lines(view)
+        return job_page.log_end(parts, view, data, found.copy.size(), found.copy.problem)
 
     # ---- metrics
 
@@ -416,6 +408,18 @@ class WebApp:
         return handle.partition("://")[0]
 
 
+def _filter_of(form: dict[str, list[str]]) -> jobs_page.Wanted:
+    from starlette.datastructures import QueryParams
+
+    return jobs_page.Wanted(QueryParams([(name, value) for name, values in form.items() for value in values]))
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise UsageError("the form does not say which job is the last one")
+    return int(text)
+
+
 def _stream(text: str) -> str:
     return text if text in ("stdout", "stderr") else ""
 
@@ -427,18 +431,6 @@ def _chosen(request: Request, handle: str, replicas: Sequence[tuple[str, int]]) 
         if (name, str(k)) == (role, number):
             return job_page.LogView(handle, name, k, stream)
     return job_page.LogView(handle, *replicas[0], stream)
-
-
-async def _trainyard(*words: str) -> tuple[int, str, str]:
-    """Run a command of trainyard; returns its exit code, stdout and stderr."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trainyard", *words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, problems = await process.communicate()
-    return process.returncode or 0, out.decode("utf-8", "replace"), problems.decode("utf-8", "replace")
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

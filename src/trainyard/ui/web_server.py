@@ -54,7 +54,8 @@ class PageServer:
 
     async def _serve(self, schedulers: list[str], when_ready: Callable[[], None]) -> None:
         pool = RunnerPool()
-        app = BrowserGuard(WebApp(schedulers, pool).asgi, self._kept, self.port)
+        pages = WebApp(schedulers, pool)
+        app = BrowserGuard(pages.asgi, self._kept, self.port)
         config = uvicorn.Config(
             app,
             access_log=False,  # it would have the token
@@ -69,6 +70,7 @@ class PageServer:
         try:
             await server.serve(sockets=[self._socket])
         finally:
+            pages.close()
             pool.close()
 
 

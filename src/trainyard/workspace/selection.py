@@ -74,7 +74,7 @@ class Report:
             lines.append(f"{len(lost) - 5} more could not be shipped (`trainyard workspace show`)")
         return lines
 
-    def leave(self, reason: str, path: str) -> None:
+    def leave_out(self, reason: str, path: str) -> None:
         """Note that a rule left a path out."""
         self.left_out.setdefault(reason, []).append(path)
 
@@ -357,7 +357,7 @@ class _Selector:
     def _shut(self, task: _Task, entry: os.DirEntry[str], path: str, reason: str) -> None:
         """Leave a directory out, and go into it only for what a pattern brings back."""
         if not task.out and entry.name not in _METADATA:
-            self._report.leave(reason, path)
+            self._report.leave_out(reason, path)
         if reason == DOCKERIGNORE and self._docker is not None and self._docker.has_exceptions:
             rules = self._subtask(task, entry, path).git
             self._tasks.append(_Task(entry.path, path, rules, listed=False))
@@ -382,11 +382,11 @@ class _Selector:
             self._include(task, entry, path, named=True)
         elif decision is IgnoreDecision.OUT:
             if not task.out:
-                self._report.leave(TRAINYARDIGNORE, path)
+                self._report.leave_out(TRAINYARDIGNORE, path)
         elif not task.out:
             reason = self._file_reason(task, entry, path)
             if reason and entry.name not in _METADATA:
-                self._report.leave(reason, path)
+                self._report.leave_out(reason, path)
             elif reason == "":
                 self._include(task, entry, path, named=False)
 
@@ -452,7 +452,7 @@ class _Selector:
         task, entry, path = candidate
         if not entry.is_dir(follow_symlinks=False):
             if is_ignored:
-                self._report.leave(GIT, path)
+                self._report.leave_out(GIT, path)
             else:
                 self._include(task, entry, path, named=False)
         elif is_ignored:

@@ -161,7 +161,7 @@ def _given(path: str) -> bytes:
         return content
     raise ConfigError(
         f"cannot take the toolkit from {VARIABLE}={path}: {reason}",
-        hint=f"Let {VARIABLE} name a trainyard-toolkit.pyz, or unset it to take the one of trainyard itself.",
+        hint=f"Set {VARIABLE} to the path of a trainyard-toolkit.pyz, or unset it to use trainyard's own.",
     )
 
 
@@ -172,7 +172,7 @@ def _sources() -> str:
         return package
     raise ConfigError(
         f"this job runs under the toolkit, which is missing in {package}",
-        hint=f"Install trainyard again. Or let {VARIABLE} name a trainyard-toolkit.pyz.",
+        hint=f"Reinstall trainyard, or set {VARIABLE} to the path of a trainyard-toolkit.pyz.",
     )
 
 

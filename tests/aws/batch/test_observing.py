@@ -226,6 +226,7 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
     assert (response.state, response.num_restarts) == (AppState.FAILED, 2)
     assert response.msg == "exit code 5; not started again: 3 of 3 attempts are used up"
     assert replicas(response)[0].restarts == 2
+    assert [(each.number, each.exit_code) for each in replicas(response)[0].earlier] == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize(

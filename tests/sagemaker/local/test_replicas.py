@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from trainyard.schedulers.responses import LogRange
 
 from .conftest import Bucket, until
 from .test_spot import SPOT
@@ -118,6 +119,10 @@ def test_hosts_wait_while_there_are_no_machines(
     assert list(facts(replicas(scheduler, name)).values()) == [("PENDING", None, "")] * 2
     scheduler.cancel(name)
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+    role = scheduler.describe(name).roles_statuses[0].role
+    part = scheduler.log_part(name, role, 0, LogRange(100, is_complete=True))
+    assert part.data.endswith(b"up\n")
+    assert scheduler.log_part(name, role, 0, LogRange(100, start="0:0.0.0")).data.endswith(b"up\n")
 
 
 def test_a_program_that_is_not_there_has_no_exit_code(jobs: Jobs, processes: str, scheduler: Any) -> None:

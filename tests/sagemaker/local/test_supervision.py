@@ -90,8 +90,8 @@ def test_a_host_that_hangs_ends_the_job_and_leaves_its_stacks(processes: str, sc
     end = scheduler.wait(app_id, 50)
     assert end is not None
     assert end.state is AppState.FAILED
-    assert "stopped because it hung: algo-1: no output for 1 s and no GPU at work" in end.msg
-    assert line_of(app_id, b"trainyard: no output for 1 s and no GPU at work; the stacks of its process")
+    assert "stopped because it hung: algo-1: no output for 1 s and no GPU activity" in end.msg
+    assert line_of(app_id, b"trainyard: no output for 1 s and no GPU activity; the stacks of its process")
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_container_that_hangs_is_marked_and_sampled(
         assert response is not None
         return response.roles_statuses[0].replicas[0].reason
 
-    until(lambda: reason().startswith("it hangs: no output for 2 s and no GPU at work"))
+    until(lambda: reason().startswith("it hangs: no output for 2 s and no GPU activity"))
     until(lambda: bool(list(scheduler.usage(app_id, 0.0))))
     sample = next(iter(scheduler.usage(app_id, 0.0)))
     assert (sample.role, sample.replica) == ("sh", 0)

@@ -167,7 +167,12 @@ def test_retries_end(jobs):
     app_id, response = jobs.run(role)
     assert response.state == AppState.FAILED
     assert [len(jobs.log(app_id, k=k)) for k in (0, 1)] == [3, 3]
-    assert (response.num_restarts, response.to_status().replicas()[0].restarts) == (2, 2)
+    replica = response.to_status().replicas()[0]
+    assert (response.num_restarts, replica.restarts) == (2, 2)
+    times = [(attempt.started_at, attempt.ended_at) for attempt in (*replica.earlier, replica)]
+    assert len(times) == 3
+    assert times == sorted(times)
+    assert all(" failed" in attempt.reason for attempt in replica.earlier)
 
 
 @pytest.mark.slow

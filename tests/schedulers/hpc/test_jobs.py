@@ -12,12 +12,12 @@ import pytest
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
 from trainyard.components.train import script as train_script
-from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError
+from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError, UsageError
 from trainyard.runner.preparation import prepare
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import Place
-from trainyard.schedulers.responses import Dependency, LogQuery
+from trainyard.schedulers.responses import Dependency, LogQuery, LogRange
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
 
@@ -249,7 +249,25 @@ def test_following_goes_on_with_the_next_attempt(cluster, queue, tmp_path):
     assert lines == [ends[0], b"torn\n", ends[1], b"torn\n", ends[2], b"torn"]
     found = cluster.wait(app_id, 50)
     assert found.num_restarts == 2
-    assert found.to_status().replicas()[0].restarts == 2
+    replica = found.to_status().replicas()[0]
+    assert replica.restarts == 2
+    assert [(each.number, each.exit_code, each.reason) for each in replica.earlier] == [
+        (0, 1, "exit code 1"),
+        (1, 1, "exit code 1"),
+    ]
+    times = [(each.started_at, each.ended_at) for each in (*replica.earlier, replica)]
+    assert all(start <= end for start, end in times)
+    assert times == sorted(times)
+    # parts of its log, by their place in it, over all attempts
+    second = cluster.log_part(app_id, "r", 0, LogRange(100, start=replica.earlier[1].log_position))
+    assert second.data == b"attempt 1\ntorn"
+    assert second.before == len(b"attempt 0\ntorn")
+    last = cluster.log_part(app_id, "r", 0, LogRange(100, is_complete=True))
+    assert last.data == b"attempt 2\ntorn"
+    assert last.size == last.before + len(last.data) == 3 * len(last.data)
+    assert cluster.log_part(app_id, "r", 0, LogRange(100, end=last.start)).data == second.data
+    with pytest.raises(UsageError, match="no replica"):
+        cluster.log_part(app_id, "../logs/r", 0, LogRange(100))
 
 
 def test_no_link_of_a_chain_starts_after_a_failure_that_it_must_not_follow(cluster, queue, tmp_path):

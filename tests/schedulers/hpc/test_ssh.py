@@ -22,7 +22,7 @@ from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.ssh import SshCommands, commands_on
 from trainyard.schedulers.hpc.storage import LocalStorage, RemoteStorage, archive_of
 from trainyard.schedulers.hpc.submission import check_shared_folder
-from trainyard.schedulers.responses import LogQuery
+from trainyard.schedulers.responses import LogQuery, LogRange
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
 
@@ -281,6 +281,11 @@ def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(remote, login_nod
     assert lines == [b"%d" % number for number in range(1, 2001)] + [b"end"]
     assert login_node.logins() >= 2
     assert remote.wait(app_id, 50).state == AppState.SUCCEEDED
+    data, part = b"", remote.log_part(app_id, "r", 0, LogRange(500, at=0, is_complete=True))
+    while part.data:
+        data += part.data
+        part = remote.log_part(app_id, "r", 0, LogRange(500, start=part.end, is_complete=True))
+    assert data.splitlines() == lines
 
 
 def test_a_host_that_is_away_makes_a_job_unreachable_not_failed(remote, login_node, tmp_path):

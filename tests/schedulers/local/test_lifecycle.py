@@ -347,6 +347,11 @@ def test_what_is_restarted(jobs, tmp_path, policy, expected):
     got = {name: [attempts(jobs, app_id, name, k) for k in range(len(n))] for name, n in expected.items()}
     assert got == expected
     assert response.num_restarts == 1
+    failed = next(r for r in response.to_status().replicas() if (r.role, r.id) == ("bad", 0))
+    [first] = failed.earlier
+    assert (first.number, first.exit_code, first.reason) == (0, 1, "exit code 1")
+    assert first.started_at < first.ended_at <= failed.started_at
+    assert first.log_position == "0.0.0"
 
 
 def test_more_replicas_than_a_process_may_have_files_open(jobs):

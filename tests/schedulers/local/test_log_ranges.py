@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.schedulers.exec.process.log_index import make_record
-from trainyard.schedulers.exec.process.log_ranges import read_part
+from trainyard.schedulers.exec.process.log_ranges import (
+    AttemptRanges,
+    LogRanges,
+    NoFile,
+    NoIndex,
+    read_part,
+)
+from trainyard.schedulers.exec.process.log_reader import GrowingFile
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
 
 LINES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 300)), max_size=60)
@@ -138,3 +146,56 @@ def test_a_part_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         part = read_part(str(tmp_path), str(tmp_path / "index"), wanted)
         assert len(part.data) >= 60_000
         assert sum(read) < 300_000
+
+
+# ---- attempts that have files of their own
+
+
+def attempts(folder: Path, *texts: bytes) -> AttemptRanges:
+    logs = {}
+    for number, text in enumerate(texts):
+        (folder / f"{number}.out").write_bytes(text)
+        logs[2 * number] = LogRanges((GrowingFile(str(folder / f"{number}.out")), NoFile()), NoIndex(), None)
+    return AttemptRanges(logs)
+
+
+@settings(max_examples=40)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 200), max_size=20), min_size=1, max_size=5),
+    count=st.integers(1, 999),
+)
+def test_parts_of_several_attempts_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[int]], count: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    written = [b"".join(b"x" * length + b"\n" for length in lengths)[:-1] for lengths in texts]  # torn off
+    whole = b"".join(written)
+
+    def read(**wanted: Any) -> LogPart:
+        return attempts(folder, *written).read(LogRange(count, is_complete=True, **wanted))
+
+    data, part = b"", read(at=0)
+    while part.data:
+        assert part.before == len(data)
+        data += part.data
+        part = read(start=part.end)
+    assert data == whole
+    data, part = b"", read()
+    while True:
+        data = part.data + data
+        if not part.before:
+            break
+        part = read(end=part.start)
+    assert data == whole
+
+
+def test_an_attempt_is_found_by_its_number(tmp_path: Path) -> None:
+    texts = (b"first\n", b"second\nhalf", b"third\n")
+    for number, line in ((0, b"first\n"), (1, b"second\nhalf"), (2, b"second\nhalf"), (4, b"third\n")):
+        found = attempts(tmp_path, *texts).read(LogRange(100, start=f"{number}:0.0.0"))
+        assert found.data == line
+    assert attempts(tmp_path, *texts).read(LogRange(100, at=8)).data == b"half"
+    for position in ("x", "1", ":", "-1:0.0.0", "999999:0.0.0", "0:9.9.9", "../../x", "0:../x"):
+        for wanted in (LogRange(50, start=position), LogRange(50, end=position)):
+            assert attempts(tmp_path, *texts).read(wanted).data in b"first\nsecond\nhalfthird\n"
+    assert AttemptRanges({}).read(LogRange(10)) == LogPart(b"", "", "", 0, 0)

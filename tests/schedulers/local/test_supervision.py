@@ -51,7 +51,7 @@ def test_what_cannot_be_told_changes_nothing(jobs):
     folder = Path(ProcessJob.of(app_id).path)
     wait_until((folder / outbox.SETTLED).exists, "the end of the sender")
     assert (end.state, end.msg) == (AppState.SUCCEEDED, "<NONE>")
-    assert "exit 4 was not told: it ended with exit code 4" in (folder / outbox.LOG).read_text()
+    assert "exit 4 was not notified: it ended with exit code 4" in (folder / outbox.LOG).read_text()
 
 
 @pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard")])
@@ -177,7 +177,7 @@ def test_a_replica_that_hangs_is_marked_and_may_go_on(jobs, tmp_path):
     end = jobs.end_of(app_id)
     assert end.state == AppState.SUCCEEDED
     log = "".join(jobs.log(app_id))
-    assert "trainyard: no output for 0.4 s and no GPU at work; the stacks of its process:" in log
+    assert "trainyard: no output for 0.4 s and no GPU activity; the stacks of its process:" in log
     assert "trainyard: end of the stacks" in log
 
 

@@ -32,7 +32,7 @@ def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Ou
         chief = rendezvous.Chief(hosts)
         try:
             chief.gather({"welcome": environment.current_host})
-            with telling(lambda end: chief.tell({"verdict": end, "host": environment.current_host})):
+            with telling(lambda end: chief.send({"verdict": end, "host": environment.current_host})):
                 command = make_command()
             return lead(launch, _supervisor(launch, command), chief)
         finally:
@@ -81,7 +81,7 @@ def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_oth
     """
 
     def heard(host: str) -> None:
-        end = chief.hear(host)
+        end = chief.receive(host)
         if end is not None:
             part.unwatch(chief.lines[host].fileno())
             if end["exit"] != 0:
@@ -89,9 +89,9 @@ def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_oth
         part.heard()
 
     for host in chief.lines:
-        chief.hear(host)
+        chief.receive(host)
     _raise_if_failed(chief)
-    part.told_to_stop = lambda number: chief.tell({"stop": number})
+    part.told_to_stop = lambda number: chief.send({"stop": number})
     for host, line in chief.lines.items():
         part.watch(line.fileno(), lambda host=host: heard(host))  # type: ignore[misc]
     outcome = run_part(part)
@@ -100,7 +100,7 @@ def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_oth
         chief.await_ends()
     if end["exit"] == 0 or _stopped_by_us(outcome):
         _raise_if_failed(chief)
-    chief.tell({"verdict": end, "host": launch.environment.current_host})
+    chief.send({"verdict": end, "host": launch.environment.current_host})
     return outcome
 
 
@@ -109,7 +109,7 @@ def _raise_if_failed(chief: rendezvous.Chief) -> None:
     other = chief.failed()
     if other is not None:
         host, message = other
-        chief.tell({"verdict": message, "host": host})
+        chief.send({"verdict": message, "host": host})
         raise rendezvous.other_host_failed(host, message)
 
 

@@ -27,7 +27,7 @@ def share(everything: Sequence[T], distribution: str, host: int, hosts: int) -> 
     return everything[host::hosts] if distribution == SHARDED else everything
 
 
-def bring(items: Sequence[Item], folder: str, put: Callable[[Item, str], None]) -> None:
+def copy_items(items: Sequence[Item], folder: str, put: Callable[[Item, str], None]) -> None:
     """Put every item at its path below a folder, some at a time."""
     os.makedirs(folder, exist_ok=True)
     in_parallel(lambda item: put(item, os.path.join(folder, item.path)), items)
@@ -106,7 +106,7 @@ class Channel:
                 f"Channel {self.name!r}: there is nothing at {self.uri}. Check the bucket and the prefix."
             )
         mine = share(items, self.distribution, host, hosts)
-        bring(mine, target, self._local_file if not place.bucket else _downloads(store))
+        copy_items(mine, target, self._local_file if not place.bucket else _downloads(store))
         size = sum(item.size for item in mine) / 1e6
         seconds = time.monotonic() - started
         log.info(f"Channel {self.name}: {len(mine)} of {len(items)} files, {size:.1f} MB in {seconds:.1f} s")
@@ -147,5 +147,5 @@ def restore(place: Place, folder: str, store: Store | None = None) -> int:
         return 0
     store = store or Store()
     items = [item for item in store.listing(place) if not item.path.endswith(".partial")]
-    bring(items, folder, _downloads(store) if place.bucket else store.download)
+    copy_items(items, folder, _downloads(store) if place.bucket else store.download)
     return len(items)

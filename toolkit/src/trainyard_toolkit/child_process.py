@@ -183,7 +183,7 @@ class SignalPipe:
         os.close(self.read_end)
         os.close(self._write_end)
 
-    def take(self) -> list[int]:
+    def drain(self) -> list[int]:
         """The signals that came since the last call."""
         try:
             return list(os.read(self.read_end, 4096))
@@ -303,7 +303,7 @@ class Supervisor:
         return [descriptor for descriptor, _ in poll.poll(timeout)]
 
     def _take(self, signals: SignalPipe) -> None:
-        for number in signals.take():
+        for number in signals.drain():
             if number in STOP_SIGNALS:
                 if self._stop_signal is None:
                     self.told_to_stop(number)
@@ -354,7 +354,7 @@ class Supervisor:
             if remaining <= 0:
                 os.kill(self._helper, signal.SIGKILL)
             poll.poll(max(1.0, remaining * 1000))
-            signals.take()
+            signals.drain()
 
     def _clear_up(self, signals: SignalPipe) -> None:
         """End what the child left behind, then hand on the last of its output."""

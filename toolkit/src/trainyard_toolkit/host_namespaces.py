@@ -165,7 +165,7 @@ class HostView:
         missing = self._keeper.missing()
         if missing:
             log.warning(
-                f"The names of {', '.join(missing)} do not resolve yet: these hosts have not come within the "
+                f"The names of {', '.join(missing)} do not resolve yet: these hosts did not join within the "
                 "time of TRAINYARD_HOST_WAIT_SECONDS. The script is started nevertheless."
             )
 

@@ -233,7 +233,7 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
     chief = rendezvous.Chief(hosts)
     try:
         chief.gather({"key": keys.make_key("id")})
-        with all_hosts.telling(lambda end: chief.tell({"verdict": end, "host": hosts[0]})):
+        with all_hosts.telling(lambda end: chief.send({"verdict": end, "host": hosts[0]})):
             launch.prepare()
             chief.await_ready()
         addresses = {host: _peer(chief.lines[host]) for host in hosts[1:]}
@@ -320,13 +320,13 @@ class _RankHost(Supervisor):
     def _serve(self) -> None:
         for found in self._server.serve():
             self._ranks.append(found)
-            self.watch(found.fileno(), functools.partial(self._hear, found))
+            self.watch(found.fileno(), functools.partial(self._receive, found))
 
-    def _hear(self, speaker: mpi_rank.Rank) -> None:
+    def _receive(self, speaker: mpi_rank.Rank) -> None:
         known = speaker.pid
         speaker.receive()
         if speaker.pid and not known and self.is_stopping:
-            self._tell(speaker, signal.SIGTERM)  # it was not yet there when the others heard of it
+            self._send(speaker, signal.SIGTERM)  # it was not yet there when the others heard of it
         if speaker.has_ended:
             self.unwatch(speaker.fileno())
             if not self.is_stopping:
@@ -341,7 +341,7 @@ class _RankHost(Supervisor):
             self._ranks.remove(found)
             found.release()
 
-    def _tell(self, hearer: mpi_rank.Rank, number: int) -> None:
+    def _send(self, hearer: mpi_rank.Rank, number: int) -> None:
         try:
             # MPI gives each rank a process group; a shell would not hand the signal on
             if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
@@ -356,7 +356,7 @@ class _RankHost(Supervisor):
             super()._signal(number, whole_group)
         for found in self._ranks:
             if found.pid and not found.has_ended:
-                self._tell(found, number)
+                self._send(found, number)
             if number == signal.SIGKILL:
                 _kill(found.keeper)
 

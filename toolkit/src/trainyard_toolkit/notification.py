@@ -92,7 +92,7 @@ def end_message(
     ended_at: "Optional[float]" = None,
     results: "Optional[str]" = None,
 ) -> "dict[str, Any]":
-    """Return what is told of a job that has ended; whoever makes it masks the secrets in it.
+    """Return the notification of a job that has ended; the caller masks the secrets in it.
 
     Args:
         handle: the job.
@@ -122,7 +122,7 @@ def end_message(
 
 
 def main(words: "list[str]") -> int:
-    """Tell the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
+    """Notify the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
 
     FILE holds a JSON object with ``handle``, ``targets`` (from `new_targets`, or URLs and commands) and
     perhaps ``secret``; ``-`` stands for the content of the variable TRAINYARD_NOTIFY. A file is replaced
@@ -145,7 +145,7 @@ def main(words: "list[str]") -> int:
         from .masking import Masker
 
         message = end_message(box.document["handle"], state, reason=reason)
-        box.tell(Masker().json(message))
+        box.send(Masker().json(message))
         return int(any(target["state"] == FAILED for target in box.document["targets"]))
 
 
@@ -153,7 +153,7 @@ class Outbox:
     """The notifications of one job.
 
     Args:
-        path: of the document. It is renamed to ``settled`` when nothing is left to do, without the secret.
+        path: of the document. When all targets are settled, it is renamed to ``settled``, without the secret.
         settled: the name of the document then.
     """
 
@@ -164,7 +164,7 @@ class Outbox:
         self._lock = -1
 
     def claim(self) -> bool:
-        """Become the only one who works on it; False if another process is, or there is nothing to do."""
+        """Lock the outbox; False if another process holds it, or there is nothing to do."""
         try:
             self._lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +175,7 @@ class Outbox:
         return True
 
     def save(self) -> None:
-        """Replace the document, whole."""
+        """Replace the document atomically."""
         temporary = f"{self.path}.{os.getpid()}.tmp"
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(self.document, file)
@@ -183,11 +183,11 @@ class Outbox:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
 
-    def tell(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
-        """Tell all that have not been told; returns when all targets are settled.
+    def send(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
+        """Notify all targets that are still due; returns when all are settled.
 
         Args:
-            message: what is told, unless an earlier attempt has fixed that.
+            message: what to send, unless an earlier attempt has fixed it.
             sleep: waits between two attempts.
 
         Raises:

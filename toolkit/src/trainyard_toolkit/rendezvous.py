@@ -145,7 +145,7 @@ class Chief:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ClusterError(
-                    f"Hosts that did not come within {wait_seconds():.0f} s: {', '.join(self.missing)}. "
+                    f"Hosts that did not join within {wait_seconds():.0f} s: {', '.join(self.missing)}. "
                     f"Check that they were started and can reach port {port()} of this host, "
                     "or set TRAINYARD_HOST_WAIT_SECONDS."
                 )
@@ -168,7 +168,7 @@ class Chief:
             if failed:
                 raise other_host_failed(host, failed[0])
             if not any(message.get("ready") for message in messages):
-                raise ClusterError(f"Host {host} came but did not become ready. Its log says why.")
+                raise ClusterError(f"Host {host} joined but did not become ready. Its log says why.")
 
     @property
     def missing(self) -> list[str]:
@@ -182,12 +182,12 @@ class Chief:
                 self.lines[host], self.hellos[host] = line, message
                 line.send(greeting)
                 return True
-            log.warning(f"A connection that names itself {host!r} was turned away: no such host is awaited.")
+            log.warning(f"A connection that names itself {host!r} was rejected: no such host is expected.")
             line.close()
             line.lost = True
         return False
 
-    def hear(self, host: str) -> dict[str, Any] | None:
+    def receive(self, host: str) -> dict[str, Any] | None:
         """Read a host's messages; return how its part ended, None while it runs."""
         line = self.lines[host]
         for message in line.receive():
@@ -199,7 +199,7 @@ class Chief:
             self.ended[host] = {"exit": 1, "lost": True, "reason": f"the connection to host {host} was lost"}
         return self.ended.get(host)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message to every host."""
         for line in self.lines.values():
             line.send(message)
@@ -214,7 +214,7 @@ class Chief:
             ready = {descriptor for descriptor, _ in poll.poll()}
             for host, line in self.lines.items():
                 if line.fileno() in ready:
-                    self.hear(host)
+                    self.receive(host)
 
     def failed(self) -> tuple[str, dict[str, Any]] | None:
         """The first host whose part failed, and what it said."""

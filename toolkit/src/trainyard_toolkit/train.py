@@ -263,7 +263,7 @@ def _raise_stopped(number: int, frame: object) -> NoReturn:
 
 
 def _note_stop(number: int, frame: object) -> None:
-    log.warning("Asked to stop while the results are being saved; that goes on.")
+    log.warning("Asked to stop while the results are being saved; saving continues.")
 
 
 def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:

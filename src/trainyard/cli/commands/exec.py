@@ -1,6 +1,6 @@
 """Run a command, or a shell, in a running replica of a job.
 
-It is joined to this terminal: keys, Ctrl-C too, reach the command, and the exit code is the command's.
+The command is connected to this terminal: it gets your keys, Ctrl-C included, and its exit code is returned.
 Without a terminal stdin and stdout are piped: `trainyard exec - -- cat results.json >here.json`.
 """
 

@@ -50,7 +50,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="only lines since then: 10m, 2h, an ISO time, now")
     parser.add_argument("--until", metavar="TIME", help="only lines before then")
     parser.add_argument("--regex", metavar="REGEX", help="only lines that match this")
-    parser.add_argument("--grep", metavar="REGEX", help="the same, of several jobs: every word names a job")
+    parser.add_argument(
+        "--grep", metavar="REGEX", help="like --regex, for several jobs: every argument is a job"
+    )
     parser.add_argument(
         "--rank", metavar="R", help="only the process with this rank, counted over the chosen replicas"
     )
@@ -63,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--collapse",
         action="store_true",
-        help="print a line that several replicas have once, as ROLE[0-63]",
+        help="print a line that several replicas wrote only once, as ROLE[0-63]",
     )
     parser.add_argument(
         "--first-error",
@@ -72,9 +74,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only the lines around the first error of the replica that failed first",
     )
     parser.add_argument(
-        "--timestamps", action="store_true", help="print when each line was written, in local time"
+        "--timestamps",
+        action="store_true",
+        help="print the time at which each line was written, in local time",
     )
-    parser.add_argument("--utc", action="store_true", help="the same in UTC (implies --timestamps)")
+    parser.add_argument("--utc", action="store_true", help="print times in UTC (implies --timestamps)")
     parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
     parser.add_argument(
         "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
@@ -94,7 +98,9 @@ def run(args: Namespace) -> int:
     if args.collapse and (args.json or args.no_prefix):
         raise UsageError("--collapse needs the names of replicas: leave out --json and --no-prefix")
     if args.collapse and query.timed:
-        raise UsageError("--collapse folds lines of different times: leave out --timestamps and --utc")
+        raise UsageError(
+            "--collapse merges lines that were written at different times: leave out --timestamps and --utc"
+        )
     rank = _rank(args)
     words = _words(args)
     if sys.stdout is None:
@@ -205,7 +211,7 @@ def _query(args: Namespace) -> LogQuery:
         hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
         raise UsageError(f"--tail: {error}", hint=hint) from None
     if args.regex is not None and args.grep is not None:
-        raise UsageError("--regex and --grep both say which lines: give one of them")
+        raise UsageError("--regex and --grep exclude each other")
     regex = args.regex if args.grep is None else args.grep
     if regex is not None:
         from trainyard.schedulers.lines import compile_regex

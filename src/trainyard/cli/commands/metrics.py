@@ -1,8 +1,8 @@
-"""Show the metrics of jobs: their last, least and greatest values; of several jobs side by side.
+"""Show the metrics of jobs: the last, minimum and maximum values, several jobs side by side.
 
-Metrics are found in what jobs write anyway: lines that are JSON objects of numbers with a step, what
---metric NAME=REGEX describes (here, or when the job was started), TensorBoard's event files and Trackio's
-databases among the job's results. CPU, memory and so on of jobs on this machine are measured as system/...
+Metrics are read from what jobs write anyway: log lines that are JSON objects with numbers and a step, log
+lines that match --metric NAME=REGEX (given here, or when the job was started), and TensorBoard event files
+and Trackio databases among the results. CPU, memory and GPU usage on this machine is recorded as system/...
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from trainyard.metrics.forwarding import ForwardedMetrics
     from trainyard.metrics.series import Series
 
-#: Seconds between two looks of --watch.
-LOOK_SECONDS = 1.0
+#: Seconds between two updates of --watch.
+WATCH_INTERVAL = 1.0
 _COLUMNS = ("job", "metric", "role", "replica", "rank", "source", "step", "time", "value")
 
 
@@ -36,29 +36,35 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     complete_with(target, "job_completer")
     parser.add_argument(
-        "--name", action="append", default=[], metavar="METRIC", help="only this one; * and ? are patterns"
+        "--name",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="only metrics with this name, or that match its * and ?",
     )
     add_selection_options(parser)
     parser.add_argument(
-        "--replicas", action="store_true", help="a line for each replica, not one for all that report it"
+        "--replicas", action="store_true", help="show a line per replica instead of one per metric"
     )
     parser.add_argument(
-        "--watch", "-w", action="store_true", help="show them again until the jobs have ended"
+        "--watch", "-w", action="store_true", help="refresh the table until the jobs have ended"
     )
     parser.add_argument(
         "--format",
         choices=("table", "json", "csv"),
         default="table",
-        help="how to print them: csv and json have every value",
+        help="output format; csv and json contain every value",
     )
     parser.add_argument(
         "--forward",
         action="append",
         default=[],
         metavar="NAME[=DESTINATION]",
-        help="send them there too: tensorboard=DIR, mlflow=URI, or a plugin's; may be given several times",
+        help="also send them to tensorboard=DIR, mlflow=URI, or a plugin; may be given several times",
     )
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="--format json")
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="the same as --format json"
+    )
 
 
 def run(args: Namespace) -> int:
@@ -133,7 +139,7 @@ def _watch(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[Forw
                 if screen is not None:
                     screen.finish(shown)
                 return EXIT_OK
-            time.sleep(LOOK_SECONDS)
+            time.sleep(WATCH_INTERVAL)
             is_new = _update(jobs)
             _forward(jobs, forwarded)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Show in full what `run` would do: the job, its options and their sources, its code, the request.
 
-Also what changed since the last job of the same name, and what the scheduler cannot do. With --live the
-scheduler is asked, too, whether such a job could run.
+It also shows what changed since the last job of the same name, and what the scheduler does not support. With
+--live it also asks the scheduler whether such a job could run now.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
     if all(check.ok is not False for check in found):
         check_job = getattr(scheduler, "check_job", None)  # plugins may lack it
         found = [*found, *(check_job(info) if check_job else ())]
-    return found or [Check(info.scheduler, None, "has nothing that could be checked")]
+    return found or [Check(info.scheduler, None, "has no checks")]
 
 
 def _plan(

@@ -28,12 +28,12 @@ MOST_LINES = 12
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="METRIC", help="which one: `trainyard metrics` lists them")
+    parser.add_argument("name", metavar="METRIC", help="the metric; `trainyard metrics` lists them")
     target = parser.add_argument(
         "targets",
         nargs="*",
         metavar="HANDLE[/ROLE[/0,1]]",
-        help="jobs (the latest by default); of each the first replica that reports it, unless some are named",
+        help="jobs (the latest by default); of each, the first replica with the metric, or those named",
     )
     complete_with(target, "job_completer")
     add_selection_options(parser)
@@ -41,16 +41,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--by",
         choices=("step", "time"),
         default="step",
-        help="over steps, or over time since the first value",
+        help="what the x axis shows: steps, or the time since the first value",
     )
-    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="powers of ten on the axis")
-    parser.add_argument("--width", metavar="N", help="columns (default: those of the terminal)")
-    parser.add_argument("--height", metavar="N", help="lines (default: 20)")
+    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
+    parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")
+    parser.add_argument("--height", metavar="N", help="height in lines (default: 20)")
     parser.add_argument(
         "--output",
         "-o",
         metavar="FILE",
-        help="write a picture, FILE.png or FILE.svg, instead (needs trainyard[plot])",
+        help="write an image file, FILE.png or FILE.svg, instead (needs trainyard[plot])",
     )
 
 

@@ -1,4 +1,4 @@
-"""Show the points of a sweep: the values of each, its state, and the best by a metric."""
+"""Show the points of a sweep: the values and state of each, and the best by a metric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--best",
         metavar="min:METRIC",
-        help="sort by the least (min:loss) or greatest (max:accuracy) value that each has reported",
+        help="sort by the lowest (min:loss) or highest (max:accuracy) value that each point has reported",
     )
     add_json_option(parser)
 

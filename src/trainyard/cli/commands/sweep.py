@@ -1,8 +1,9 @@
-"""Start a sweep: a component with several values of some options, as one job with a replica for each point.
+"""Start a sweep: run a component with several values of some options, as one job with a replica per point.
 
-Values are separated by commas, 0..9 is a range, @FILE has one a line; all combinations are run. Quotes keep a
-comma: --msg '"a,b"'. The sweep has one handle, for `status`, `log`, `cancel` and `rerun --failed`; `trainyard
-points` shows what each point is, and the best. All points are checked before anything is submitted.
+Separate values by commas; 0..9 is a range, and @FILE reads one value per line. Every combination is a point.
+Quotes protect a comma: --msg '"a,b"'. The sweep has one handle for `status`, `log`, `cancel` and `rerun
+--failed`; `trainyard points` shows the values and state of each point, and the best one. All points are
+checked before anything is submitted.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def add_arguments(parser: Parser) -> None:
         "--parallel",
         type=number_between(1, MOST),
         metavar="N",
-        help="how many points run at a time (default: as many as there is room for)",
+        help="how many points run at the same time (default: as many as fit)",
     )
     parser.add_argument(
         "--sample", type=number_between(1, MOST), metavar="N", help="run only N points, chosen at random"
@@ -56,13 +57,13 @@ def add_arguments(parser: Parser) -> None:
         type=number_between(0, MOST),
         default=0,
         metavar="S",
-        help="another choice of --sample (default: 0)",
+        help="random seed of --sample (default: 0)",
     )
     run_command.add_record_options(parser)
     parser.add_argument(
         "--resume",
         metavar="HANDLE",
-        help="submit what is missing of a sweep whose points are jobs, if the process that did so was killed",
+        help="submit the points that are missing because the process that submitted them was killed",
     )
     component = parser.add_argument(
         "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
@@ -116,7 +117,7 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
 
 
 def _resume(args: Namespace, runner: Runner) -> int:
-    from trainyard.runner.point_jobs import SWEEP, feed
+    from trainyard.runner.point_jobs import SWEEP, submit_points
     from trainyard.specs.handles import parse_app_handle
 
     if args.component:
@@ -129,7 +130,7 @@ def _resume(args: Namespace, runner: Runner) -> int:
             hint="`trainyard rerun --failed` repeats the points that failed.",
         )
     plan = FollowPlan(args, False)
-    feed(runner, parsed.app_id)
+    submit_points(runner, parsed.app_id)
     return after_submission(runner, handle, plan)
 
 

@@ -1,7 +1,7 @@
-"""Show what trackers know of jobs: what they noted about themselves, their artifacts, what they build on.
+"""Show what jobs recorded with a tracker: metadata, artifacts, and the runs that they build on.
 
 trainyard tracker list jobs                  the runs that are known
-trainyard tracker list metadata RUN          the facts that a run noted
+trainyard tracker list metadata RUN          the facts that a run recorded
 trainyard tracker list artifacts RUN         the files and directories that a run made
 trainyard tracker list lineage RUN           what a run builds on, and which runs build on it
 
@@ -28,13 +28,15 @@ SUBJECTS = ("jobs", "metadata", "artifacts", "lineage")
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", default="list", metavar="list", help="what to do")
-    parser.add_argument("subject", nargs="?", default="jobs", metavar="|".join(SUBJECTS), help="what to list")
-    complete_with(parser.add_argument("run", nargs="?", metavar="RUN", help="of which job"), "job_completer")
+    parser.add_argument(
+        "subject", nargs="?", default="jobs", metavar="|".join(SUBJECTS), help="what to list (default: jobs)"
+    )
+    complete_with(parser.add_argument("run", nargs="?", metavar="RUN", help="the job"), "job_completer")
     parser.add_argument("--tracker", metavar="NAME", help="which tracker to ask (default: the first)")
     parser.add_argument(
         "--parent-run-id", "--parent_run_id", metavar="RUN", help="jobs: only those that build on this run"
     )
-    parser.add_argument("--artifact", metavar="NAME", help="artifacts, lineage: only of this name")
+    parser.add_argument("--artifact", metavar="NAME", help="artifacts, lineage: only those with this name")
     parser.add_argument("--sources-only", action="store_true", help="lineage: only what the run builds on")
     parser.add_argument(
         "--descendants-only", action="store_true", help="lineage: only what builds on the run"
@@ -64,7 +66,7 @@ def _check(args: Namespace) -> None:
     if args.action != "list":
         raise UsageError(
             f"the action must be list, not {args.action!r}",
-            hint="Right: trainyard tracker list jobs",
+            hint="Example: trainyard tracker list jobs",
         )
     if args.subject not in SUBJECTS:
         raise UsageError(

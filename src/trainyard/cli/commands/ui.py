@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--open", action="store_true", help="open the page in a browser (the default on a desktop)"
     )
     parser.add_argument(
-        "--no-browser", "--no_browser", action="store_true", help="print its URL, and open no browser"
+        "--no-browser", "--no_browser", action="store_true", help="print the URL without opening a browser"
     )
 
 

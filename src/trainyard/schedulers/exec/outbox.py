@@ -1,17 +1,17 @@
 """The notifications of a job of this machine: a private document, and starting the program that sends them.
 
-The process that sees the end of the job starts it: the guard of a supervisor, the watcher of containers, and
-the next command that asks for the job. A lock lets one of them work. What is sent, and that each target is
-told once, is in the toolkit's `notification`.
+The process that sees the job end starts the program: the guard of a supervisor, the watcher of containers, or
+the next command that asks for the job. A lock lets only one of them send. The toolkit's `notification` has
+what is sent, and notifies each target once.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 
 from trainyard import plain_json
+from trainyard.system.locks import is_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ SECRET_VARIABLE = "TRAINYARD_NOTIFY_SECRET"
 #: The program that sends; nothing is imported from it here.
 SENDER = os.path.join(os.path.dirname(__file__), *[os.pardir] * 2, "runner", "notifying.py")
 
-#: The shell leaves it to itself, so that it is not a child of its starter and outlives it.
+#: Through a shell that exits at once, so that the sender is not a child of this process, and outlives it.
 _DETACH = 'cd / && "$0" -P "$1" "$2" </dev/null >>"$3" 2>&1 &'
 
 
 def prepare(directory: str, handle: str, targets: Sequence[str], secret: str | None) -> None:
-    """Write down who is to be told when a job has ended.
+    """Record the targets to notify when a job has ended.
 
     Args:
         directory: the job's, which exists and is private.
         handle: the job.
         targets: URLs and commands.
-        secret: signs what URLs get; by default that of the environment.
+        secret: signs requests to URLs; by default the one of the environment.
 
     Raises:
         OSError: it cannot be written.
@@ -54,9 +54,9 @@ def prepare(directory: str, handle: str, targets: Sequence[str], secret: str | N
 
 
 def send_if_waiting(directory: str) -> None:
-    """Start the sender of a job that has ended, unless nothing is to be sent or one is at work."""
+    """Start the sender of a job that has ended, unless nothing is to be sent or a sender is running."""
     path = os.path.join(directory, WAITING)
-    if not os.path.exists(path) or _is_locked(path + ".lock"):
+    if not os.path.exists(path) or is_locked(path + ".lock"):
         return
     log = os.path.join(directory, LOG)
     try:
@@ -69,17 +69,3 @@ def send_if_waiting(directory: str) -> None:
         os.waitpid(pid, 0)
     except OSError:  # the next command that asks for the job tries again
         pass
-
-
-def _is_locked(path: str) -> bool:
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False

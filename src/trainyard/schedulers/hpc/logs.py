@@ -14,6 +14,7 @@ import time
 from trainyard.backoff import Backoff
 from trainyard.errors import UnreachableError
 from trainyard.schedulers.exec.process.log_index import Record
+from trainyard.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, RecordIndex
 from trainyard.schedulers.exec.process.log_reader import Part, ReplicaLog, follow_logs, read_logs
 from trainyard.schedulers.hpc.shared_folder import log_folder
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainyard.schedulers.hpc.storage import Storage
-    from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
+    from trainyard.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, Stream
     from trainyard.system.interface import FileEvents
 
 #: How often logs are looked at, in seconds: while they grow, and at last while they do not.
@@ -96,15 +97,40 @@ class SizeIndex:
         data = self._file.read(self._file.size() - self._offset, self._offset)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        records = []
-        for line in whole.splitlines():
-            words = line.split()
-            if len(words) == 3 and all(word.isdigit() for word in words):
-                records.append(Record(int(words[0]), (int(words[1]), int(words[2]))))
-        return records
+        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
 
     def close(self) -> None:
         """Close it."""
+
+
+class SizeRecords(RecordIndex):
+    """Reads that index from any of its lines on, block by block."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+
+    def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
+        """Yield the records from an offset on, each with its own."""
+        rest = b""
+        while data := self._file.read(FETCH, offset + len(rest)):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                record = _record(line)
+                if record is not None:
+                    yield offset, record
+                offset += len(line) + 1
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        self._file.close()
+
+
+def _record(line: bytes) -> Record | None:
+    """Return what a line of an index says; None if it is damaged."""
+    words = line.split()
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        return None
+    return Record(int(words[0]), (int(words[1]), int(words[2])))
 
 
 class AttemptsLog:
@@ -120,14 +146,9 @@ class AttemptsLog:
 
     def find_attempts(self) -> None:
         """Find the attempts that exist by now."""
-        prefix = self.index_path + "/"
-        for path in self._logs.paths_in(self.index_path):
-            number = path[len(prefix) :].removesuffix(".out")
-            if path.endswith(".out") and number.isdecimal() and int(number) not in self._attempts:
-                stem = prefix + number
-                files = (self._logs.file(stem + ".out"), self._logs.file(stem + ".err"))
-                index = SizeIndex(self._logs.file(stem + ".idx"))
-                self._attempts[int(number)] = ReplicaLog(files, index, self._stream)
+        for number, (out, err, index) in self._logs.attempts_in(self.index_path).items():
+            if number not in self._attempts:
+                self._attempts[number] = ReplicaLog((out, err), SizeIndex(index), self._stream)
         self._attempts = dict(sorted(self._attempts.items()))
 
     def skip_to_last(self, count: int) -> None:
@@ -213,9 +234,18 @@ class SharedLogs:
                 if not self.is_patient or not self._failures.pause():
                     raise
 
-    def paths_in(self, folder: str) -> list[str]:
-        """Return the paths of the files in a folder."""
-        return self._by_folder.get(folder, [])
+    def attempts_in(self, folder: str) -> dict[int, tuple[StoredFile, StoredFile, StoredFile]]:
+        """Return stdout, stderr and index of the attempts in a folder, by their numbers, in order."""
+        names = [path[len(folder) + 1 :] for path in self._by_folder.get(folder, []) if path.endswith(".out")]
+        numbers = sorted(int(name[:-4]) for name in names if name[:-4].isdecimal())
+        return {
+            number: (
+                self.file(f"{folder}/{number}.out"),
+                self.file(f"{folder}/{number}.err"),
+                self.file(f"{folder}/{number}.idx"),
+            )
+            for number in numbers
+        }
 
     def refresh(self) -> set[str]:
         """Find the logs that have grown, and fetch what is new; returns their folders.
@@ -336,5 +366,23 @@ def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> 
         if query.last is not None:
             yield from read_logs(logs.logs, query, to_be_continued=True)
         yield from follow_logs(logs.logs, query, logs, is_over)
+    finally:
+        logs.close()
+
+
+def read_part(logs: SharedLogs, wanted: LogRange) -> LogPart | None:
+    """Return a part of the log of one replica; None if there is none yet."""
+    try:
+        logs.refresh()
+        (log,) = logs.logs.values()
+        attempts = logs.attempts_in(log.index_path)
+        if not attempts:
+            return None
+        return AttemptRanges(
+            {
+                number: LogRanges((out, err), SizeRecords(index), wanted.streams)
+                for number, (out, err, index) in attempts.items()
+            }
+        ).read(wanted)
     finally:
         logs.close()

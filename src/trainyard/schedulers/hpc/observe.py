@@ -7,7 +7,7 @@ our own script left, ends a job. What is not known stays open.
 from __future__ import annotations
 
 from trainyard.schedulers.responses import DescribeAppResponse
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,10 +172,19 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
             status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
             if job is not None and status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
+            if job is not None:
+                status.earlier = [_earlier(record) for record in job.earlier.get((role, k), ())]
             replicas.append(status)
             number += 1
         roles.append(RoleStatus(role, replicas))
     return roles
+
+
+def _earlier(record: AttemptRecord) -> EarlierAttempt:
+    """Return an attempt after which there was another; its log has files of its own, see `logs.py`."""
+    start, end = record.started_at, record.ended_at
+    reason = reason_of_exit(record)
+    return EarlierAttempt(record.attempt, start, end, record.code, reason, f"{record.attempt}:0.0.0")
 
 
 def _replica(

@@ -18,7 +18,9 @@ from trainyard.schedulers.base import (
     Leftover,
     ListAppResponse,
     LogBlock,
+    LogPart,
     LogQuery,
+    LogRange,
     Scheduler,
     Stream,
     not_ended,
@@ -411,7 +413,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return self.parse_submitted(answer.text)
         except ValueError:
             raise UnreachableError(
-                f"{command[0]} {commands.where} did not tell the job's id: {answer.words}",
+                f"{command[0]} {commands.where} did not print the job's id: {answer.words}",
                 hint="It may have been submitted; `trainyard list` shows it then.",
             ) from None
 
@@ -669,6 +671,26 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, found by the indexes of its attempts."""
+        from trainyard.schedulers.hpc.logs import SharedLogs, read_part
+        from trainyard.schedulers.lines import check_replicas
+
+        place = self.place_of(app_id)
+        storage = self.storage(place.host)
+        if "/" not in role_name + app_id:  # so that they name a folder of logs, and nothing else
+            logs = SharedLogs(storage, job_folder(place.shared, app_id), [(role_name, k)], Stream.COMBINED)
+            found = read_part(logs, wanted)
+            if found is not None:
+                return found
+        job = shared_folder.read_jobs(storage, place.shared, [app_id]).get(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
+        check_replicas(
+            app_id, [(role_name, k)], [(role, i) for role, count in job.layout for i in range(count)]
+        )
+        return LogPart(b"", "", "", 0, 0)
 
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)

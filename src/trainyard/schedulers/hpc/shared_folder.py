@@ -71,6 +71,7 @@ class SharedJob:
         native_ids: ids of its submissions, the oldest first.
         cancelled_by: who cancelled it; "" if nobody has.
         replicas: the last record of each replica that has started, by role and index.
+        earlier: the records before those, the oldest first.
         submission: the last record of a submission.
         attempts: how many attempts there have been.
         reports: what replicas that failed left in torchelastic's error file, or in the toolkit's report.
@@ -81,6 +82,7 @@ class SharedJob:
     native_ids: list[str] = field(default_factory=list)
     cancelled_by: str = ""
     replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
+    earlier: dict[tuple[str, int], list[AttemptRecord]] = field(default_factory=dict)
     submission: AttemptRecord | None = None
     attempts: int = 0
     reports: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -171,7 +173,8 @@ def read_reports(storage: Storage, shared: str, jobs: Sequence[SharedJob]) -> No
 
 
 def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
-    """Read the records of a job; of each name only the last attempt counts."""
+    """Read the records of a job; of submissions only the last attempt counts."""
+    found: dict[tuple[str, int], dict[int, AttemptRecord]] = {}
     for name, text in texts.items():
         stem, _, kind = name.rpartition(".")
         what, _, number = stem.rpartition(".")
@@ -179,20 +182,19 @@ def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
             continue
         attempt = int(number)
         job.attempts = max(job.attempts, attempt + 1)
+        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         if what == "job":
             if job.submission is None or job.submission.attempt < attempt:
                 job.submission = AttemptRecord(attempt)
-            record = job.submission
-        else:
-            role, _, index = what.rpartition("-")
-            if not index.isdecimal():
-                continue
-            key = (role, int(index))
-            if key not in job.replicas or job.replicas[key].attempt < attempt:
-                job.replicas[key] = AttemptRecord(attempt)
-            record = job.replicas[key]
-        if record.attempt == attempt:
-            _fill(record, kind, dict(line.split("=", 1) for line in text.splitlines() if "=" in line))
+            if job.submission.attempt == attempt:
+                _fill(job.submission, kind, values)
+            continue
+        role, _, index = what.rpartition("-")
+        if index.isdecimal():
+            records = found.setdefault((role, int(index)), {})
+            _fill(records.setdefault(attempt, AttemptRecord(attempt)), kind, values)
+    for key, records in found.items():
+        *job.earlier[key], job.replicas[key] = (records[number] for number in sorted(records))
 
 
 def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:

@@ -37,7 +37,7 @@ from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import output_in
 
 #: How many names a selector holds.
@@ -391,7 +391,15 @@ def _replica(
         + sum(container_status(each).get("restartCount") or 0 for each in attempts),
         started_at=started,
         ended_at=seconds(end.get("finishedAt")) if ended else None,
+        earlier=[_earlier(number, each) for number, each in enumerate(attempts[:-1])],
     )
+
+
+def _earlier(number: int, pod: Mapping[str, Any]) -> EarlierAttempt:
+    """Return an attempt whose pod has another after it."""
+    end = last_end(pod)
+    start, stop = seconds(end.get("startedAt")), seconds(end.get("finishedAt"))
+    return EarlierAttempt(number, start, stop, end.get("exitCode"), pod_reason(pod, ()).text)
 
 
 def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[AppState, str]:

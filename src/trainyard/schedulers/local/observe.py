@@ -7,7 +7,7 @@ import os
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process.recovery import current_state, stopped_text
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,6 +97,19 @@ def _replica_status(
         started_at=item.get("started_at"),
         ended_at=item.get("ended_at"),
         notes=item.get("notes", []),
+        earlier=[_earlier(attempt) for attempt in item.get("earlier", ())],
+    )
+
+
+def _earlier(attempt: dict[str, Any]) -> EarlierAttempt:
+    out, err = attempt["log_starts"]
+    return EarlierAttempt(
+        attempt["number"],
+        attempt["started_at"],
+        attempt["ended_at"],
+        attempt["exit_code"],
+        attempt["reason"],
+        f"{out}.{err}.0",  # see `exec/process/log_ranges.py`, which need not be imported for a status
     )
 
 

@@ -19,7 +19,7 @@ class ProcessOpts:
         "put the working directory first in PATH, so that programs in it win", default=False
     )
     auto_set_cuda_visible_devices: bool = option(
-        "share this machine's GPUs out among the replicas that ask for some (CUDA_VISIBLE_DEVICES)",
+        "distribute this machine's GPUs among the replicas that ask for some (CUDA_VISIBLE_DEVICES)",
         default=False,
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)

@@ -75,6 +75,9 @@
     "/": () => document.querySelector("[data-search]")?.focus(),
     g: () => { location.href = "/"; },
     e: () => document.querySelector("[data-end]")?.click(),
+    f: () => document.querySelector("[data-find]")?.focus(),
+    n: () => nextHit(1),
+    p: () => nextHit(-1),
     "?": () => document.getElementById("shortcuts").showModal(),
   };
   document.addEventListener("keydown", (event) => {
@@ -103,7 +106,7 @@
   });
   document.addEventListener("htmx:after:swap", (event) => {
     const target = event.detail?.ctx?.target;
-    if (target?.id === "log-body") showEnd();
+    if (target?.id === "log-body") showHit(0) || showEnd();
     else if (target?.id === "lines") {
       if (wasAtEnd) { trim(); showEnd(); }
     }
@@ -131,6 +134,22 @@
     });
     log.prepend(button);
   }
+  // ---- what was found in the log: one line after the other, then those of the next part
+
+  let hit = 0;
+  function showHit(index) {
+    const log = document.querySelector(".log");
+    const hits = [...document.querySelectorAll(".log .hit")];
+    if (!hits[index]) return false;
+    hit = index;
+    hits.forEach((each, at) => each.classList.toggle("here", at === index));
+    log.scrollTop += hits[index].getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 3;
+    return true;
+  }
+  function nextHit(by) {
+    if (!showHit(hit + by) && by > 0) document.getElementById("next-match")?.click();
+  }
+
   document.addEventListener("ended", (event) => {
     if (event.target.matches?.("[data-follow]")) {
       event.target.textContent = "The end: the job has ended.";

@@ -32,7 +32,7 @@ from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import output_in
 
 #: How many jobs one call describes, and how many calls are made in parallel.
@@ -224,7 +224,23 @@ def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
         restarts=max(starts_of(detail) - 1, 0),
         started_at=seconds_of(detail.get("startedAt")),
         ended_at=seconds_of(detail.get("stoppedAt")) if ended else None,
+        earlier=_earlier(detail),
     )
+
+
+def _earlier(detail: Mapping[str, Any]) -> list[EarlierAttempt]:
+    """Return the attempts before the last one, as `DescribeJobs` has them (AttemptDetail)."""
+    attempts = (detail.get("attempts") or [])[: max(starts_of(detail) - 1, 0)]
+    return [
+        EarlierAttempt(
+            number,
+            seconds_of(attempt.get("startedAt")),
+            seconds_of(attempt.get("stoppedAt")),
+            (attempt.get("container") or {}).get("exitCode"),
+            (attempt.get("container") or {}).get("reason") or attempt.get("statusReason") or "",
+        )
+        for number, attempt in enumerate(attempts)
+    ]
 
 
 def starts_of(detail: Mapping[str, Any]) -> int:

@@ -72,7 +72,7 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
             may_repeat = error.lost_answer or isinstance(error, (AwsThrottledError, AwsUnreachableError))
             if error.lost_answer:
                 is_uncertain = True
-                found = _look_for(session, request)
+                found = _find_submitted(session, request)
                 if found is not None:
                     return found
             if not may_repeat or not backoff.pause():
@@ -81,7 +81,7 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
             return _the_first(session, request, answer) if is_uncertain else answer
 
 
-def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
+def _find_submitted(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
     """Return the job that a lost submission made; None if no such job is found."""
     backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
     while True:

@@ -76,7 +76,7 @@ class HostHangWatch(HangWatch):
         self.hung_containers: list[Replica] = []
 
     def last_sign(self, replica: Replica, results: str) -> float:
-        """Return when a host gave its last sign of life: output, or a file of its results."""
+        """Return when a host gave its last activity: output, or a file of its results."""
         last = super().last_sign(replica, results)
         for folder in replica.results if isinstance(replica, WatchedHost) else ():
             last = max(last, super().last_sign(replica, folder))
@@ -105,7 +105,7 @@ class HostHangWatch(HangWatch):
         if stack_dump.gpu_at_work(None):
             self._alive[replica.name] = time.time()
             return
-        headline = f"no output for {self.seconds:g} s and no GPU at work"
+        headline = f"no output for {self.seconds:g} s and no GPU activity"
         self.has_stacks = not host.write_stacks(headline)
         self._alive[f"{replica.name} dumped"] = time.time() + LOG_DELAY
         self.hung.add(replica.name)
@@ -121,9 +121,9 @@ class HostWatch:
         logs: their logs.
         trees: their files, by name.
         restarts: how often the job was started again before.
-        hang_timeout: seconds without a sign of life after which a host hangs; None to look for nothing.
+        hang_timeout: seconds without activity after which a host hangs; None to look for nothing.
         found: called with the name of a host and what is said of it when it hangs, and with "" when it shows
-            a sign of life again.
+            activity again.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class HostWatch:
 
     def _run(self) -> None:
         sample_at = time.monotonic() + FIRST_SAMPLE
-        look_at = float("inf") if self._hangs is None else time.monotonic() + self._hangs.interval
+        check_at = float("inf") if self._hangs is None else time.monotonic() + self._hangs.interval
         while True:
-            pause = min(sample_at, look_at) - time.monotonic()
+            pause = min(sample_at, check_at) - time.monotonic()
             if self._hangs is not None and self._hangs.is_busy:
                 pause = min(pause, REAPING)
             if self._closing.wait(max(0.0, pause)):
@@ -166,9 +166,9 @@ class HostWatch:
                     sample_at = time.monotonic() + self._sample()
                 if self._hangs is not None:
                     self._note(self._hangs.reap())
-                    if time.monotonic() >= look_at:
-                        self._look(self._hangs)
-                        look_at = time.monotonic() + self._hangs.interval
+                    if time.monotonic() >= check_at:
+                        self._check(self._hangs)
+                        check_at = time.monotonic() + self._hangs.interval
             except (OSError, TrainyardError):  # the job does not depend on it
                 pass
 
@@ -196,9 +196,9 @@ class HostWatch:
         processes = [each for each in seen if each.pid]
         return self._sampler.sample(seen if processes else [], filter(None, measured))
 
-    def _look(self, hangs: HostHangWatch) -> None:
+    def _check(self, hangs: HostHangWatch) -> None:
         running = [each for each in self._seen() if each.is_running]
-        for host in hangs.look(running, {}):
+        for host in hangs.check(running, {}):
             self._found(host.name, "")
         while hangs.hung_containers:
             self._note(hangs.hung_containers.pop())
@@ -207,4 +207,4 @@ class HostWatch:
         if host is None or self._hangs is None or self._closing.is_set():
             return
         stacks = "its log has the stacks" if self._hangs.has_stacks else "its stacks cannot be read"
-        self._found(host.name, f"no output for {self._hangs.seconds:g} s and no GPU at work; {stacks}")
+        self._found(host.name, f"no output for {self._hangs.seconds:g} s and no GPU activity; {stacks}")

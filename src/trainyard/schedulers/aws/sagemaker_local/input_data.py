@@ -72,7 +72,7 @@ class Channels:
                 os.makedirs(folder, exist_ok=True)
                 shown[name] = Shown(self._local_folder(channel) or self._view(channel, host), True)
             elif mode == "File":
-                channels.bring(self._share(channel, host), folder, self._copy)
+                channels.copy_items(self._share(channel, host), folder, self._copy)
         return shown
 
     def _view(self, channel: dict[str, Any], host: Host) -> str:
@@ -80,7 +80,7 @@ class Channels:
         sharer = host.name if _is_sharded(channel) else "all"
         folder = os.path.join(self._views, channel["ChannelName"], sharer)
         if not os.path.isdir(folder):
-            channels.bring(self._share(channel, host), folder, self._link)
+            channels.copy_items(self._share(channel, host), folder, self._link)
         return folder
 
     def _copy(self, item: store.Item, path: str) -> None:

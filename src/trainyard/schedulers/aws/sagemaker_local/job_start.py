@@ -33,7 +33,7 @@ class Settings:
         grace: seconds between SIGTERM and SIGKILL.
         patience: seconds for which a store may be out of reach before a job fails for it.
         file_systems: the directory of this machine that stands for a file system of the service, by its id.
-        hang_timeout: seconds without a sign of life after which a host hangs; None to look for nothing.
+        hang_timeout: seconds without activity after which a host counts as hung; None not to check.
         on_hang: what becomes of a job with such a host, see `supervision`.
     """
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-    from trainyard.schedulers.base import LogQuery
+    from trainyard.schedulers.base import LogPart, LogQuery, LogRange
 
     Key = tuple[str, int]
     State = dict[str, Any]
@@ -341,3 +341,15 @@ def read(
 
 def _parts_with_key(key: Key, log: HostLog, state: State, is_over: bool) -> Iterator[tuple[int, Key, bytes]]:
     return ((time_ms, key, data) for time_ms, data in log.parts(state, is_over))
+
+
+def read_part(job: TrainingJob, host: str, state: State, wanted: LogRange) -> LogPart:
+    """Return a part of the log of a host."""
+    from trainyard.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, NoFile, NoIndex
+    from trainyard.schedulers.exec.process.log_reader import GrowingFile
+
+    streams: list[str] = next((known["streams"] for known in state["hosts"] if known["name"] == host), [])
+    files = {number: GrowingFile(f"{log_path(job, name)}.log") for number, name in enumerate(streams)}
+    return AttemptRanges(
+        {number: LogRanges((file, NoFile()), NoIndex(), None) for number, file in files.items()}
+    ).read(wanted)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.paths import make_private_dir, state_dir
+from trainyard.system.locks import is_locked
 from trainyard.toolkit_import import store
 
 ATTEMPTS = 3
@@ -165,7 +166,7 @@ def entries(root: str = "") -> Iterator[CacheEntry]:
                 continue
             if not name.endswith(_PARTIAL):
                 yield CacheEntry(path, facts.st_size, now - facts.st_atime)
-            elif not _is_locked(path):
+            elif not is_locked(path):
                 yield CacheEntry(path, facts.st_size, now - facts.st_mtime)
 
 
@@ -177,20 +178,6 @@ def discard(path: str) -> int:
     except FileNotFoundError:
         return 0
     return facts.st_blocks * 512 if facts.st_nlink == 1 else 0
-
-
-def _is_locked(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _is_sound(entry: str, item: store.Item) -> bool:

@@ -12,7 +12,7 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process import recovery
-from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
 
 def layout(job: TrainingJob) -> list[tuple[str, int, str]]:
@@ -79,7 +79,14 @@ def _replica(
         restarts=state["restarts"],
         started_at=host["started_at"],
         ended_at=host["ended_at"],
+        earlier=[_earlier(number, name) for number, name in enumerate(host["streams"][:-1])],
     )
+
+
+def _earlier(number: int, stream: str) -> EarlierAttempt:
+    """Return an attempt after which there was another: its log is called after its start, see `logs.py`."""
+    began = int(stream.rpartition("-")[2]) / 1000
+    return EarlierAttempt(number, started_at=began, log_position=f"{number}:0.0.0")
 
 
 def listed(job: TrainingJob, state: dict[str, Any]) -> ListAppResponse:

@@ -14,7 +14,9 @@ from trainyard.schedulers.base import (
     DescribeAppResponse,
     ListAppResponse,
     LogBlock,
+    LogPart,
     LogQuery,
+    LogRange,
     ReplicaUsage,
     Scheduler,
     late_class,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.shipment import Shipment
 
 BACKEND = names.LOCAL_BACKEND
+_ONE_STREAM = "SageMaker keeps stdout and stderr as one stream, and so does this."
 
 
 class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
@@ -230,15 +233,11 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
-        from trainyard.schedulers.aws.sagemaker_local import logs, observe
-        from trainyard.schedulers.lines import check_combined, check_replicas
+        from trainyard.schedulers.aws.sagemaker_local import logs
+        from trainyard.schedulers.lines import check_combined
 
-        check_combined(query, BACKEND, "SageMaker keeps stdout and stderr as one stream, and so does this.")
-        job = TrainingJob.find(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
-        known = {(role, index): host for role, index, host in observe.layout(job)}
-        check_replicas(app_id, replicas, known)
+        check_combined(query, BACKEND, _ONE_STREAM)
+        job, known = self._job_with_hosts(app_id, replicas)
         hosts = {key: logs.HostLog(job, known[key]) for key in replicas}
 
         def current_state() -> tuple[dict[str, Any], bool]:
@@ -246,6 +245,30 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             return state, state["status"] in TERMINAL
 
         return logs.read(hosts, query, current_state)
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a host's log, of all starts in sequence."""
+        from trainyard.schedulers.aws.sagemaker_local import logs
+        from trainyard.schedulers.lines import check_combined
+
+        check_combined(LogQuery(streams=wanted.streams), BACKEND, _ONE_STREAM)
+        job, known = self._job_with_hosts(app_id, [(role_name, k)])
+        state = recovery.current_state(job) or {"hosts": []}
+        return logs.read_part(job, known[role_name, k], state, wanted)
+
+    def _job_with_hosts(
+        self, app_id: str, replicas: Sequence[tuple[str, int]]
+    ) -> tuple[TrainingJob, dict[tuple[str, int], str]]:
+        """Return a job, and the names of its hosts by role and index; these replicas are among them."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+        from trainyard.schedulers.lines import check_replicas
+
+        job = TrainingJob.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        known = {(role, index): host for role, index, host in observe.layout(job)}
+        check_replicas(app_id, replicas, known)
+        return job, known
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:

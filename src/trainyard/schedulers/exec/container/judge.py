@@ -10,7 +10,7 @@ Six kinds of markers record what the containers cannot:
 - ``retry-N`` (scope, culprit, was, at): a role (or, with an empty scope, everything) is to be restarted.
   ``was`` holds the containers and their last starts, which tells which of them were started since.
 - ``final-N`` (culprit, was, note, at): a failure that is not retried, by its class (`retry_step`).
-- ``hung-N`` (container, started, note, at): a container gave no sign of life (`silence`).
+- ``hung-N`` (container, started, note, at): a container showed no activity (`container_hangs`).
 - ``waiting`` (reason, at): its containers are made, and are started when there is a network for them.
 """
 
@@ -27,7 +27,7 @@ from trainyard.schedulers.exec.container.inventory import (
     STOPPED,
     WAITING,
 )
-from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -254,7 +254,25 @@ class Judgement:
             started_at=started / 1e9 or None,
             ended_at=(container.finished / 1e9 or None) if has_ended else None,
             notes=self._notes(container),
+            earlier=self._earlier(container),
         )
+
+    def _earlier(self, container: Container) -> list[EarlierAttempt]:
+        """Return the attempts that the watcher ended; the daemon keeps nothing of those that it restarts."""
+        if container in self._pending:
+            return []
+        marks = sorted((m for m in self._retries if container.name in m.facts["was"]), key=lambda m: m.at)
+        if len(marks) < container.restarts:
+            return []
+        return [
+            EarlierAttempt(
+                number,
+                mark.facts["was"][container.name] / 1e9 or None,
+                mark.at / 1e9,
+                reason=f"restarted because {mark.facts['culprit']} failed",
+            )
+            for number, mark in enumerate(marks)
+        ]
 
     def _missing(self) -> tuple[AppState, str]:
         if self._is_submitting:

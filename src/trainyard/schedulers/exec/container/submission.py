@@ -18,7 +18,7 @@ from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
 from trainyard.schedulers.exec import outbox, stack_dump
-from trainyard.schedulers.exec.container import inventory, labels, silence
+from trainyard.schedulers.exec.container import container_hangs, inventory, labels
 from trainyard.schedulers.exec.container.daemon_refusals import refused
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
@@ -292,7 +292,7 @@ class _Submission:
     def _make_container(self, replica: ReplicaRequest) -> None:
         if self.request.writes_stacks:
             found = replica.env.get("PYTHONPATH") or self._python_paths[replica.image]
-            replica.env["PYTHONPATH"] = ":".join(filter(None, [silence.PYTHON_DIR, found]))
+            replica.env["PYTHONPATH"] = ":".join(filter(None, [container_hangs.PYTHON_DIR, found]))
             replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
         params = {"name": replica.name, "platform": self.request.platform}
         body = replica.full_body(self._labels)
@@ -315,7 +315,7 @@ class _Submission:
                 "PUT",
                 f"/containers/{made['Id']}/archive",
                 params={"path": "/"},
-                data=silence.handler_archive(),
+                data=container_hangs.handler_archive(),
                 headers={"Content-Type": "application/x-tar"},
             )
 

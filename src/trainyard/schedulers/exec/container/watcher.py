@@ -170,7 +170,7 @@ def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
             if judgement.deadline is not None:
                 looks.append(max(0.0, judgement.deadline - time.time()))
             if job.hang_timeout is not None:
-                looks.append(_look_for_hangs(engine, job))
+                looks.append(_check_for_hangs(engine, job))
             timeout = min(looks, default=None)
             if not watched_submitter:
                 watched_submitter = True
@@ -213,13 +213,13 @@ def _decide(engine: Engine, job: Job, container: Container) -> None:
     inventory.make_marker(engine, job.app_id, *decide(engine, job, container, status.reason))
 
 
-def _look_for_hangs(engine: Engine, job: Job) -> float:
+def _check_for_hangs(engine: Engine, job: Job) -> float:
     """Look at the containers that run; returns the seconds until the next look."""
-    from trainyard.schedulers.exec.container import silence
+    from trainyard.schedulers.exec.container import container_hangs
 
     assert job.hang_timeout is not None
-    silence.look(engine, job)
-    return job.hang_timeout / silence.LOOKS
+    container_hangs.check(engine, job)
+    return job.hang_timeout / container_hangs.CHECKS
 
 
 def _has_network(engine: Engine, job: Job) -> bool:

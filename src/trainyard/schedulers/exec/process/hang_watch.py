@@ -1,7 +1,7 @@
-"""Which replicas of a job hang: no output, no results and no work of a GPU for some time.
+"""Detects hung replicas: no output, no new results and no GPU activity for some time.
 
-The supervisor calls `look` several times within that time. What takes longer than looking at files is done by
-the program `stack_dump`, whose end the supervisor reports to `program_ended`.
+The supervisor calls `check` several times within that time. Slower work than checking files is done by the
+program `stack_dump`; the supervisor reports its end to `program_ended`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.replica import Replica
 
-#: How many times replicas are looked at within the time after which they hang.
-LOOKS = 8
+#: How many times replicas are checked within the time after which they count as hung.
+CHECKS = 8
 #: Without it there is no GPU to ask for.
 _GPU_DRIVER = "/dev/nvidiactl"
-#: Most files of a replica's results that are looked at.
+#: Most files of a replica's results that are checked.
 MOST_FILES = 10_000
 
 
 class HangWatch:
-    """Looks after the replicas of one job.
+    """Watches the replicas of one job.
 
     Args:
-        seconds: without a sign of life after which a replica hangs.
+        seconds: without activity after which a replica counts as hung.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        #: Of each replica by name: the last sign of life that is not a time of a file.
+        #: By name of a replica: the time of its last activity, other than times of files.
         self._alive: dict[str, float] = {}
         self._programs: dict[int, tuple[Replica, str, float]] = {}
         self.hung: set[str] = set()
@@ -44,11 +44,11 @@ class HangWatch:
 
     @property
     def interval(self) -> float:
-        """Seconds until the next look."""
-        return self.seconds / LOOKS
+        """Seconds until the next check."""
+        return self.seconds / CHECKS
 
-    def look(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
-        """Look at running replicas; returns those that hung, and show a sign of life again.
+    def check(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
+        """Check running replicas; returns those that had hung and are active again.
 
         Args:
             replicas: those that run.
@@ -72,7 +72,7 @@ class HangWatch:
         return back
 
     def last_sign(self, replica: Replica, results: str) -> float:
-        """Return when a replica gave its last sign of life, seconds since the epoch."""
+        """Return when a replica was last active, in seconds since the epoch."""
         times = [replica.started_at or 0.0, self._alive.get(replica.name, 0.0)]
         ignored = self._alive.get(f"{replica.name} dumped", 0.0)
         for path in replica.log_paths:
@@ -104,7 +104,7 @@ class HangWatch:
     def _start(self, replica: Replica, mode: str) -> None:
         if mode == stack_dump.GPU and not os.path.exists(_GPU_DRIVER):
             return
-        headline = f"no output for {self.seconds:g} s and no GPU at work"
+        headline = f"no output for {self.seconds:g} s and no GPU activity"
         argv = [sys.executable, "-I", "-S", os.path.abspath(stack_dump.__file__), mode]
         argv += [str(replica.pid), replica.log_paths[1], headline]
         try:

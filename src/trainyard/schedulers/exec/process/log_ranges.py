@@ -4,6 +4,9 @@ A position is ``OUT.ERR.INDEX``: offsets in stdout and stderr, both at the begin
 of a record of the index that is not behind them. Between two positions lie the same bytes whoever reads
 them, so parts that touch neither lose nor double a line. A position may come from anywhere: a wrong one gives
 other bytes of the same log, and no others.
+
+Where each attempt has files of its own (`AttemptRanges`), the number of the attempt and a colon stand before
+it, and no part holds lines of two attempts. The last line of an attempt may lack its end.
 """
 
 from __future__ import annotations
@@ -11,11 +14,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trainyard.schedulers.exec.process.log_index import HEADER, MIXED, Record
-from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, ReplicaLog
+from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
 
 Offsets = tuple[int, int]
 
@@ -23,9 +32,20 @@ _POSITION = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 #: How much of the index, and of a long line, is read at a time.
 BLOCK = 64 << 10
 _FILES = ("stdout.log", "stderr.log")
+_BEGIN = "0.0.0"
 
 
-class IndexFile:
+class RecordIndex(Protocol):
+    """An index that can be read from any of its records on."""
+
+    def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
+        """Yield the records from an offset on, each with its own."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class IndexFile(RecordIndex):
     """Reads an index from any record on, block by block."""
 
     def __init__(self, path: str) -> None:
@@ -55,10 +75,36 @@ class IndexFile:
         self._file.close()
 
 
+class NoIndex(RecordIndex):
+    """Stands for the index of a log of one stream, which needs none."""
+
+    def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
+        """Yield nothing."""
+        return iter(())
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NoFile(OutputFile):
+    """Stands for the stream that a log does not have."""
+
+    def size(self) -> int:
+        """Return 0."""
+        return 0
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class ClippedIndex:
     """The records of an index from one of them on, none beyond some offsets; the last one reaches them."""
 
-    def __init__(self, index: IndexFile, first: int, start: Offsets, end: Offsets) -> None:
+    def __init__(self, index: RecordIndex, first: int, start: Offsets, end: Offsets) -> None:
         self._index = index
         self._first = first
         self._start = start
@@ -87,22 +133,98 @@ class ClippedIndex:
 def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
     """Return a part of the log of a replica that has ``stdout.log`` and ``stderr.log`` in ``log_dir``."""
     files = (GrowingFile(os.path.join(log_dir, _FILES[0])), GrowingFile(os.path.join(log_dir, _FILES[1])))
-    index = IndexFile(index_path)
+    ranges = LogRanges(files, IndexFile(index_path), wanted.streams)
     try:
-        return _Ranges(files, index, Stream(wanted.streams or Stream.COMBINED)).read(wanted)
+        return ranges.read(wanted)
     finally:
-        for file in (*files, index):
-            file.close()
+        ranges.close()
 
 
-class _Ranges:
-    def __init__(self, files: tuple[GrowingFile, GrowingFile], index: IndexFile, stream: Stream) -> None:
+class AttemptRanges:
+    """Parts of a log of which each attempt has files of its own.
+
+    Args:
+        attempts: the logs of the attempts, by their numbers, the first one first.
+    """
+
+    def __init__(self, attempts: Mapping[int, LogRanges]) -> None:
+        self._numbers = list(attempts)
+        self._logs = list(attempts.values())
+        sizes = [log.size for log in self._logs]
+        self._before = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._size = sum(sizes)
+
+    def read(self, wanted: LogRange) -> LogPart:
+        """Return what is wanted; an empty part where there is no attempt yet."""
+        if not self._logs:
+            return LogPart(b"", "", "", 0, 0)
+        try:
+            if wanted.start:
+                return self._forward(*self._parsed(wanted.start), wanted)
+            if wanted.at is not None:
+                which = max(i for i, before in enumerate(self._before) if before <= max(wanted.at, 0))
+                near = LogRange(wanted.count, at=wanted.at - self._before[which])
+                part = self._part(which, near, wanted)
+                return part if part.data else self._forward(which, part.end.partition(":")[2], wanted)
+            which, end = self._parsed(wanted.end) if wanted.end else (len(self._logs) - 1, "")
+            while True:
+                part = self._part(which, LogRange(wanted.count, end=end), wanted)
+                if part.data or which == 0:
+                    return part
+                which, end = which - 1, ""
+        finally:
+            for log in self._logs:
+                log.close()
+
+    def _forward(self, which: int, start: str, wanted: LogRange) -> LogPart:
+        while True:
+            part = self._part(which, LogRange(wanted.count, start=start), wanted)
+            if part.data or which == len(self._logs) - 1:
+                return part
+            which, start = which + 1, _BEGIN
+
+    def _part(self, which: int, here: LogRange, wanted: LogRange) -> LogPart:
+        here.is_complete = wanted.is_complete or which < len(self._logs) - 1
+        part = self._logs[which].read(here)
+        number = self._numbers[which]
+        start, end = f"{number}:{part.start}", f"{number}:{part.end}"
+        return LogPart(part.data, start, end, self._before[which] + part.before, self._size)
+
+    def _parsed(self, text: str) -> tuple[int, str]:
+        number, _, place = text.partition(":")
+        wanted = int(number) if number.isdecimal() and len(number) < 10 else self._numbers[-1]
+        later = [i for i, known in enumerate(self._numbers) if known >= wanted]
+        return (later[0] if later else len(self._logs) - 1), place or _BEGIN
+
+
+class LogRanges:
+    """Parts of the log of one replica, or of one of its attempts.
+
+    Args:
+        files: its stdout and its stderr.
+        index: tells when they grew, and in which order.
+        streams: which stream is wanted; None for both.
+    """
+
+    def __init__(
+        self, files: tuple[OutputFile, OutputFile], index: RecordIndex, streams: Stream | None
+    ) -> None:
         self._files = files
         self._index = index
-        self._stream = stream
-        self._which = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[stream]
+        self._stream = Stream.COMBINED if streams is None else Stream(streams)
+        self._which = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[self._stream]
         out, err = (file.size() if i in self._which else 0 for i, file in enumerate(files))
         self._sizes = (out, err)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return sum(self._sizes)
+
+    def close(self) -> None:
+        """Close its files."""
+        for file in (*self._files, self._index):
+            file.close()
 
     def read(self, wanted: LogRange) -> LogPart:
         """Return what is wanted."""

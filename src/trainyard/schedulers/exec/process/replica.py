@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
 MOST_NOTES = 20
+#: Earlier attempts that are kept, the last ones.
+MOST_EARLIER = 50
 #: How many bytes of each log are read to find the cause of a failure.
 LOG_END = 256 * 1024
 
@@ -49,6 +51,8 @@ class Replica(ProcessGroup):
         self.notes: list[str] = []
         #: Sizes of its logs when the present attempt began.
         self.log_starts = (0, 0)
+        #: How earlier attempts went, the last `MOST_EARLIER` of them.
+        self.earlier: list[dict[str, Any]] = []
         #: Why the supervisor ended it, if it did; this counts more than the exit status.
         self.ended_by: tuple[str, str] | None = None
         #: The main process has ended, but processes that it started still run.
@@ -84,6 +88,7 @@ class Replica(ProcessGroup):
         """
         if self.started_at is not None:
             self._set_error_file_aside()
+            self._keep_attempt()
         self.reason = ""
         self.exit_code = self.ended_at = self.ended_by = None
         self.grace_is_over = False
@@ -151,7 +156,19 @@ class Replica(ProcessGroup):
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             **({"notes": self.notes} if self.notes else {}),
+            **({"earlier": self.earlier} if self.earlier else {}),
         }
+
+    def _keep_attempt(self) -> None:
+        attempt = {
+            "number": self.restarts - 1,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "log_starts": self.log_starts,
+        }
+        self.earlier = [*self.earlier, attempt][-MOST_EARLIER:]
 
     def _set_error_file_aside(self) -> None:
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")

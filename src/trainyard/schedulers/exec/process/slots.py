@@ -19,6 +19,7 @@ from trainyard.errors import StateStoreError
 from trainyard.schedulers.exec.process.documents import read_json
 from trainyard.system import interface
 from trainyard.system.identity import Process, myself
+from trainyard.system.locks import is_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class SlotQueue:
                 raise
         return ticket
 
-    def take(self, ticket: Ticket) -> bool:
+    def claim(self, ticket: Ticket) -> bool:
         """Grant a ticket its slots if they are free, and tell whether it has them."""
         if ticket.granted is not None:
             return True
@@ -205,14 +206,14 @@ class SlotQueue:
             path = os.path.join(self.folder, name)
             if path == own.path:
                 continue
-            is_locked = _is_locked(path)
+            is_held = is_locked(path)
             found = read_json(path)
             process = Process.from_json((found or {}).get("supervisor"))
             if found is None or process is None:
-                if not is_locked:  # its supervisor was killed while it wrote it
+                if not is_held:  # its supervisor was killed while it wrote it
                     _remove(path)
                 continue
-            if not is_locked and (found["granted"] is None or _is_over(found["job_dir"])):
+            if not is_held and (found["granted"] is None or _is_over(found["job_dir"])):
                 _remove(path)
                 continue
             yield {
@@ -220,7 +221,7 @@ class SlotQueue:
                 "number": _number(path),
                 "process": process,
                 "pid": process.pid,
-                "is_ending": not is_locked,
+                "is_ending": not is_held,
             }
 
     def _wake_others(self) -> None:
@@ -259,20 +260,6 @@ def slots_dir() -> str:
         return os.path.abspath(os.path.expanduser(named))
     state = xdg("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "trainyard", "slots", str(machine()["host"]))
-
-
-def _is_locked(path: str) -> bool:
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _is_over(job_dir: str) -> bool:

@@ -220,7 +220,7 @@ class Supervisor:
         if self._place is None:
             cpus, gpus = (sum(needs[replica.role][kind] for replica in group) for kind in (0, 1))
             self._place = self._slots.join(cpus, gpus)
-        if not self._slots.take(self._place):
+        if not self._slots.claim(self._place):
             return False
         place, self._place = self._place, None
         self._held.append((place, group))
@@ -363,7 +363,7 @@ class Supervisor:
             if replica is not None:
                 self._replica_ended(replica, status)
             elif self._hangs is not None:
-                self._found_hung(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
+                self._handle_hang(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
         for replica in self.replicas:
             if replica.has_leftovers:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
@@ -409,6 +409,8 @@ class Supervisor:
                 replica.start()
             except OSError as error:
                 problem = f"{replica.argv[0]}: {error.strerror or error}"
+                if isinstance(error, FileNotFoundError) and os.access(replica.program, os.X_OK):
+                    problem += " (of its interpreter: see its first line)"
         if problem:
             replica.never_ran(problem)
             self._failed(replica, may_retry=False)
@@ -508,27 +510,27 @@ class Supervisor:
             from trainyard.schedulers.exec.process.hang_watch import HangWatch
 
             self._hangs = HangWatch(self.plan["hang_timeout"])
-            self._after(self._hangs.interval, self._look_for_hangs)
+            self._after(self._hangs.interval, self._check_for_hangs)
 
-    def _look_for_hangs(self) -> None:
+    def _check_for_hangs(self) -> None:
         if self._hangs is None or self.stopping is not None:
             return
         running = [replica for replica in self.replicas if replica.is_running and not replica.was_stopped]
         results = {r.name: os.path.join(self.job.base_dir(r.role, r.index), "output") for r in running}
-        for replica in self._hangs.look(running, results):
+        for replica in self._hangs.check(running, results):
             replica.reason = ""
-            replica.note("it went on after it had hung")
+            replica.note("it shows activity again after it had hung")
             self._dirty = True
-        self._after(self._hangs.interval, self._look_for_hangs)
+        self._after(self._hangs.interval, self._check_for_hangs)
 
-    def _found_hung(self, replica: Replica | None) -> None:
+    def _handle_hang(self, replica: Replica | None) -> None:
         """Mark a replica that hangs, or end the job, as is asked."""
         if replica is None or self._hangs is None:
             return
         seconds = f"{self._hangs.seconds:g}"
         stacks = "its log has the stacks" if self._hangs.has_stacks else "its stacks cannot be read"
-        replica.reason = f"it hangs: no output for {seconds} s and no GPU at work; {stacks}"
-        replica.note(f"it hung: no output for {seconds} s and no GPU at work; {stacks}")
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU activity; {stacks}"
+        replica.note(f"it hung: no output for {seconds} s and no GPU activity; {stacks}")
         self._dirty = True
         if self.plan.get("on_hang") == "stop":
             self._stop_all(reasons.HUNG, seconds)

@@ -24,9 +24,9 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
 )
 from trainyard.schedulers.exec.container import inventory, submission
 from trainyard.schedulers.exec.container.attached import AttachedContainer, ContainerLost
+from trainyard.schedulers.exec.container.container_hangs import write_stacks
 from trainyard.schedulers.exec.container.container_usage import record_of
 from trainyard.schedulers.exec.container.logs import LOG_CONFIG
-from trainyard.schedulers.exec.container.silence import write_stacks
 from trainyard.schedulers.exec.usage_file import UsageRecord
 from trainyard.system.processes import signal_name
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 #: How often containers are looked at within the time after which they hang.
-LOOKS = 8
+CHECKS = 8
 #: Seconds that writing the stacks of a container may take.
 DUMP_SECONDS = 60.0
 #: Where the module is that has processes of Python write their stacks.
@@ -51,8 +51,8 @@ echo "trainyard: end of the stacks"
 """
 
 
-def look(engine: Engine, job: Job) -> None:
-    """Look at a job's running containers; those that hang get a marker, and the job another if it is to end.
+def check(engine: Engine, job: Job) -> None:
+    """Mark the running containers of a job that hang, and the job if it has to end.
 
     Raises:
         EngineError: the daemon refuses something.
@@ -67,7 +67,7 @@ def look(engine: Engine, job: Job) -> None:
         if silent < job.hang_timeout or stack_dump.gpu_at_work(None):
             continue
         seconds = f"{job.hang_timeout:g}"
-        found = f"no output for {seconds} s and no GPU at work"
+        found = f"no output for {seconds} s and no GPU activity"
         problem = write_stacks(engine, container.id, found)
         stacks = f"its stacks cannot be read: {problem}" if problem else "its log has the stacks"
         number = 1 + sum(m.kind == inventory.HUNG for m in job.markers)

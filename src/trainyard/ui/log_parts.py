@@ -1,0 +1,178 @@
+"""Reading parts of logs for the pages: by the scheduler where it has ranges, elsewhere from a copy.
+
+Also searching them: part after part, for a short time with each request.
+"""
+
+from __future__ import annotations
+
+import time
+
+from trainyard.errors import BackendError
+from trainyard.schedulers.lines import compile_regex
+from trainyard.schedulers.responses import LogPart, LogQuery, LogRange, Stream
+from trainyard.ui.log_spool import LogCopies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.runner import Runner
+    from trainyard.schedulers.line_search import LineSearch
+    from trainyard.ui.job_page import LogView
+    from trainyard.ui.log_spool import LogCopy
+    from trainyard.ui.runner_pool import RunnerPool
+
+#: Bytes of a log that are shown at once; lines while a log is being copied.
+CHUNK, LAST_LINES = 64 << 10, 1000
+#: Bytes that are searched at a time, and seconds that one request searches.
+SEARCHED, SEARCH_SECONDS = 256 << 10, 2.0
+#: Seconds that reading a log may take, and that a copy is waited for.
+LOG_PATIENCE, COPY_PATIENCE = 15.0, 1.5
+LONGEST_EXPRESSION = 500
+
+
+class FoundPart:
+    """A part of a log.
+
+    Attributes:
+        part: the part; None where the log is still being copied and its end is wanted.
+        is_over: whether nothing more will be written.
+        copy: the copy that it comes from, if there is one.
+    """
+
+    def __init__(self, part: LogPart | None, is_over: bool, copy: LogCopy | None = None) -> None:
+        self.part = part
+        self.is_over = is_over
+        self.copy = copy
+
+
+class SearchResult:
+    """What a search has come to.
+
+    Attributes:
+        part: the first part in which lines match; None without one so far.
+        matching: its lines that match.
+        reached: the position up to which was searched.
+        searched, size: bytes before that, and of the whole log.
+        is_done: whether the log has been searched to its end.
+    """
+
+    def __init__(self, reached: str, searched: int, size: int) -> None:
+        self.part: LogPart | None = None
+        self.matching = b""
+        self.reached = reached
+        self.searched = searched
+        self.size = size
+        self.is_done = False
+
+
+class LogParts:
+    """Reads parts of logs.
+
+    Args:
+        pool: the runners.
+    """
+
+    def __init__(self, pool: RunnerPool) -> None:
+        self._pool = pool
+        self._copies = LogCopies()
+        self._without_ranges: set[str] = set()
+
+    def close(self) -> None:
+        """Drop the copies."""
+        self._copies.close()
+
+    async def read(self, view: LogView, wanted: LogRange, *, over: bool, waits: bool = True) -> FoundPart:
+        """Return a part of a log.
+
+        Args:
+            view: which log.
+            wanted: which part.
+            over: whether the job has ended.
+            waits: whether the end of a log that is being copied is not its end.
+
+        Raises:
+            TrainyardError: it cannot be read.
+        """
+        wanted.is_complete = over
+        wanted.streams = Stream(view.stream) if view.stream else None
+        lane = view.handle.partition("://")[0]
+        if lane not in self._without_ranges:
+            part = await self._pool.ask(
+                lane,
+                lambda runner: runner.log_part(view.handle, view.role, view.replica, wanted),
+                LOG_PATIENCE,
+            )
+            if part is not None:
+                return FoundPart(part, over)
+            self._without_ranges.add(lane)
+        return await self._read_copy(view, wanted, waits)
+
+    async def _read_copy(self, view: LogView, wanted: LogRange, waits: bool) -> FoundPart:
+        copy = self._copies.get(view)
+        if copy is None:
+            raise BackendError("too many logs are followed already", hint="Close some pages.")
+        until = time.monotonic() + COPY_PATIENCE
+        while waits and not copy.is_settled() and not copy.is_over and time.monotonic() < until:
+            await self._pool.pause(0.05)
+        if copy.problem and not copy.size():
+            raise BackendError(copy.problem)
+        is_end = not (wanted.start or wanted.end or wanted.at is not None)
+        is_over = copy.is_over
+        if is_end and waits and (copy.problem or not copy.is_settled()):
+            return FoundPart(None, False, copy)
+        return FoundPart(copy.part(wanted), is_over and not copy.problem, copy)
+
+    async def last_lines(self, view: LogView) -> bytes:
+        """Return the last lines of a log, however long it takes to copy it."""
+
+        def read_end(runner: Runner) -> bytes:
+            query = LogQuery(last=LAST_LINES, streams=Stream(view.stream) if view.stream else None)
+            blocks = runner.log_blocks(view.handle, [(view.role, view.replica)], query)
+            return b"".join(block.data for block in blocks)
+
+        return await self._pool.ask(view.handle.partition("://")[0], read_end, LOG_PATIENCE)
+
+    async def search(self, view: LogView, regex: str, start: str, *, over: bool) -> SearchResult:
+        """Search a log from a position on, for a while.
+
+        Raises:
+            UsageError: the expression is not valid, or takes too long.
+        """
+        from trainyard.errors import UsageError
+        from trainyard.schedulers.line_search import LineSearch
+
+        if not regex or len(regex) > LONGEST_EXPRESSION:
+            raise UsageError("there is nothing to search for" if not regex else "the expression is too long")
+        compile_regex(regex)
+        search = LineSearch(regex)
+        until = time.monotonic() + SEARCH_SECONDS
+        result = SearchResult(start, 0, 0)
+        while time.monotonic() < until:
+            wanted = LogRange(SEARCHED, start=result.reached, at=None if result.reached else 0)
+            found = await self.read(view, wanted, over=over)
+            part = found.part
+            if part is None or not part.data:
+                result.is_done = found.copy is None or found.copy.is_over
+                break
+            result.searched, result.size = part.before + len(part.data), part.size
+            result.reached = part.end
+            if await self._select(search, part.data):
+                return await self._narrowed(view, search, part.start, result, over=over)
+        return result
+
+    async def _narrowed(
+        self, view: LogView, search: LineSearch, start: str, result: SearchResult, *, over: bool
+    ) -> SearchResult:
+        """Find what is shown at once in a longer part that matches."""
+        while True:
+            part = (await self.read(view, LogRange(CHUNK, start=start), over=over)).part
+            if part is None or not part.data:  # it has gone meanwhile
+                return result
+            start = part.end
+            result.matching = await self._select(search, part.data)
+            if result.matching:
+                result.part, result.reached = part, part.end
+                result.searched = part.before + len(part.data)
+                return result
+
+    async def _select(self, search: LineSearch, data: bytes) -> bytes:
+        return await self._pool.ask("the search", lambda _: search.select(data), LOG_PATIENCE)

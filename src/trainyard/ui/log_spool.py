@@ -1,0 +1,174 @@
+"""Copies of logs that can be read from their beginning only, so that any part of them can be shown.
+
+A thread follows such a log and appends it to a file without a name in the state directory: it ends with the
+server, however that ends. Copies are bounded, in number and in size, and nothing of them is kept in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+
+from trainyard import paths
+from trainyard.errors import TrainyardError, described
+from trainyard.redaction import redact_text
+from trainyard.runner import get_runner
+from trainyard.schedulers.exec.process.log_ranges import LogRanges, NoFile, NoIndex
+from trainyard.schedulers.exec.process.log_reader import OutputFile
+from trainyard.schedulers.responses import LogQuery, Stream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.schedulers.responses import LogPart, LogRange
+    from trainyard.ui.job_page import LogView
+
+    Key = tuple[str, str, int, str]
+
+#: Bytes of one copy, and of all; what must stay free on the disk.
+LARGEST, LARGEST_OF_ALL = 2 << 30, 4 << 30
+LEAST_FREE = 1 << 30
+MOST_COPIES = 16
+#: Threads that copy, those too that have to wait for a line before they can end.
+MOST_THREADS = 32
+#: A copy that nobody has looked at for so long is dropped; one that failed is made again after this time.
+UNUSED_SECONDS, RETRY_SECONDS = 600.0, 5.0
+#: A copy without news for so long has probably all that there is.
+QUIET_SECONDS = 0.4
+
+_threads = threading.BoundedSemaphore(MOST_THREADS)
+
+
+class LogCopy(OutputFile):
+    """The copy of one log, as far as it has been read.
+
+    Attributes:
+        is_over: whether no more will come.
+        is_full: whether that is since it may not be larger.
+        problem: why not, if the log could not be read to its end.
+
+    Args:
+        view: which log.
+    """
+
+    def __init__(self, view: LogView) -> None:
+        self._view = view
+        folder = paths.state_dir()
+        paths.make_private_dir(folder)
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - `drop` closes it
+        self._written = 0
+        self._lock = threading.Lock()  # so that its descriptor is not another file's meanwhile
+        self._news_at = self.used_at = time.monotonic()
+        self.is_over = False
+        self.is_full = False
+        self.problem = ""
+        threading.Thread(target=self._run, daemon=True, name="ui-copy").start()
+
+    def part(self, wanted: LogRange) -> LogPart:
+        """Return a part of what has been read."""
+        self.used_at = time.monotonic()
+        wanted.is_complete = self.is_over  # first: the size is final then
+        return LogRanges((self, NoFile()), NoIndex(), None).read(wanted)
+
+    def has_ended(self) -> bool:
+        """Tell whether it holds all that will ever be written."""
+        return self.is_over and not self.problem
+
+    def is_settled(self) -> bool:
+        """Tell whether it probably holds all that has been written so far."""
+        patience = QUIET_SECONDS if self._written else 5 * QUIET_SECONDS
+        return self.has_ended() or time.monotonic() - self._news_at > patience
+
+    def has_failed(self) -> bool:
+        """Tell whether it is time to make it again."""
+        return bool(self.problem) and not self.is_full and time.monotonic() - self._news_at > RETRY_SECONDS
+
+    def drop(self) -> None:
+        """Let the thread end with the next line; the disk's space is free then."""
+        with self._lock:
+            self._written = 0
+            self._file.close()
+
+    # ---- as a file
+
+    def size(self) -> int:
+        """Return how much has been read."""
+        return self._written
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Return at most this many bytes, from an offset."""
+        with self._lock:
+            count = min(count, self._written - offset)
+            return b"" if count <= 0 else os.pread(self._file.fileno(), count, offset)
+
+    def close(self) -> None:
+        """Leave it open: others read it, too."""
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        view = self._view
+        query = LogQuery(should_tail=True, streams=Stream(view.stream) if view.stream else None)
+        try:
+            with get_runner() as runner:
+                for block in runner.log_blocks(view.handle, [(view.role, view.replica)], query):
+                    with self._lock:
+                        if self._file.closed:
+                            break
+                        self._append(block.data)
+        except (TrainyardError, OSError, ValueError, NotImplementedError) as error:
+            self.problem = redact_text(described(error))
+        finally:
+            self._news_at = time.monotonic()
+            self.is_over = True
+            _threads.release()
+
+    def _append(self, data: bytes) -> None:
+        room = os.fstatvfs(self._file.fileno())
+        if self._written + len(data) > LARGEST or room.f_bavail * room.f_frsize - len(data) < LEAST_FREE:
+            self.is_full = True
+            raise ValueError(f"only its first {self._written >> 20} MiB could be copied")
+        rest = memoryview(data)
+        while rest:
+            count = self._file.write(rest)
+            self._written += count
+            rest = rest[count:]
+        self._news_at = time.monotonic()
+
+
+class LogCopies:
+    """The copies of the logs that were looked at last. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._copies: OrderedDict[Key, LogCopy] = OrderedDict()
+
+    def get(self, view: LogView) -> LogCopy | None:
+        """Return the copy of a log, which may just have begun; None if there are too many."""
+        key = (view.handle, view.role, view.replica, view.stream)
+        now = time.monotonic()
+        for other, copy in list(self._copies.items()):
+            if now - copy.used_at > UNUSED_SECONDS or (other == key and copy.has_failed()):
+                self._copies.pop(other).drop()
+        found = self._copies.get(key)
+        if found is None:
+            if not _threads.acquire(blocking=False):
+                return None
+            try:
+                found = self._copies[key] = LogCopy(view)
+            except BaseException:
+                _threads.release()
+                raise
+        self._copies.move_to_end(key)
+        while len(self._copies) > 1 and (
+            len(self._copies) > MOST_COPIES
+            or sum(copy.size() for copy in self._copies.values()) > LARGEST_OF_ALL
+        ):
+            self._copies.popitem(last=False)[1].drop()
+        return found
+
+    def close(self) -> None:
+        """Drop all."""
+        while self._copies:
+            self._copies.popitem()[1].drop()

@@ -1,0 +1,350 @@
+"""What tests of TorchX's users rely on: replaced names, schedulers that are mocks, helpers, texts.
+
+Each test says what a test of TorchX's own suite expects, in our words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+import pytest
+
+import trainyard.compat.torchx.runner as torchx_runner
+import trainyard.compat.torchx.runner.api as runner_api
+import trainyard.compat.torchx.runner.config as runner_config
+import trainyard.compat.torchx.runner.events as runner_events
+import trainyard.compat.torchx.schedulers.api as schedulers
+import trainyard.compat.torchx.specs.api as specs
+from trainyard.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
+from trainyard.compat.torchx.workspace import WorkspaceMixin
+
+SMALL = specs.Resource(cpu=1, gpu=0, memMB=1024)
+
+
+def echo(name: str = "echo", image: str = "img", **more: Any) -> Any:
+    return specs.Role(name=name, image=image, resource=SMALL, entrypoint="echo", args=["hi"], **more)
+
+
+@pytest.fixture(autouse=True)
+def london(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "Europe/London")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def runner_of(scheduler: Any, name: str = "mocked") -> Any:
+    return torchx_runner.Runner("session", {name: lambda session, **_: scheduler})
+
+
+# ---- schedulers that are mocks
+
+
+def test_a_mock_is_asked_as_a_scheduler_of_torchx_is() -> None:
+    mock = MagicMock()
+    mock.run_opts.return_value.resolve.return_value = {"foo": "bar"}
+    with runner_of(mock) as runner:
+        app = specs.AppDef("name", [echo()])
+        runner.dryrun(app, "mocked", cfg={})
+        made, cfg = mock.submit_dryrun.call_args.args
+        assert (made.name, cfg) == ("name", {"foo": "bar"})
+        assert made.roles[0].env["TORCHX_JOB_ID"] == "mocked://session/${app_id}"
+        mock._validate.assert_called_once()
+        mock.schedule.return_value = "id"
+        handle = runner.run(app, "mocked")
+        assert handle == "mocked://session/id"
+        assert runner.describe(handle) == app
+        mock.describe.return_value = schedulers.DescribeAppResponse(ui_url="https://x")
+        assert runner.status(handle).ui_url == "https://x"
+        mock.list.return_value = [schedulers.ListAppResponse(app_id="a", state=specs.AppState.RUNNING)]
+        assert [row.app_handle for row in runner.list("mocked")] == ["mocked://session/a"]
+        mock.log_iter.return_value = iter(["one", "two\n"])
+        assert list(runner.log_lines(handle, "echo", 2, "QPS.*")) == ["one", "two\n"]
+        mock.log_iter.assert_called_once_with("id", "echo", 2, "QPS.*", None, None, False, streams=None)
+    mock.close.assert_called_once()
+
+
+def test_options_of_a_mock_are_read() -> None:
+    mock, options = MagicMock(), specs.runopts()
+    options.add("foo", type_=str, default="", help="")
+    options.add("items", type_=list[str], default=[], help="")
+    mock.run_opts.return_value = options
+    with runner_of(mock) as runner:
+        assert runner.cfg_from_str("mocked", "foo=bar", "items=a;b") == {"foo": "bar", "items": ["a", "b"]}
+
+
+def test_what_does_not_exist_is_no_error_but_in_logs() -> None:
+    mock = MagicMock()
+    mock.describe.return_value = None
+    mock.exists.return_value = False
+    with runner_of(mock) as runner:
+        handle = "mocked://session/unknown"
+        assert (runner.status(handle), runner.wait(handle, wait_interval=0.1)) == (None, None)
+        assert [runner.cancel(handle), runner.stop(handle), runner.delete(handle)] == [None] * 3
+        with pytest.raises(specs.UnknownAppException):
+            runner.log_lines(handle, "trainer")
+
+
+class Builder(WorkspaceMixin, schedulers.Scheduler):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__("builder", "session")
+
+    def schedule(self, dryrun_info: Any) -> str:
+        return "id"
+
+    def _submit_dryrun(self, app: Any, cfg: Any) -> Any:
+        return specs.AppDryRunInfo(app, repr)
+
+    def describe(self, app_id: str) -> None:
+        return None
+
+    def build_workspace_and_update_role(self, role: Any, workspace: str, cfg: Any) -> None:
+        role.image, role.env["SOURCE"] = f"{role.image}_new", workspace
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "built"),
+    [
+        ("//w", (None, None), ["//w", None]),
+        ("//w", ("//a", None), ["//w", None]),
+        ("//w", ("//a", "//b"), ["//w", "//b"]),
+        (None, ("//a", "//b"), ["//a", "//b"]),
+        (None, (None, "//b"), [None, "//b"]),
+    ],
+)
+def test_the_workspace_that_is_given_is_the_first_role_s(given: Any, own: Any, built: list[Any]) -> None:
+    roles = [
+        echo(f"r{index}", workspace=each and specs.Workspace.from_str(each)) for index, each in enumerate(own)
+    ]
+    with runner_of(Builder(), "builder") as runner:
+        made = runner.dryrun(specs.AppDef("a", roles), "builder", workspace=given).request
+    assert [role.env.get("SOURCE") for role in made.roles] == built
+    assert [role.image for role in made.roles] == ["img_new" if each else "img" for each in built]
+
+
+def test_a_scheduler_submits_what_it_does_not_validate() -> None:
+    app = specs.AppDef("a", [specs.Role("r", "img", entrypoint="x")])
+    assert Builder().submit(app, {}, workspace="//w") == "id"
+    assert app.roles[0].image == "img_new"
+    assert Builder().describe_native("id") is None
+
+
+# ---- names that are replaced
+
+
+def test_a_replaced_name_is_replaced_where_it_is_read(tmp_path: Path) -> None:
+    mock = MagicMock()
+    factories = {"only": lambda *_, **__: mock}
+    with (
+        patch.object(runner_api, "get_scheduler_factories", return_value=factories),
+        torchx_runner.get_runner() as runner,
+    ):
+        assert runner.scheduler_backends() == ["only"]
+    with torchx_runner.get_runner() as runner:
+        assert "local_cwd" in runner.scheduler_backends()
+    with patch.object(runner_api, "get_configured_trackers", return_value={"mine": "file.conf"}):
+        with runner_of(mock) as runner:
+            runner.dryrun(specs.AppDef("a", [echo()]), "mocked")
+        env = mock.submit_dryrun.call_args.args[0].roles[0].env
+        assert (env["TORCHX_TRACKERS"], env["TORCHX_TRACKER_MINE_CONFIG"]) == ("mine", "file.conf")
+    (tmp_path / ".torchxconfig").touch()
+    with patch.object(runner_config, "DEFAULT_CONFIG_DIRS", [str(tmp_path / "none"), str(tmp_path)]):
+        assert runner_config.find_configs() == [str(tmp_path / ".torchxconfig")]
+    assert str(tmp_path / ".torchxconfig") not in runner_config.find_configs()
+
+
+def test_events_of_the_runner_are_recorded_as_torchx_s() -> None:
+    mock = MagicMock()
+    with patch.object(runner_events, "record") as record, runner_of(mock) as runner:
+        runner.dryrun(specs.AppDef("a", [echo()]), "mocked")
+    (event,) = [call.args[0] for call in record.call_args_list if call.args[0].api == "dryrun"]
+    assert (event.scheduler, event.session) == ("mocked", runner_events.get_session_id_or_create_new())
+
+
+def test_trackers_of_the_variables_go_to_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_TRACKERS", "one,two")
+    monkeypatch.setenv("TORCHX_TRACKER_ONE_CONFIG", "x")
+    mock = MagicMock()
+    with runner_of(mock) as runner:
+        runner.dryrun(specs.AppDef("a", [echo()]), "mocked")
+    env = mock.submit_dryrun.call_args.args[0].roles[0].env
+    assert {key: env[key] for key in env if key.startswith("TORCHX_TRACKER")} == {
+        "TORCHX_TRACKERS": "one,two",
+        "TORCHX_TRACKER_ONE_CONFIG": "x",
+    }
+
+
+# ---- states
+
+
+def failed(error: str) -> Any:
+    replica = specs.ReplicaStatus(
+        id=0, state=specs.AppState.FAILED, role="worker", hostname="host", structured_error_msg=error
+    )
+    return specs.AppStatus(specs.AppState.RUNNING, roles=[specs.RoleStatus("worker", [replica])])
+
+
+def test_a_state_is_written_as_yaml() -> None:
+    status = specs.AppStatus(specs.AppState.FAILED, structured_error_msg='{"message": "x y"}')
+    assert repr(status) == (
+        "AppStatus:\n  msg: ''\n  num_restarts: 0\n  roles: []\n  state: FAILED (5)\n"
+        "  structured_error_msg:\n    message: x y\n  ui_url: null\n"
+    )
+    assert "structured_error_msg: killed by signal 9\n" in repr(
+        specs.AppStatus(specs.AppState.FAILED, structured_error_msg="killed by signal 9")
+    )
+    shown = repr(failed("<NONE>"))
+    assert "  roles:\n  - replicas:\n    - " in shown
+    assert "      state: FAILED (5)\n" in shown
+    with pytest.raises(specs.AppStatusError, match=r"(?s)job did not succeed:.*FAILED"):
+        status.raise_for_status()
+    specs.AppStatus(specs.AppState.SUCCEEDED).raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (
+            '{"message":{"message":"e","errorCode":-1,"extraInfo":{"timestamp":1293182}}}',
+            "(exitcode: -1) timestamp: 1970-01-16 00:13:02 hostname: host error_msg: e ",
+        ),
+        (
+            '{"message": "e", "timestamp": 1293182, "errorCode": 1}',
+            "(exitcode: 1) timestamp: 1970-01-16 00:13:02 hostname: host error_msg: e ",
+        ),
+        ('{"message": "e"}', "(exitcode: <N/A>) timestamp: <N/A> hostname: host error_msg: e "),
+        ('["a", "b"]', 'error_msg: ["a", "b"] '),
+        ('{"message": {"message": 5}}', 'error_msg: {"message": {"message": 5}} '),
+        ('"text"', 'error_msg: "text" '),
+    ],
+)
+def test_errors_of_replicas_of_every_layout(error: str, shown: str) -> None:
+    assert shown in " ".join(failed(error).format().split())
+
+
+# ---- options
+
+
+@dataclass
+class Inner(schedulers.StructuredOpts):  # type: ignore[misc]
+    x: str | None = None
+    """An x."""
+
+    mail_user: str = field(default="me", metadata={"cfg_key": "mail-user"})
+    """Whom to write to."""
+
+
+@dataclass
+class Outer(schedulers.StructuredOpts):  # type: ignore[misc]
+    name: str
+    inner_group: Inner = field(default_factory=Inner)
+    other: Inner | None = None
+
+
+def test_groups_of_options() -> None:
+    options = Outer.as_runopts()
+    keys = ["name", "inner_group.x", "inner_group.mail-user", "other.x", "other.mail-user"]
+    assert [key for key, _ in options] == keys
+    assert (options.get("inner_group.mail-user").default, options.get("name").is_required) == ("me", True)
+    assert Outer.get_docstrings()["inner_group.x"] == "An x."
+    made = Outer.from_cfg({"name": "n", "innerGroup.x": "b"})
+    assert (made.inner_group, made.other) == (Inner(x="b"), None)
+    assert list(made) == keys[:3]
+    assert (len(made), made["innerGroup.x"], made.get("other.x"), "inner_group.z" in made) == (
+        3,
+        "b",
+        None,
+        False,
+    )
+    assert made | Inner(x="c") == {**dict(made), "x": "c", "mail-user": "me"}
+    with pytest.raises(specs.InvalidRunConfigException, match="two spellings"):
+        Outer.from_cfg({"name": "n", "inner_group.mailUser": "a", "inner_group.mail-user": "b"})
+
+
+def test_names_of_options_in_camel_case(tmp_path: Path) -> None:
+    options = specs.runopts()
+    options.add("run_as", type_=str, help="who", required=True)
+    options.add("env", type_=dict[str, str], help="variables", default=[])
+    assert options.get("runAs") is options.get("run_as")
+    assert options.resolve({"runAs": "me"}) == {"run_as": "me", "env": []}
+    assert options.resolve({"runAs": "me", "run_as": "me", "odd": 1}, ignore_unknown=True)["odd"] == 1
+    assert options.cfg_from_str("runAs=me") == {"run_as": "me"}
+    assert options.cfg_from_json_repr('{"runAs": "me"}') == {"run_as": "me"}
+    for read, text in (
+        (options.resolve, {"runAs": "a", "run_as": "b"}),
+        (options.cfg_from_str, "runAs=a,run_as=b"),
+        (options.cfg_from_json_repr, '{"runAs": "a", "run_as": "b"}'),
+    ):
+        with pytest.raises(specs.InvalidRunConfigException, match=r"run_as.*two spellings"):
+            read(text)
+    with pytest.raises(specs.InvalidRunConfigException, match="no option 'odd'"):
+        options.resolve({"run_as": "me", "odd": 1})
+    cfg = {"prepend_cwd": True}
+    runner_config.load("local_cwd", StringIO("[local_cwd]\nlogDir = /a\nprependCwd = False\n"), cfg)
+    assert cfg == {"prepend_cwd": True, "log_dir": "/a"}
+    with pytest.raises(specs.InvalidRunConfigException, match="two spellings"):
+        runner_config.load("local_cwd", StringIO("[local_cwd]\nlogDir = /a\nlog_dir = /b\n"), {})
+
+
+# ---- overrides of roles
+
+
+def test_roles_that_share_their_overrides_share_the_values() -> None:
+    calls: list[int] = []
+    overrides: dict[str, Any] = {"image": lambda: calls.append(1) or "late"}  # type: ignore[func-returns-value]
+    one, two = specs.Role("a", "early", overrides=overrides), specs.Role("b", "early", overrides=overrides)
+    assert (one.image, two.image, one.image, len(calls)) == ("late", "late", "late", 1)
+    assert overrides["image"]() == "late"
+    one.image = "mine"
+    assert (one.image, two.image) == ("mine", "late")
+
+
+def test_overrides_within_an_event_loop() -> None:
+    async def value() -> str:
+        await asyncio.sleep(0)
+        return "late"
+
+    async def read(source: Any) -> str:
+        return str(specs.Role("r", "early", overrides={"image": source}).image)
+
+    async def read_own() -> None:
+        own = asyncio.get_running_loop().create_future()
+        role = specs.Role("r", "early", overrides={"image": own})
+        with pytest.raises(RuntimeError, match="currently running in this thread"):
+            role.image  # noqa: B018
+        assert role.overrides["image"] is own
+
+    assert asyncio.run(read(value())) == "late"
+    asyncio.run(read_own())
+
+
+# ---- helpers
+
+
+def test_a_test_with_a_directory() -> None:
+    class Case(WithTmpDir):  # type: ignore[misc, valid-type]
+        def runTest(self) -> None:
+            self.write("a/b.txt", ["1\n", "2"])
+            script = self.write_shell_script("bin/x.sh", ["echo $1"])
+            assert self.read("a/b.txt") == ["1\n", "2"]
+            assert os.access(script, os.X_OK)
+            self.create_dir_tree("tree", {"c": {"d.txt": "3"}, "e": {}})
+            self.assertDirTree("tree", {"c": {"d.txt": "3"}, "e": {}})
+            self.assertDirIsEmpty("tree/e")
+            with pytest.raises(AssertionError):
+                self.assertDirTree("tree", {"c": {}})
+            seen.append(self.touch("f"))
+
+    seen: list[Path] = []
+    result = Case().run()
+    assert result is not None
+    assert not result.failures + result.errors
+    assert not seen[0].parent.exists()
