@@ -66,8 +66,8 @@ class MalformedAppHandleException(UsageError):
         super().__init__(app_handle, hint=hint)
 
 
-class MountParseError(UsageError):
-    """A mount specification does not parse."""
+class MountParseError(UsageError, KeyError):
+    """A mount specification does not parse. A `KeyError` for those who catch TorchX's."""
 
 
 class OptionParseError(UsageError):

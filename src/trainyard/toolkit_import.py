@@ -9,9 +9,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard._toolkit import archive as archive
     from trainyard._toolkit import channels as channels
+    from trainyard._toolkit import host_ledger as host_ledger
+    from trainyard._toolkit import hung_program as hung_program
     from trainyard._toolkit import notification as notification
     from trainyard._toolkit import outputs as outputs
+    from trainyard._toolkit import retry_rule as retry_rule
     from trainyard._toolkit import secret_rules as secret_rules
+    from trainyard._toolkit import stack_dump as stack_dump
     from trainyard._toolkit import store as store
     from trainyard._toolkit import sync as sync
     from trainyard._toolkit.apps import booth as booth
@@ -24,7 +28,8 @@ if TYPE_CHECKING:
     from trainyard._toolkit.tracking import runs as runs
 
 _MODULES = {
-    **dict.fromkeys(("archive", "channels", "notification", "outputs", "secret_rules", "store", "sync"), ""),
+    **dict.fromkeys(("archive", "channels", "hung_program", "notification", "outputs"), ""),
+    **dict.fromkeys(("host_ledger", "retry_rule", "secret_rules", "stack_dump", "store", "sync"), ""),
     **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
     **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
 }

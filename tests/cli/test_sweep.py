@@ -32,6 +32,8 @@ def test_a_sweep_from_its_start_to_the_best(cli: Cli) -> None:
         ("0.3", 3.0),
         ("0.5", 5.0),
     ]
+    lines = cli("plot", "loss", "--best", "min", PYTHONIOENCODING="ascii").out.splitlines()
+    assert "lr=0.1 seed=0" in next(line for line in lines if line.startswith("A "))
     cli("rerun", "--failed", "--wait", "-", code=1)
     assert [row["values"]["seed"] for row in cli("points", "--json").json] == ["1"] * 3
     assert len(cli("list", "--json").json) == 2

@@ -27,7 +27,7 @@ def read(line):
     from torchx.cli.main import create_parser, get_sub_cmds
     from torchx.runner.config import load_sections
     from torchx.specs.builders import materialize_appdef
-    from torchx.specs.finder import get_component
+    from torchx.specs.finder import ComponentNotFoundException, get_component
 
     parser = create_parser(get_sub_cmds())
     words = shlex.split(line)[1:]
@@ -42,7 +42,10 @@ def read(line):
     component = given.get("component_name_and_args")
     if component:
         defaults = load_sections(prefix="component").get(component[0], {})
-        fn = get_component(component[0]).fn
+        try:
+            fn = get_component(component[0]).fn
+        except ComponentNotFoundException:
+            return {"refused": True}
         result["app"] = as_json(materialize_appdef(fn, component[1:], defaults))
     return result
 

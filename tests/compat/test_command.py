@@ -38,6 +38,7 @@ def {name}(lr: float = 0.1) -> specs.AppDef:
 MEANINGS = {
     "torchx builtins": "components",
     "torchx cancel slurm://torchx_user/1234": "cancel slurm://torchx_user/1234",
+    "torchx cancel kubernetes://namespace/jobname": "cancel kubernetes://namespace/jobname",
     "torchx delete kubernetes://torchx_user/ns:1234": "delete kubernetes://torchx_user/ns:1234",
     "torchx describe slurm://torchx_user/1234": "describe slurm://torchx_user/1234",
     "torchx list -s kubernetes": "list -s kubernetes --limit=0",
@@ -57,6 +58,7 @@ MEANINGS = {
     "torchx log kubernetes:///ns:1234/trainer/0": "log kubernetes:///ns:1234/trainer/0",
     "torchx runopts": "runopts",
     "torchx runopts local_cwd": "runopts local_cwd",
+    "torchx runopts kubernetes": "runopts kubernetes",
     "torchx status aws_batch://torchx_user/1234": "status aws_batch://torchx_user/1234",
     "torchx status kubernetes://torchx_user/1234": "status kubernetes://torchx_user/1234",
     "torchx status slurm://torchx_user/1234": "status slurm://torchx_user/1234",
@@ -88,13 +90,38 @@ PRINTED = {
     "torchx run component.py:train --help": "usage: trainyard run component.py:train",
 }
 STATUS_JSON = "torchx status --json slurm://torchx_user/1234"  # has tests below
-RUNS = [line for line in LINES if line.startswith("torchx run ") and line not in PRINTED]
+#: Those that name a scheduler which TorchX has removed, and what they are told.
+ANSWERED = {
+    line: (f"there is no scheduler '{name}': TorchX removed it in {year}", hint)
+    for name, year, hint in (
+        ("gcp_batch", 2025, "On Google Cloud, kubernetes (GKE) and slurm work."),
+        ("kubernetes_mcad", 2026, "Use kubernetes: with Kueue it queues jobs as MCAD did."),
+    )
+    for line in LINES
+    if name in line
+}
+#: Those that TorchX 0.7.0 did not know, and the ones that mean the same.
+SAME_AS = {
+    "torchx run --scheduler local_cwd torchx.components.utils.echo": "torchx run -s local_cwd utils.echo",
+    "torchx run -s local_cwd dist.torchrun -j 1x4 --script main.py": (
+        "torchx run -s local_cwd dist.ddp -j 1x4 --script main.py"
+    ),
+}
+RUNS = [
+    line
+    for line in LINES
+    if line.startswith("torchx run ") and line not in {**PRINTED, **ANSWERED, **SAME_AS}
+]
 
-#: What cannot be done as TorchX did it, and says so.
+#: What cannot be done as TorchX did it, or lacks an option that TorchX requires too, and says so.
 REFUSED = {
     line: "lsf has no mounts of type bind"  # programs run on the hosts, not in containers
     for line in RUNS
     if "-s lsf" in line and "--mount" in line
+} | {
+    line: "option 'role' (str) is required"
+    for line in RUNS
+    if "-s aws_sagemaker" in line and "-cfg" not in line
 }
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -104,7 +131,7 @@ pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that the command lines name."""
     folder = tmp_path / "project"
-    for name in ("main.py", "my_module.py", "lightning/train.py", "datapreproc/datapreproc.py"):
+    for name in ("main.py", "my_app.py", "my_module.py", "lightning/train.py", "datapreproc/datapreproc.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (tmp_path / "home").mkdir()
@@ -136,10 +163,10 @@ def torchx(line: str) -> int:
 
 
 def test_every_line_is_in_one_of_the_tables() -> None:
-    assert sorted([*MEANINGS, *PRINTED, *RUNS, STATUS_JSON]) == sorted(LINES)
-    assert len(LINES) >= 55
+    assert sorted([*MEANINGS, *PRINTED, *RUNS, *ANSWERED, *SAME_AS, STATUS_JSON]) == sorted(LINES)
+    assert len(LINES) >= 70
     assert list(RECORDED) == LINES
-    assert len(NEWER) == 3
+    assert len(NEWER) == 3 + len(SAME_AS)
 
 
 @pytest.mark.parametrize("line", MEANINGS)
@@ -153,6 +180,31 @@ def test_what_a_line_means(line: str, carried_out: list[Any], project: Path) -> 
 def test_what_a_line_prints(line: str, capfd: pytest.CaptureFixture[str], project: Path) -> None:
     assert torchx(line) == 0
     assert capfd.readouterr().out.startswith(PRINTED[line])
+
+
+@pytest.mark.parametrize("line", ANSWERED)
+def test_removed_schedulers_are_answered(line: str, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert torchx(line) == 3
+    shown = capfd.readouterr().err
+    problem, hint = ANSWERED[line]
+    assert problem in shown
+    assert hint in shown
+    assert "Did you mean" not in shown
+
+
+@pytest.mark.parametrize("line", SAME_AS)
+def test_what_is_newer_means_the_same(line: str, carried_out: list[Any], project: Path) -> None:
+    assert torchx(line) == torchx(SAME_AS[line]) == 0
+    run = command_line.load_command("run")
+    apps = []
+    for name, words, _ in carried_out:
+        assert name == "run"
+        parser = Parser("run")
+        run.add_arguments(parser)
+        args = run.parse(parser, words)
+        assert args.scheduler == "local_cwd"
+        apps.append(as_json(get_component(args.component).parse(args.component_args, {})))
+    assert apps[0] == apps[1]
 
 
 @pytest.mark.parametrize("line", RUNS)
@@ -272,7 +324,8 @@ def test_configure_writes_what_it_prints_and_never_over_a_file(
     monkeypatch.chdir(tmp_path)
     assert torchx("torchx configure -s aws_batch,local_cwd --all") == 0
     text = (tmp_path / ".torchxconfig").read_text()
-    assert "[aws_batch]\nqueue = #FIXME:(str) " in text
+    assert "[aws_batch]\n" in text
+    assert "\nqueue = #FIXME:(str) " in text
     assert "\n[local_cwd]\nlog_dir = None\nprepend_cwd = False\n" in text
     assert torchx("torchx configure") == 3
     assert "exists, and is not overwritten" in capfd.readouterr().err

@@ -22,6 +22,7 @@ EVERYTHING = """
 scheduler = local_cwd
 component = utils.echo
 workspace = file://.
+size = large
 
 [cli:list]
 scheduler = local_cwd
@@ -82,6 +83,7 @@ def test_every_section_counts_wherever_the_file_is(
     lines = path.read_text().splitlines()
     option, argument = (lines.index(text) + 1 for text in ("prepend_path = x", "mesage = x"))
     assert f"{path}:{option}: local_cwd has no option 'prepend_path'" in shown.err
+    assert f"{path}:{lines.index('size = large') + 1}: [cli.run] has no key 'size'" in shown.err
     assert f"{path}:{argument}: utils.echo has no parameter 'mesage'" in shown.err
     assert main(["list"]) == 0
     key = lines.index("colour = green") + 1

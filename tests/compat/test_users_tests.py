@@ -5,13 +5,16 @@ Each test says what a test of TorchX's own suite expects, in our words.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import importlib
+import inspect
 import os
 import time
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import MagicMock, patch
 
 import pytest
@@ -22,6 +25,9 @@ import trainyard.compat.torchx.runner.config as runner_config
 import trainyard.compat.torchx.runner.events as runner_events
 import trainyard.compat.torchx.schedulers.api as schedulers
 import trainyard.compat.torchx.specs.api as specs
+import trainyard.compat.torchx.specs.builders as builders
+import trainyard.compat.torchx.specs.file_linter as file_linter
+import trainyard.compat.torchx.util.types as util_types
 from trainyard.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
 from trainyard.compat.torchx.workspace import WorkspaceMixin
 
@@ -348,3 +354,46 @@ def test_a_test_with_a_directory() -> None:
     assert result is not None
     assert not result.failures + result.errors
     assert not seen[0].parent.exists()
+
+
+# ---- components
+
+
+def test_defaults_of_other_names_have_no_effect() -> None:
+    def fn(a: str, b: int = 1) -> Any:
+        return specs.AppDef(f"{a}{b}")
+
+    assert builders.materialize_appdef(fn, ["--a", "x"], {"b": "2", "worker": ["1"]}).name == "x2"
+
+
+def test_the_types_of_arguments() -> None:
+    def fn(i: Annotated[int, "-i"], o: int | None, b: bool) -> None: ...
+
+    parameters = inspect.signature(fn, eval_str=True).parameters
+    assert [util_types.get_argparse_param_type(parameters[name]) for name in "iob"] == [int, str, str]
+    assert util_types.decode("a,b", Annotated[list[str], "-l"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("mount", [["src=x"], ["blah=x"], ["type=bind"], ["type=odd"]])
+def test_mounts_that_do_not_parse_raise_what_torchx_raises(mount: list[str]) -> None:
+    for error in (KeyError, ValueError):
+        with pytest.raises(error):
+            builders.parse_mounts(mount)
+
+
+def test_help_of_arguments() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--foo", type=int, required=True, help="foo")
+    parser.add_argument("--bar", type=int, help="bar", default=1)
+    formatter = file_linter.TorchXArgumentHelpFormatter(prog="x")
+    assert [formatter._get_help_string(action) for action in parser._actions][1:] == [
+        "foo (required)",
+        "bar (default: 1)",
+    ]
+
+
+@pytest.mark.parametrize("module", ["gcp_batch_scheduler", "kubernetes_mcad_scheduler"])
+def test_removed_schedulers_say_what_to_use(module: str) -> None:
+    made = importlib.import_module(f"trainyard.compat.torchx.schedulers.{module}")
+    with pytest.raises(specs.UnknownSchedulerException, match=r"(?s)TorchX removed it.*[Kk]ubernetes"):
+        made.create_scheduler("session")

@@ -89,6 +89,12 @@ def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place
     assert [record.handle for record in runner.search(JobFilter())[0]] == [handle]
     again = runner.rerun(handle, only_failed=True)
     assert [(r.role, r.exit_code) for r in runner.wait(again).replicas()] == [("0.w", 1), ("0.w", 1)]
+    scheduler = runner.scheduler("sweep")
+    assert scheduler.leftovers({}, 3600.0) == []
+    old = scheduler.leftovers({}, 0.0)
+    assert {item.app_id for item in old} == {app_id_of(handle), app_id_of(again)}
+    scheduler.remove_leftovers({}, [item for item in old if item.app_id == app_id_of(again)])
+    assert runner.status(again).state == AppState.FAILED
     jobs = [record.handle for record in runner.history.of_sweep(app_id_of(handle))]
     runner.delete(handle)
     assert runner.status(handle) is None

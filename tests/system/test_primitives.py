@@ -30,8 +30,7 @@ MODULES = {"os", "select", "signal", "socket", "fcntl"}
 LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0trainyard")
 #: A shell script that makes the namespaces of a process host: not used where `HAS_NAMESPACES` is false.
 #: What is written for pods, or runs on the nodes of a Ray cluster.
-#: `stack_dump` also runs alone in containers; where there is no /proc it says less.
-EXCEPTIONS = {"namespaces.py", "pods.py", "ray_driver.py", "replica_actor.py", "stack_dump.py"}
+EXCEPTIONS = {"namespaces.py", "pods.py", "ray_driver.py", "replica_actor.py"}
 
 
 def test_other_packages_use_nothing_that_only_linux_has() -> None:

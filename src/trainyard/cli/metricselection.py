@@ -81,6 +81,14 @@ class JobMetrics:
         """Whether some of its replicas are asked for by name."""
         return bool(self._wanted)
 
+    def points(self) -> list[str]:
+        """Return what tells the points of a sweep from each other; empty if it is none."""
+        from trainyard.specs.sweep_points import label_of, points_of
+
+        app = self._runner.describe(self.handle)
+        found = (points_of(role.metadata) for role in (app.roles if app is not None else []))
+        return [label_of(point) for point in next(filter(None, found), [])]
+
     @property
     def is_over(self) -> bool:
         """Whether no more will come."""

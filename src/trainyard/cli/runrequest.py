@@ -58,9 +58,11 @@ class RunRequest:
     """
 
     def __init__(self, args: Namespace, config: Config) -> None:
+        from trainyard.runner.config import RUN_KEYS, check_keys
         from trainyard.schedulers.registry import get_default_scheduler_name
 
         settings = config.command("run")
+        check_keys(settings, RUN_KEYS, "[cli.run]")
         self._args = args
         self._config = config
         self.scheduler: str = args.scheduler or _value(settings, "scheduler") or get_default_scheduler_name()

@@ -191,6 +191,12 @@ class TorchXArgumentHelpFormatter(
 ):
     """Shows types and defaults of arguments, and keeps the lines of the description."""
 
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if isinstance(action, argparse._HelpAction):
+            return text
+        return f"{text} (required)" if action.required else f"{text} (default: {action.default})"
+
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         return _type_of(action) or super(
             argparse.MetavarTypeHelpFormatter, self

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from trainyard.errors import ConfigError
+from trainyard.schedulers.registry import unknown_scheduler
 from trainyard.specs.status import AppState
 
 logger = logging.getLogger(__name__)
@@ -61,12 +61,9 @@ def create_gcp_batch(session_name: str, client: Any = None, **kwargs: Any) -> An
     """Say what to use instead.
 
     Raises:
-        ConfigError: always.
+        UnknownSchedulerException: always.
     """
-    raise ConfigError(
-        "there is no scheduler gcp_batch: TorchX removed it in 2025, and trainyard has none",
-        hint="On Google Cloud, kubernetes (GKE) and slurm work.",
-    )
+    raise unknown_scheduler("gcp_batch", ())
 
 
 # ---- MCAD
@@ -108,9 +105,6 @@ def create_kubernetes_mcad(
     """Say what to use instead.
 
     Raises:
-        ConfigError: always.
+        UnknownSchedulerException: always.
     """
-    raise ConfigError(
-        "there is no scheduler kubernetes_mcad: TorchX removed it in 2026, and trainyard has none",
-        hint="Use kubernetes: with Kueue it queues jobs as MCAD did.",
-    )
+    raise unknown_scheduler("kubernetes_mcad", ())

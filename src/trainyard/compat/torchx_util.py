@@ -57,8 +57,13 @@ def decode_optional(param_type: Any) -> Any:
 
 def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], object]:
     """Return what argparse converts a parameter's text with: its type if that is a plain one, else str."""
-    kind = decode_optional(parameter.annotation)
+    kind = _without_notes(parameter.annotation)
     return kind if is_primitive(kind) and not is_bool(kind) else str
+
+
+def _without_notes(kind: Any) -> Any:
+    """Return ``T`` for ``Annotated[T, ...]``."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 
 def to_list(arg: str) -> list[str]:
@@ -85,7 +90,8 @@ def decode_from_string(encoded_value: str, annotation: Any) -> Any:
     """
     from trainyard.specs.conversion import from_text
 
-    return from_text(decode_optional(annotation), encoded_value) if encoded_value else None
+    kind = decode_optional(_without_notes(annotation))
+    return from_text(kind, encoded_value) if encoded_value else None
 
 
 def decode(encoded_value: Any, annotation: Any) -> Any:

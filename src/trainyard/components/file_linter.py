@@ -453,4 +453,5 @@ def get_fn_docstring(fn: object) -> tuple[str, dict[str, str]]:
     from trainyard.components.component_help import read_docstring
 
     doc = getattr(fn, "__doc__", None)
-    return read_docstring(doc if not isinstance(fn, ast.FunctionDef) else ast.get_docstring(fn))
+    text, notes = read_docstring(doc if not isinstance(fn, ast.FunctionDef) else ast.get_docstring(fn))
+    return text.replace("\n\n", "\n"), notes

@@ -69,9 +69,10 @@ def get_component(name: str) -> Component:
         return _from_module(name, place, fn_name)
     if name.endswith(".py") or os.sep in name:
         return _plain_script(name)
-    module, _, function = name.rpartition(".")
+    short = name.removeprefix("torchx.components.")  # as TorchX's documentation writes them too
+    module, _, function = short.rpartition(".")
     if function in BUILTINS.get(module, ()):
-        return _builtin(name)
+        return _builtin(short)
     component = _from_entry_points(name)
     if component is None:
         raise _not_found(name)

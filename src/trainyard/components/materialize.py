@@ -27,10 +27,13 @@ def materialize_appdef(
 ) -> AppDef:
     """Make the job of a component. The command line overrides ``config``, that ``cmpnt_defaults``.
 
+    Defaults that are for no parameter have no effect, as in TorchX.
+
     Raises:
         ComponentArgumentError: arguments are unknown, missing or of the wrong type.
     """
-    return _component(cmpnt_fn).parse(cmpnt_args, {**(cmpnt_defaults or {}), **(config or {})})
+    component = _component(cmpnt_fn)
+    return component.parse(cmpnt_args, _defaults(component, cmpnt_defaults, config))
 
 
 def component_args_from_str(
@@ -41,7 +44,7 @@ def component_args_from_str(
 ) -> ComponentArgs:
     """Return the arguments that `materialize_appdef` calls the component with."""
     component = _component(cmpnt_fn)
-    values = component.bind(cmpnt_args, {**(cmpnt_args_defaults or {}), **(config or {})})
+    values = component.bind(cmpnt_args, _defaults(component, cmpnt_args_defaults, config))
     positional: dict[str, Any] = {}
     keywords: dict[str, Any] = {}
     rest: list[Any] = []
@@ -53,6 +56,12 @@ def component_args_from_str(
         else:
             positional[parameter.name] = values[parameter.name]
     return ComponentArgs(positional, rest, keywords)
+
+
+def _defaults(component: Component, *given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the defaults of parameters, the last ones first; those of other names are left out."""
+    known = {parameter.name for parameter in component.parameters}
+    return {name: value for each in given for name, value in (each or {}).items() if name in known}
 
 
 def _component(fn: Callable[..., AppDef]) -> Component:

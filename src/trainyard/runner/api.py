@@ -179,11 +179,9 @@ class Runner:
             return get_scheduler_factory(name)
         if name in self._factories:
             return self._factories[name]
-        from trainyard.errors import UnknownSchedulerException, did_you_mean
+        from trainyard.schedulers.registry import unknown_scheduler
 
-        raise UnknownSchedulerException(
-            f"there is no scheduler {name!r}", hint=did_you_mean(name, self._factories)
-        )
+        raise unknown_scheduler(name, self._factories)
 
     def _default_scheduler(self) -> str:
         return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))

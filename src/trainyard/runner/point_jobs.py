@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fcntl
+import math
 import os
 
 from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from trainyard.runner.api import Runner
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import Stream
+    from trainyard.schedulers.responses import Leftover
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.status import AppStatus
@@ -373,6 +375,27 @@ class PointJobs(Scheduler["Any"]):
                 raise error
         remove_tree(_folder(app_id))
 
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return the directories of sweeps that have ended long enough ago."""
+        import time
+
+        from trainyard.schedulers.exec.directories import size_of
+        from trainyard.schedulers.responses import Leftover
+
+        found = []
+        for app_id in _all_ids():
+            age = time.time() - _ended_at(app_id, self.describe(app_id))
+            if age >= older_than:
+                folder = _folder(app_id)
+                found.append(Leftover(app_id, folder, age, size_of([folder]), app_id=app_id))
+        return found
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them; returns how many bytes that frees."""
+        from trainyard.schedulers.exec.directories import remove_leftovers
+
+        return remove_leftovers(leftovers, lambda item: remove_tree(_folder(item.app_id)))
+
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica of a point's job."""
         handle, role, index = self._replica(app_id, role_name, k)
@@ -507,6 +530,26 @@ def _message(app_id: str, statuses: Sequence[AppStatus]) -> str:
 
 def _folder(app_id: str) -> str:
     return os.path.join(state_dir(), "sweeps", app_id)
+
+
+def _all_ids() -> builtins.list[str]:
+    try:
+        return sorted(os.listdir(_folder("")))
+    except FileNotFoundError:
+        return []
+
+
+def _ended_at(app_id: str, found: DescribeAppResponse | None) -> float:
+    """Return when a sweep ended, in seconds since the epoch; infinity if it has not."""
+    if _is_being_submitted(app_id) or (found is not None and not is_terminal(found.state)):
+        return math.inf
+    ends = [
+        each.ended_at or 0.0 for role in (found.roles_statuses if found else []) for each in role.replicas
+    ]
+    try:
+        return max([os.path.getmtime(_folder(app_id)), *ends])
+    except FileNotFoundError:  # it is being deleted
+        return math.inf
 
 
 def _find_plan(app_id: str) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from trainyard.errors import ConfigError, UnknownSchedulerException, did_you_mea
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Protocol
 
     from trainyard.plugins import EntryPoint
@@ -42,6 +43,12 @@ OFFERED = "trainyard.compat."
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
 
+#: Schedulers of TorchX that trainyard does not have: when TorchX removed them, and what to use instead.
+_REMOVED = {
+    "gcp_batch": ("2025", "On Google Cloud, kubernetes (GKE) and slurm work."),
+    "kubernetes_mcad": ("2026", "Use kubernetes: with Kueue it queues jobs as MCAD did."),
+}
+
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
@@ -70,8 +77,18 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
         return _builtin_factory(name)
     factories = get_scheduler_factories()
     if name not in factories:
-        raise UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, factories))
+        raise unknown_scheduler(name, factories)
     return factories[name]
+
+
+def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerException:
+    """Return the error that says that there is no such scheduler, and what to use instead."""
+    if name in _REMOVED:
+        when, hint = _REMOVED[name]
+        return UnknownSchedulerException(
+            f"there is no scheduler {name!r}: TorchX removed it in {when}, and trainyard has none", hint=hint
+        )
+    return UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, known))
 
 
 def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from trainyard.errors import ConfigError, did_you_mean
-from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+from trainyard.toolkit_import import retry_rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,48 +29,9 @@ WITHOUT_LIMIT = "inf"
 _EXAMPLE = "Example: oom=2:64G,node=3,preempted=inf,exception=0."
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
 _MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
-#: How many times as much memory each retry gets.
-GROWTH = 2
 
 
-@dataclass
-class RetryRule:
-    """How often a class of failures is retried.
-
-    Args:
-        times: how often; `MOST_RETRIES` stands for no limit.
-        most_mb: how much memory a replica may get at most, each retry twice as much as the one before; 0 for
-            no more than it has.
-    """
-
-    times: int
-    most_mb: int = 0
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether there is no limit."""
-        return self.times >= MOST_RETRIES
-
-    def more_memory(self, present_mb: int) -> int:
-        """Return how much memory the next attempt gets: no more than the present, if that is not limited."""
-        return max(present_mb, min(present_mb * GROWTH, self.most_mb)) if present_mb > 0 else present_mb
-
-    def verdict(self, used: int, present_mb: int = 0) -> str:
-        """Return why no further attempt is made; "" if one is.
-
-        Args:
-            used: how often this class has been retried.
-            present_mb: the memory that the attempt had; 0 if it is not limited.
-        """
-        if used >= self.times:
-            return f"{used} of {self.times} retries are used up" if self.times else "it is not to be retried"
-        if self.most_mb and present_mb >= self.most_mb:
-            return f"it had {present_mb} MB, the most that it may get"
-        return ""
-
-    def count(self, number: int) -> str:
-        """Return which retry this is, in words."""
-        return f"retry {number}" if self.is_endless else f"retry {number} of {self.times}"
+RetryRule = retry_rule.RetryRule
 
 
 def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:

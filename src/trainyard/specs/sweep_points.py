@@ -58,6 +58,15 @@ def label_of(point: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in point["values"].items())
 
 
+def index_of(role: str, replica: int) -> int:
+    """Return the index of the point that a replica of a sweep belongs to.
+
+    Where points are jobs, their roles are called ``INDEX.ROLE``.
+    """
+    first = role.partition(".")[0]
+    return int(first) if first.isdecimal() else replica
+
+
 def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
     """Let each replica of a role run its own command, in place."""
     import shlex

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, QueueWords
 from trainyard.schedulers.hpc.options import HpcOpts
 from trainyard.schedulers.hpc.queries import NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
@@ -47,10 +48,29 @@ class FakeCluster(HpcScheduler):
             for k in range(count):
                 lines += [shlex.join(plan.replica(role, str(k))) + " &", 'pids="$pids $!"']
         lines += ["code=0", "for pid in $pids; do wait $pid || code=$?; done", "exit $code"]
-        retries = max(role.max_retries for role in plan.app.roles)
-        command = plan.around_job("sh", "-c", "\n".join(lines), retries=retries)
+        command = plan.around_job("sh", "-c", "\n".join(lines), retries=plan.retries)
         limit = ["--limit", str(opts.limit), "--warn", str(opts.grace_period)] if opts.limit else []
         return self.queue("submit", "--name", plan.app_id, *limit), f"#!/bin/sh\nexec {shlex.join(command)}\n"
+
+    def queue_words(self, plan, opts, command):
+        look = shlex.join(self.queue("list"))
+        return QueueWords(
+            directives=["#!/bin/sh"],
+            submit=command,
+            follow=[*self.queue("submit", "--name", JOB_NAME), "--after", f"{AFTER}:any"],
+            id_pattern=r"^submitted (\d+)$",
+            look=f'{look} "$1" | sed -n \'s/.*"state": "\\([A-Z]*\\)".*/native=\\1/p\'',
+            states={
+                "DONE": ("SUCCEEDED", ""),
+                "FAILED": ("", ""),
+                "TIMEOUT": ("FAILED", "the time limit was reached"),
+                "CANCELLED": ("CANCELLED", ""),
+            },
+            live=["PENDING", "RUNNING"],
+            cancel=self.queue("cancel"),
+            memory_option=["--memory", "%s"],
+            exclude_option=["--without", "%s"],
+        )
 
     def parse_submitted(self, text):
         word, native = text.split()

@@ -10,6 +10,8 @@ FAKE_QUEUE names its directory. A file "down" there makes every command fail as 
 "calls" counts the commands.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -34,6 +36,14 @@ def write(native: str, state: dict) -> None:
     with open(f"{path}.{os.getpid()}", "w") as file:
         json.dump(state, file)
     os.replace(f"{path}.{os.getpid()}", path)
+
+
+@contextlib.contextmanager
+def locked():
+    """Only one process changes states at a time."""
+    with open(os.path.join(ROOT, "lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def submit(words: list) -> None:
@@ -77,9 +87,9 @@ def run(native: str, options: dict) -> None:
             time.sleep(0.05)
         if state != "DONE" and not any_end:
             return finish(native, "CANCELLED", None)
-    if read(native)["state"] != "PENDING":
-        return None
-    with open(os.path.join(folder(native), "output"), "wb") as output:
+    with locked(), open(os.path.join(folder(native), "output"), "wb") as output:
+        if (state := read(native))["state"] != "PENDING":
+            return None
         process = subprocess.Popen(
             ["sh", os.path.join(folder(native), "script")],
             stdin=subprocess.DEVNULL,
@@ -88,8 +98,7 @@ def run(native: str, options: dict) -> None:
             start_new_session=True,
             env={**os.environ, "FAKE_QUEUE_ID": native},
         )
-    state = read(native)
-    write(native, {**state, "state": "RUNNING", "started": time.time(), "pid": process.pid})
+        write(native, {**state, "state": "RUNNING", "started": time.time(), "pid": process.pid})
     limit, warn = options.get("limit"), options.get("warn")
     try:
         if limit and warn:
@@ -104,13 +113,13 @@ def run(native: str, options: dict) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return finish(native, "TIMEOUT", 137)
-    if read(native)["state"] == "RUNNING":
-        finish(native, "FAILED" if process.returncode else "DONE", process.returncode)
-    return None
+    return finish(native, "FAILED" if process.returncode else "DONE", process.returncode)
 
 
 def finish(native: str, state: str, code: "int | None") -> None:
-    write(native, {**read(native), "state": state, "code": code, "ended": time.time()})
+    with locked():
+        if (job := read(native))["state"] in ("PENDING", "RUNNING"):
+            write(native, {**job, "state": state, "code": code, "ended": time.time()})
 
 
 def main() -> None:
@@ -135,10 +144,13 @@ def main() -> None:
         job = jobs.get(native)
         if verb == "purge":
             write(native, {**jobs[native], "state": "PURGED"})
-        if verb == "cancel" and job is not None and job["state"] in ("PENDING", "RUNNING"):
-            write(native, {**job, "state": "CANCELLED", "ended": time.time()})
-            if "pid" in job:
-                os.killpg(job["pid"], signal.SIGTERM)
+        if verb == "cancel" and job is not None:
+            with locked():
+                job = read(native)
+                if job["state"] in ("PENDING", "RUNNING"):
+                    write(native, {**job, "state": "CANCELLED", "ended": time.time()})
+                    if "pid" in job:
+                        os.killpg(job["pid"], signal.SIGTERM)
 
 
 main()

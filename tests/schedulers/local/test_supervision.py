@@ -9,9 +9,10 @@ import pytest
 
 from tests.receiver import receiving
 from trainyard.errors import ConfigError
-from trainyard.schedulers.exec import outbox, stack_dump
+from trainyard.schedulers.exec import outbox
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs import AppState, RetryPolicy
+from trainyard.toolkit_import import stack_dump
 
 from .conftest import PATIENCE, linux_only, role, wait_until
 

@@ -23,6 +23,10 @@ commands:
                                         registering
   notify FILE|- STATE [REASON]          tell the URLs and commands of an outbox (a file, or $TRAINYARD_NOTIFY)
                                         that a job has ended
+  watch [OPTIONS] SECONDS PID           watch a program: after so long without a sign of life its stacks go to
+                                        its log. Options: --log FILE (its output), --results DIR, --mark FILE,
+                                        --on-hang stop, --reason FILE, --grace SECONDS
+  follow-up FOLDER [LINK CODE]          what follows on the end of a cluster's job: notifications, retries
   env                                   print the SM_* variables of the job, secrets masked
   version                               print the version
 """
@@ -49,6 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import notification
 
         return notification.main(words)
+    if command == "watch" and len(words) > 3:
+        from . import hung_program
+
+        return hung_program.main(words)
+    if command == "follow-up" and words:
+        from . import follow_up
+
+        return follow_up.main(words)
     if command == "env" and not words:
         return _env()
     if command in ("version", "--version"):

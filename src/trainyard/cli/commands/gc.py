@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Leftover
 
 # Their leftovers are on this machine.
-LOCAL_SCHEDULERS = ("local_cwd", "local_docker", "sagemaker_local")
+LOCAL_SCHEDULERS = ("sweep", "local_cwd", "local_docker", "sagemaker_local")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 trainyard plot loss                      of the latest job
 trainyard plot loss JOB_A JOB_B          of two jobs, overlaid
 trainyard plot loss JOB/trainer/0,1      of two replicas
+trainyard plot loss SWEEP --best min     of the points of a sweep, the best first
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from trainyard.cli.metricselection import NO_METRICS, JobMetrics, add_selection_
 from trainyard.cli.parser import complete_with
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError, did_you_mean
 from trainyard.specs.limits import whole_number
+from trainyard.specs.sweep_points import index_of
 from trainyard.terminal import clean
 
 TYPE_CHECKING = False
@@ -33,7 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="HANDLE[/ROLE[/0,1]]",
-        help="jobs (the latest by default); of each, the first replica with the metric, or those named",
+        help="jobs (the latest by default); of each, the first replica with the metric, or those named; "
+        "of a sweep, all points",
     )
     complete_with(target, "job_completer")
     add_selection_options(parser)
@@ -42,6 +45,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=("step", "time"),
         default="step",
         help="what the x axis shows: steps, or the time since the first value",
+    )
+    parser.add_argument(
+        "--best",
+        choices=("min", "max"),
+        help=f"draw the lines with the least or greatest values first; {MOST_LINES} are drawn at most",
     )
     parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
     parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")
@@ -98,15 +106,24 @@ def _lines(jobs: Sequence[JobMetrics], args: Namespace) -> list[Line]:
                 raise UsageError(f"{job.handle} has no metric {args.name!r} so far", hint=hint)
             warn(f"{job.handle} has no metric {args.name!r} so far. {hint}")
             continue
-        chosen = several if job.names_replicas else several[:1]
+        points = job.points()
+        chosen = several if job.names_replicas or points else several[:1]
         for series in chosen:
             label = f"{job.label} {series.place}" if len(several) > 1 else job.label
-            lines.append(Line(label, series))
+            point = index_of(series.role, series.replica)
+            lines.append(Line(f"{label} {points[point]}" if point < len(points) else label, series))
     if not lines:
         raise UsageError(f"none of these jobs has a metric {args.name!r} so far", hint=NO_METRICS)
+    if args.best:
+        sign = 1 if args.best == "min" else -1
+        lines.sort(key=lambda line: _order(sign, line.series.least if sign > 0 else line.series.greatest))
     if len(lines) > MOST_LINES:
         warn(f"only the first {MOST_LINES} of {len(lines)} lines are drawn")
     return lines[:MOST_LINES]
+
+
+def _order(sign: int, value: float) -> float:
+    return sign * value if value == value else float("inf")
 
 
 def _show(lines: Sequence[Line], args: Namespace, width: int, height: int) -> int:

@@ -9,7 +9,7 @@ from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_OK, ConfigError, UsageError
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.specs.sweep_points import points_of
+from trainyard.specs.sweep_points import index_of, points_of
 from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
@@ -86,8 +86,7 @@ def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best
     values: dict[int, float] = {}
     for series in found:
         value = series.least if order == "min" else series.greatest
-        first = series.role.partition(".")[0]
-        place = int(first) if first.isdigit() else series.replica
+        place = index_of(series.role, series.replica)
         if math.isfinite(value) and sign * value < sign * values.get(place, sign * math.inf):
             values[place] = value
     if not values:

@@ -278,11 +278,11 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     # ---- what it uses
 
     def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
-        """Return what the replicas use now: the daemon keeps no history of it."""
-        from trainyard.schedulers.exec.container.container_usage import usage_now
+        """Return the samples that its watcher has kept; what it uses now if there are none."""
+        from trainyard.schedulers.exec.container.container_usage import usage_of
 
         job = inventory.load_job(self.engine, app_id)
-        return iter(() if job is None else usage_now(self.engine, builtins.list(job.by_replica().values())))
+        return iter(()) if job is None else usage_of(self.engine, job, after)
 
     # ---- logs
 

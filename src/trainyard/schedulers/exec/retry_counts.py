@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
-from trainyard.specs.retries import OOM, RetryRule
+from trainyard.specs.retries import RetryRule
 from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+from trainyard.toolkit_import import retry_rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.diagnosis.causes import Cause
-
-_LONGEST_EVIDENCE = 120
 
 
 @dataclass
@@ -76,13 +75,7 @@ class RetryCounts:
 
 def words(cause: Cause, evidence: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0) -> str:
     """Say what became of a failure."""
-    said = f" ({evidence.strip()[:_LONGEST_EVIDENCE]})" if evidence.strip() else ""
-    if against:
-        return f"it {cause.text}{said}; not started again: {cause.retry_class}: {against}"
-    more = ""
-    if cause.retry_class == OOM and rule.more_memory(memory_mb) > memory_mb:
-        more = f" with {rule.more_memory(memory_mb)} MB of memory"
-    return f"it {cause.text}{said}; started again{more}: {cause.retry_class}: {rule.count(used + 1)}"
+    return retry_rule.words(cause.text, evidence, cause.retry_class, rule, used, against, memory_mb)
 
 
 def cause_of(

@@ -48,7 +48,12 @@ def describe(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
-        msg=reason or _failed_replica(roles) or _failed_script(job, native, state) or NONE,
+        msg=_with_retries(
+            job,
+            state,
+            reason or _failed_replica(roles) or _failed_script(job, native, state) or _hung_replica(roles),
+        )
+        or NONE,
         structured_error_msg=first.structured_error_msg if first is not None else NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
@@ -81,6 +86,8 @@ def job_state(
         current = next((item for item in live if item.state == AppState.RUNNING), live[0])
         return current.state, current.reason
     ended = state_by_records(job) if job is not None else None
+    if ended is None and not problem and _is_undecided(job, native):
+        return AppState.PENDING, "it ended, and it is being decided whether it is started again"
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
     if job is not None and job.cancelled_by:  # and the queue, which answered, has nothing of it that lives
@@ -96,6 +103,13 @@ def job_state(
     if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
     return AppState.UNKNOWN, "the queue does not list it any more, and it left no exit record"
+
+
+def _is_undecided(job: SharedJob | None, native: Sequence[NativeJob]) -> bool:
+    """Tell whether a job that has run may be started again."""
+    if job is None or not job.may_start_again:
+        return False
+    return bool(native or job.replicas or job.submission is not None)
 
 
 def _native_end(
@@ -134,10 +148,12 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
         return None
     else:
         final = next((record for record in records if record.code), records[-1])
-    if final.why == "time-limit":
+    if final.why == "time-limit" and not job.may_start_again:
         return AppState.FAILED, "the time limit was reached"
     if job.cancelled_by:
         return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+    if job.may_start_again and any(record.code != 0 for record in [final, *job.replicas.values()]):
+        return None  # what starts replicas may end with 0 when the queue stops the job
     if final.code == 0:
         return AppState.SUCCEEDED, ""
     if final.why == "stopped":
@@ -216,6 +232,7 @@ def _replica(
                 status.state = AppState.PENDING
         elif not starts_again:
             status.state = AppState.RUNNING
+            status.reason = record.hung or status.reason
     if said is not None and said.state is not None and (record is None or record.code is None):
         status.state = said.state
     if is_terminal(state) and not is_terminal(status.state):
@@ -252,6 +269,22 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
     failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED and r.reason]
     failed.sort(key=lambda replica: replica.ended_at or float("inf"))
     return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
+
+
+def _hung_replica(roles: Sequence[RoleStatus]) -> str:
+    """Return what is said of the first replica that runs and hangs."""
+    running = [r for role in roles for r in role.replicas if r.state == AppState.RUNNING and r.reason]
+    return f"{running[0].role}/{running[0].id}: {running[0].reason}" if running else ""
+
+
+def _with_retries(job: SharedJob | None, state: AppState, reason: str) -> str:
+    """Add to a reason what became of the last failure."""
+    last = job.retries[-1] if job is not None and job.retries else None
+    if last is None or state in (AppState.SUCCEEDED, AppState.CANCELLED):
+        return reason
+    if bool(last.get("again")) == (state == AppState.FAILED):
+        return reason
+    return "; ".join(filter(None, [reason, str(last["text"])]))
 
 
 def _failed_script(job: SharedJob | None, native: Sequence[NativeJob], state: AppState) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 
 @dataclass
-class HpcOpts:
+class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
     """How a job reaches a cluster; a backend's options inherit these."""
 
     host: str | None = option(
@@ -47,4 +48,9 @@ class HpcOpts:
     grace_period: float = option(
         "seconds between the warning of the time limit, or a cancellation, and the end of the program",
         default=60.0,
+    )
+    follow_up_args: list[str] | None = option(
+        "more options of the queue for the small job that follows on the end of this one, for notify and "
+        "retry, such as --partition=cpu",
+        default=None,
     )

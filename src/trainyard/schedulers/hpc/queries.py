@@ -133,6 +133,8 @@ class JobQuery:
         self._waiting: dict[str, JobIds] = {}
         self._is_running = False
         self._answers: dict[str, tuple[float, list[NativeJob] | BaseException]] = {}
+        #: The native ids that were asked for, by job.
+        self._asked: dict[str, list[str]] = {}
         self._fresh = FRESH_SECONDS
 
     def ask(self, refs: Sequence[JobIds]) -> dict[str, list[NativeJob]]:
@@ -143,9 +145,9 @@ class JobQuery:
         """
         asked_at = time.monotonic()
         with self._condition:
-            stale = [ref for ref in refs if not self._is_fresh(ref.app_id, asked_at)]
+            stale = [ref for ref in refs if not self._is_fresh(ref, asked_at)]
             self._waiting.update({ref.app_id: ref for ref in stale})
-            while any(not self._is_fresh(ref.app_id, asked_at) for ref in stale):
+            while any(not self._is_fresh(ref, asked_at) for ref in stale):
                 if self._is_running:
                     self._condition.wait()
                     continue
@@ -162,6 +164,7 @@ class JobQuery:
                 now = time.monotonic()
                 self._fresh = min(max(FRESH_SECONDS, FRESH_FACTOR * seconds), MOST_FRESH_SECONDS)
                 self._answers.update({app_id: (now, answer) for app_id, answer in answers.items()})
+                self._asked.update({ref.app_id: list(ref.native_ids) for ref in work})
             found = {ref.app_id: self._answers[ref.app_id][1] for ref in refs}
             self._forget()
         for answer in found.values():
@@ -188,10 +191,13 @@ class JobQuery:
             answers.update({ref.app_id: list(found.get(ref.app_id, ())) for ref in part})
         return answers, time.monotonic() - begin
 
-    def _is_fresh(self, app_id: str, asked_at: float) -> bool:
-        found = self._answers.get(app_id)
+    def _is_fresh(self, ref: JobIds, asked_at: float) -> bool:
+        found = self._answers.get(ref.app_id)
+        if self._asked.get(ref.app_id) != ref.native_ids:
+            return False  # it has been submitted again since
         return found is not None and (found[0] >= asked_at or asked_at - found[0] < self._fresh)
 
     def _forget(self) -> None:
         limit = time.monotonic() - MOST_FRESH_SECONDS
         self._answers = {key: value for key, value in self._answers.items() if value[0] >= limit}
+        self._asked = {key: ids for key, ids in self._asked.items() if key in self._answers}

@@ -84,6 +84,8 @@ class HpcRequest:
     #: Native options that make it wait for other jobs, from `HpcScheduler.depend_on`.
     dependencies: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    #: More files of the job's folder, which only its user may read; some hold secrets, and none is printed.
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -97,6 +99,12 @@ class HpcRequest:
         where = f" on {self.host}" if self.host else ""
         lines.append(f"# {shlex.join([*self.command, *self.dependencies])}  < script{where}")
         lines.append(self.script.rstrip("\n"))
+        if shared_folder.FOLLOW_UP_SCRIPT in self.files:
+            lines += [
+                "",
+                "# what follows on its end",
+                self.files[shared_folder.FOLLOW_UP_SCRIPT].rstrip("\n"),
+            ]
         for name, text in self.roles.items():
             lines += ["", f"# {posixpath.join(self.folder, 'roles', name + '.sh')}", _masked(text)]
         return redact_text("\n".join(lines))
@@ -122,6 +130,7 @@ class HpcRequest:
             command=[put(word) for word in self.command],
             script=put(self.script),
             roles={name: put(text) for name, text in self.roles.items()},
+            files={name: put(text) for name, text in self.files.items()},
             workdir=put(self.workdir),
             results=put(self.results),
         )
@@ -182,8 +191,11 @@ class JobPlan:
 
     @property
     def retries(self) -> int:
-        """How often the job is started again after a failure: the most of its roles."""
-        return max(role.max_retries for role in self.app.roles)
+        """How often its script starts the job again after a failure: the most of its roles.
+
+        Not at all if what follows on its end decides that.
+        """
+        return 0 if self.opts.retry is not None else max(role.max_retries for role in self.app.roles)
 
     def log_path(self, name: str) -> str:
         """Return a path for what the native script itself prints."""
@@ -285,6 +297,11 @@ class JobPlan:
             )
         lines = [*(self.opts.prologue or ())]
         lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
+        if self.opts.hang_timeout is not None:
+            from trainyard.toolkit_import import stack_dump
+
+            lines.append(f"export {stack_dump.VARIABLE}={stack_dump.LINUX_SIGNAL}")
+            lines.append('export PYTHONPATH="$TRAINYARD_JOB_DIR/python${PYTHONPATH:+:$PYTHONPATH}"')
         lines.append(f"cd {quoted(self.workdir)} 2>/dev/null || no_folder {quoted(self.workdir)}")
         command = [role.entrypoint, *(values.substitute(argument) for argument in role.args)]
         lines.append("set -- " + " ".join(quoted(word) for word in command))
@@ -314,6 +331,7 @@ def document_of(request: HpcRequest) -> dict[str, Any]:
         "chain": request.chain,
         "workdir": request.workdir,
         **({"results": request.results} if request.results else {}),
+        **({"follows": True} if shared_folder.FOLLOW_UP in request.files else {}),
         **request.details,
     }
 
@@ -327,6 +345,7 @@ def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[b
         "layout": (layout.encode(), 0o600),
         RUN_SCRIPT: (shared_folder.run_script(), 0o700),
         SPREAD_SCRIPT: (spread_script(), 0o700),
+        **{name: (text.encode("utf-8", "surrogateescape"), 0o600) for name, text in request.files.items()},
         **{
             f"roles/{name}.sh": (text.encode("utf-8", "surrogateescape"), 0o600)
             for name, text in request.roles.items()

@@ -19,6 +19,7 @@
 #   state/job.ATTEMPT.start, .exit           of the submission
 #   state/ROLE-K.ATTEMPT.start, .exit        of replica K: KEY=VALUE lines
 #   logs/ROLE-K/ATTEMPT.out, .err            what the program wrote
+#   state/ROLE-K.ATTEMPT.hung                that the program hangs, or did, if the file "hang" asks for a watch
 #   logs/ROLE-K/ATTEMPT.idx                  "NANOSECONDS SIZE_OF_OUT SIZE_OF_ERR" whenever they had grown
 #
 # "why" in an exit record: ended (the program ended by itself), time-limit (after the warning), stopped (SIGTERM).
@@ -171,6 +172,7 @@ run_job() {
         [ "$code" != 0 ] && [ -z "$why" ] && [ "$retries" -gt 0 ] || break
         retries=$((retries - 1))
     done
+    [ -n "$why" ] || follow_up "$code"
     [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
     exit "$code"
 }
@@ -237,15 +239,37 @@ run_attempt() {
     pid=$!
     (keep_index "$$") </dev/null >/dev/null 2>&1 & # in a subshell: a function would keep this script's stderr open
     indexer=$!
+    watcher=
+    [ ! -e "$job/hang" ] || watch_for_hanging
     [ -z "$why" ] || send TERM
     await
     last=$pid pid=
+    [ -z "$watcher" ] || kill "$watcher" 2>/dev/null
     [ "$retries" -gt 0 ] || ignore_signals
     kill "$indexer" 2>/dev/null # if it comes too early to be seen, the exit record ends it
     note_sizes
     reason=$(cat "$log.reason" 2>/dev/null)
     record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)" \
         "reason=$reason"
+}
+
+watch_for_hanging() { # has the toolkit look after the program; its process is $watcher
+    read -r seconds on_hang grace toolkit <"$job/hang"
+    interpreter=$(command -v python3 || command -v python) || {
+        printf 'note=%s\n' "no Python on node $(uname -n) looks whether it hangs" >"$job/state/$name.$attempt.hung"
+        return
+    }
+    "$interpreter" -S "$toolkit" watch --log "$log.out" --log "$log.err" --results "$job/ml/$name/output" \
+        --mark "$job/state/$name.$attempt.hung" --reason "$log.reason" --on-hang "$on_hang" --grace "$grace" \
+        "$seconds" "$pid" </dev/null >/dev/null 2>&1 &
+    watcher=$!
+}
+
+follow_up() { # follow_up CODE: what follows on the end of the job, as far as it is known now; the queue does the rest
+    [ -e "$job/follow-up.json" ] && [ "$1" -lt 128 ] || return
+    read -r toolkit <"$job/follow-up.toolkit"
+    interpreter=$(command -v python3 || command -v python) || return
+    "$interpreter" -S "$toolkit" follow-up "$job" "$link" "$1" </dev/null >>"$job/logs/follow-up.out" 2>&1
 }
 
 enter() { # enter COMMAND...

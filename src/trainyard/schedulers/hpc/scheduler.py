@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.commands import Commands
+    from trainyard.schedulers.hpc.follow_up_request import QueueWords
     from trainyard.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.schedulers.hpc.storage import Storage
@@ -109,6 +110,22 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             after: native ids. Those of one chain are joined by ``,``: the job has to wait for the last.
             any_end: whether any end will do, rather than success alone.
         """
+
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return how the small job that follows on a job's end speaks to the queue. Pure.
+
+        Args:
+            plan: the job.
+            opts: the options, of the backend's own class.
+            command: the submit command of the job.
+
+        Raises:
+            ConfigError: nothing can follow on the end of this job.
+        """
+        raise ConfigError(
+            f"notify and retry: {self.backend} cannot start anything at the end of a job",
+            hint="`trainyard schedulers` shows which schedulers can.",
+        )
 
     def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
         """Return what several calls of `dependency_options` gave as the submit command takes it."""
@@ -277,8 +294,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be on shared storage; each replica gets a base directory."""
         from trainyard.schedulers.hpc.request import JOB_DIR, REPLICA
-        from trainyard.schedulers.hpc.shared_folder import base_folder
-        from trainyard.schedulers.hpc.submission import TOOLKIT
+        from trainyard.schedulers.hpc.shared_folder import TOOLKIT, base_folder
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -295,6 +311,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[HpcRequest]:
+        from trainyard.schedulers.hpc import follow_up_request
         from trainyard.schedulers.hpc.request import JobPlan
         from trainyard.schedulers.ids import make_unique
         from trainyard.specs.dryrun_info import AppDryRunInfo
@@ -303,9 +320,16 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         opts = self.opts_class(**cfg)
         if opts.array and not self.capabilities.arrays:
             raise ConfigError(f"array=True: {self.backend} has no array jobs", hint="Leave it out.")
+        follow_up_request.check(self.backend, opts)
         app_id = make_unique(app.name)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
-        info = AppDryRunInfo(plan.request(*self.make_script(plan, opts)), str)
+        request = plan.request(*self.make_script(plan, opts))
+        words = self.queue_words(plan, opts, request.command) if follow_up_request.is_needed(opts) else None
+        handle = f"{self.backend}://{self.session_name}/{app_id}"
+        request.files = follow_up_request.files_of_supervision(plan, handle, words)
+        if opts.retry is not None:
+            request.details["retry"] = True
+        info = AppDryRunInfo(request, str)
         info.app_id = app_id
         return info
 
@@ -371,8 +395,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         request = request.at_home(storage.home())
         if dryrun_info.shipment is None:  # or else it was checked before the code went there
             submission.check_shared_folder(storage, request.shared_dir)
-        if any(submission.TOOLKIT in text for text in request.roles.values()):
-            request = request.moved(submission.TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
+        if any(shared_folder.TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
+            request = request.moved(
+                shared_folder.TOOLKIT, submission.put_toolkit(storage, request.shared_dir)
+            )
         submission.put_job(storage, request, {"session": self.session_name})
 
         def submit(script: str, link: int, previous: str) -> str:
@@ -386,8 +412,18 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             found = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
             return [item.native_id for item in found if not is_terminal(item.state)]
 
+        def follow(native_id: str) -> str:
+            from trainyard.schedulers.hpc.follow_up_request import command_after
+
+            return self.submit_natively(
+                commands,
+                command_after(request.files, native_id),
+                request.files[shared_folder.FOLLOW_UP_SCRIPT],
+            )
+
+        follows = follow if shared_folder.FOLLOW_UP_SCRIPT in request.files else None
         native = submission.submit_links(
-            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find
+            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find, follows
         )
         dryrun_info.request = request
         dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
@@ -450,11 +486,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             for app_id in ids:
                 each = seen[app_id]
                 each.job = jobs.get(app_id)
-                native = each.place.native_ids or (each.job.native_ids if each.job else [])
+                native = max(each.place.native_ids, each.job.native_ids if each.job else [], key=len)
                 if not native and each.job is None and self.is_native_id(app_id):
                     native = [app_id]
                 is_partial = each.job is not None and 0 < len(native) < each.job.chain
-                refs.append(JobIds(app_id, native, is_partial))
+                refs.append(JobIds(app_id, [*native, *_waiting_follow_ups(each.job)], is_partial))
             try:
                 answers = self._query(host).ask(refs)
             except BackendError as error:
@@ -462,8 +498,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                     seen[app_id].problem = error.message
                 continue
             for app_id in ids:
-                seen[app_id].native = answers.get(app_id, [])
+                seen[app_id].take(answers.get(app_id, []))
                 seen[app_id].problem = storage_problem
+            self._settle(host, shared, [seen[app_id] for app_id in ids])
             # a job that ended between the query and the reading has left its records by now
             late = [app_id for app_id in ids if app_id in jobs and seen[app_id].is_behind()]
             if late:
@@ -472,6 +509,20 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 for app_id, job in jobs.items():
                     seen[app_id].job = job
         return seen
+
+    def _settle(self, host: str, shared: str, seen: Iterable[Observed]) -> None:
+        """Look again at jobs whose follow-up has ended meanwhile: it may have started them again."""
+        late = {each.job.app_id: each for each in seen if each.job is not None and each.has_lost_follow_up()}
+        jobs = shared_folder.read_jobs(self.storage(host), shared, builtins.list(late)) if late else {}
+        for app_id, job in jobs.items():
+            each = late[app_id]
+            if each.job is not None and len(job.follow_ups) > len(each.job.follow_ups):
+                each.native = []
+                self._query(host).forget([app_id])
+            else:
+                job.is_settled = True
+            job.reports = each.job.reports if each.job is not None else {}
+            each.job = job
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job; it is UNREACHABLE while the queue does not answer."""
@@ -509,6 +560,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         rows = []
         for app_id in dict.fromkeys([*jobs, *submissions]):
             job, said = jobs.get(app_id), submissions.get(app_id, [])
+            if job is not None and job.may_start_again and job.native_ids:
+                said = [item for item in said if item.native_id == job.native_ids[-1]]
+                waiting = {item.native_id for item in native if not is_terminal(item.state)}
+                job.is_settled = bool(said) and not waiting & {*job.follow_ups, *job.native_ids}
             found = describe(app_id, said, job, "", time.time())
             if found is None:
                 continue
@@ -595,12 +650,13 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             live = [item.native_id for item in each.native if not is_terminal(item.state)]
             if not each.native and each.job is not None and not _has_ended_by_records(each.job):
                 live = each.job.native_ids
-            if not live:
+            if not live and not (each.job is not None and each.job.may_start_again):
                 continue
             if each.job is not None:
                 path = f"{job_folder(each.place.shared, app_id)}/cancelled"
                 self.storage(each.place.host).write(path, user_name().encode())
-            by_host.setdefault(each.place.host, []).append((app_id, live))
+            if live:
+                by_host.setdefault(each.place.host, []).append((app_id, live))
         for host, items in by_host.items():
             try:
                 self.cancel_natively(self.commands(host), [native for _, ids in items for native in ids])
@@ -711,6 +767,21 @@ class Observed:
     native: builtins.list[NativeJob] = field(default_factory=list)
     job: SharedJob | None = None
     problem: str = ""
+    follow_ups: builtins.list[NativeJob] = field(default_factory=list)
+
+    def take(self, answer: Sequence[NativeJob]) -> None:
+        """Take what the queue says: of the submissions, and of the small job that follows on them."""
+        waiting = set(_waiting_follow_ups(self.job))
+        self.native = [item for item in answer if item.native_id not in waiting]
+        self.follow_ups = [item for item in answer if item.native_id in waiting]
+        if self.job is not None and self.job.document.get("retry") and self.job.native_ids:
+            self.native = [item for item in self.native if item.native_id == self.job.native_ids[-1]]
+
+    def has_lost_follow_up(self) -> bool:
+        """Tell whether it is not decided what becomes of the job, and nothing in the queue decides it."""
+        if self.problem or self.job is None or not self.job.may_start_again:
+            return False
+        return all(is_terminal(item.state) for item in [*self.native, *self.follow_ups])
 
     def is_behind(self) -> bool:
         """Tell whether the queue says that the job has ended, and its folder does not say how yet."""
@@ -718,6 +789,11 @@ class Observed:
             return False
         ended = [record for record in self.job.replicas.values() if record.code is not None]
         return len(ended) < sum(count for _, count in self.job.layout)
+
+
+def _waiting_follow_ups(job: SharedJob | None) -> builtins.list[str]:
+    """Return the follow-up that may still decide what becomes of a job."""
+    return job.follow_ups[-1:] if job is not None and job.may_start_again else []
 
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:

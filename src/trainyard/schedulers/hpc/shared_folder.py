@@ -13,7 +13,12 @@
             roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
             native              native ids, one line for each submission
             cancelled           somebody cancelled the job
-            state/NAME.ATTEMPT.start, .exit     records, NAME is ROLE-K or job
+            follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
+            follow-up.ids       native ids of the small jobs that wait for its end
+            retries, settled    what became of failures; nothing more follows
+            notify.waiting.json who is to be told, with the secret; notify.json afterwards, without it
+            hang, python/       after how long it hangs; what lets processes of Python show their stacks
+            state/NAME.ATTEMPT.start, .exit, .hung  records, NAME is ROLE-K or job
             logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
             ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
             work/               the working directory, where there is no other
@@ -36,6 +41,15 @@ if TYPE_CHECKING:
 
 RUN_SCRIPT = "run.sh"
 SCRIPT = "script"
+#: What follows on a job's end: what it has to know, its script, and the path of the toolkit that does it.
+FOLLOW_UP, FOLLOW_UP_SCRIPT, FOLLOW_UP_TOOLKIT = "follow-up.json", "follow-up.script", "follow-up.toolkit"
+#: What that leaves: native ids of the small jobs, what became of failures, and that nothing more follows.
+FOLLOW_UP_IDS = "follow-up.ids"
+FOLLOW_UP_FILES = (FOLLOW_UP_IDS, "retries", "settled")
+#: Who is to be told, and after how long a replica hangs.
+WAITING_BOX, HANG = "notify.waiting.json", "hang"
+#: Stands in a job's files for the path of the toolkit.
+TOOLKIT = "@{toolkit}@"
 #: How many reports of a job are read, and how much of each.
 MOST_REPORTS = 8
 LONGEST_REPORT = 1 << 20
@@ -59,6 +73,8 @@ class AttemptRecord:
     reason: str = ""
     link: int = 0
     native_id: str = ""
+    #: That it hangs, or did, in words.
+    hung: str = ""
 
 
 @dataclass
@@ -85,12 +101,22 @@ class SharedJob:
     earlier: dict[tuple[str, int], list[AttemptRecord]] = field(default_factory=dict)
     submission: AttemptRecord | None = None
     attempts: int = 0
+    #: Native ids of the small jobs that follow on its ends, what became of its failures so far, the oldest
+    #: first, and whether nothing more follows.
+    follow_ups: list[str] = field(default_factory=list)
+    retries: list[dict[str, Any]] = field(default_factory=list)
+    is_settled: bool = False
     reports: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def layout(self) -> list[tuple[str, int]]:
         """Role and number of replicas, in order."""
         return [(role, count) for role, count in self.document.get("layout", ())]
+
+    @property
+    def may_start_again(self) -> bool:
+        """Whether it is not decided yet if it is started again after a failure."""
+        return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
 
     @property
     def chain(self) -> int:
@@ -129,7 +155,11 @@ def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str
         for app_id, folder, content in zip(app_ids, folders, documents, strict=True)
         if content is not None and (document := _document(content)) is not None
     ]
-    paths = [posixpath.join(folder, name) for _, folder, _ in known for name in ("native", "cancelled")]
+    paths = [
+        posixpath.join(folder, name)
+        for _, folder, document in known
+        for name in ("native", "cancelled", *(FOLLOW_UP_FILES if document.get("follows") else ()))
+    ]
     notes = iter(storage.read(paths))
     states = storage.texts([posixpath.join(folder, "state") for _, folder, _ in known])
     by_folder: dict[str, dict[str, str]] = {}
@@ -141,6 +171,8 @@ def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str
         job = SharedJob(app_id, document, (native or b"").decode("utf-8", "replace").split())
         if cancelled is not None:
             job.cancelled_by = cancelled.decode("utf-8", "replace").strip() or "somebody"
+        if document.get("follows"):
+            _add_follow_up(job, *(next(notes) for _ in FOLLOW_UP_FILES))
         _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
         found[app_id] = job
     return found
@@ -172,13 +204,26 @@ def read_reports(storage: Storage, shared: str, jobs: Sequence[SharedJob]) -> No
             job.reports[key] = error
 
 
+def _add_follow_up(job: SharedJob, ids: bytes | None, retries: bytes | None, settled: bytes | None) -> None:
+    """Read what the small job that follows on the job's end has left."""
+    job.follow_ups = (ids or b"").decode("utf-8", "replace").split()
+    job.is_settled = settled is not None
+    for line in (retries or b"").decode("utf-8", "replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+            job.retries.append(entry)
+
+
 def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
     """Read the records of a job; of submissions only the last attempt counts."""
     found: dict[tuple[str, int], dict[int, AttemptRecord]] = {}
     for name, text in texts.items():
         stem, _, kind = name.rpartition(".")
         what, _, number = stem.rpartition(".")
-        if kind not in ("start", "exit") or not number.isdecimal():
+        if kind not in ("start", "exit", "hung") or not number.isdecimal():
             continue
         attempt = int(number)
         job.attempts = max(job.attempts, attempt + 1)
@@ -198,6 +243,9 @@ def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
 
 
 def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
+    if kind == "hung":
+        record.hung = values.get("note", "")
+        return
     record.host = values.get("host", record.host)
     time = _number(values.get("time"))
     if kind == "start":

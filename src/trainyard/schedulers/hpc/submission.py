@@ -8,6 +8,7 @@ import time
 
 from trainyard.errors import BackendError, StateStoreError, UnreachableError
 from trainyard.schedulers.hpc.request import LINK, document_of, files_of
+from trainyard.schedulers.hpc.shared_folder import FOLLOW_UP_IDS
 from trainyard.schedulers.hpc.storage import STORAGE_HINT, check_owners, make_private_folder
 
 TYPE_CHECKING = False
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.storage import Storage
     from trainyard.workspace.code_store import Store
     from trainyard.workspace.manifest import Manifest
-
-#: Stands in a role's command for the path of the toolkit.
-TOOLKIT = "@{toolkit}@"
 
 
 class NotSentError(UnreachableError):
@@ -121,6 +119,7 @@ def submit_links(
     submit: Callable[[str, int, str], str],
     cancel: Callable[[Sequence[str]], object],
     find: Callable[[], Sequence[str]],
+    follow: Callable[[str], str] | None = None,
 ) -> list[str]:
     """Submit the script once, or several times for a chain; returns the native ids.
 
@@ -131,6 +130,7 @@ def submit_links(
             the first); returns the native id.
         cancel: cancels submissions.
         find: asks the queue for submissions of the job that have not ended.
+        follow: submits what follows on the end of the last one, given its native id; returns the native id.
 
     Raises:
         TrainyardError: one was refused; the others have been cancelled, and the folder is gone.
@@ -142,6 +142,8 @@ def submit_links(
             script = request.script.replace(LINK, str(link))
             native.append(submit(script, link, native[-1] if native else ""))
             storage.write(posixpath.join(request.folder, "native"), ("\n".join(native) + "\n").encode())
+        if follow is not None:
+            storage.write(posixpath.join(request.folder, FOLLOW_UP_IDS), f"{follow(native[-1])}\n".encode())
     except BaseException as error:
         if isinstance(error, UnreachableError) and not isinstance(error, NotSentError):
             raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name

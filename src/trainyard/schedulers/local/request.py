@@ -357,11 +357,11 @@ def _ignored(role: Role) -> list[str]:
 
 def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
     """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
-    from trainyard.schedulers.exec.stack_dump import SIGNAL, VARIABLE
+    from trainyard.toolkit_import import stack_dump
 
     for replica in (replica for role in roles for replica in role.replicas):
         found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        replica.env[VARIABLE] = str(int(SIGNAL))
+        replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
         replica.env["PYTHONPATH"] = os.pathsep.join(filter(None, [job.python_dir(), found]))
 
 

@@ -62,7 +62,7 @@ def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
         handle = make_app_handle("local_cwd", info.session or "", request.app_id)
         outbox.prepare(job.path, handle, request.notify, request.notify_secret)
     if request.hang_timeout is not None:
-        from trainyard.schedulers.exec import stack_dump
+        from trainyard.toolkit_import import stack_dump
 
         os.mkdir(job.python_dir(), 0o700)
         with open(os.path.join(job.python_dir(), stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
+from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
 from trainyard.schedulers.hpc.spread import cpus_of
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
@@ -51,6 +53,59 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
     plan.warnings += [*ignored_fields("lsf", roles), *directives.warnings()]
     script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
     return ["bsub"], "\n".join(script) + "\n"
+
+
+#: Prints how a submission ended: LSF's termination reason if it names one, or else its state.
+_LOOK = """\
+bjobs -a -json -o 'stat exit_reason' "$1" 2>/dev/null | tr -d '\\n' | tr '}' '\\n' |
+    sed -n '/TERM_/{s/.*\\(TERM_[A-Z_]*\\).*/native=\\1/p;d;}; s/.*"STAT" *: *"\\([A-Z_]*\\)".*/native=\\1/p'
+"""
+_CANCELLED = ("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL")
+_LIVE = ("PEND", "PROV", "WAIT", "FWD_PEND", "PSUSP", "USUSP", "SSUSP", "RUN", "UNKWN", "ZOMBI")
+
+
+def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
+    """Return how the small job that follows on a job's end speaks to LSF."""
+    directives = Directives("#BSUB", opts.omit)
+    directives.add("-J", JOB_NAME)
+    directives.add("-o", _quoted(posixpath.join(plan.folder, "logs", "follow-up.out")))
+    directives.add("-r", "")
+    directives.add("-n", 1)
+    directives.add("-W", f"0:{MINUTES:02d}")
+    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-app", opts.app)):
+        directives.add(flag, None if value is None else _quoted(value))
+    directives.add_native(opts.follow_up_args)
+    memory = max(role.resource.memMB for role in plan.app.roles)
+    reserved = 1.0
+    if opts.mem_per == PER_JOB:
+        reserved = sum(count for _, count in plan.allocated)
+    elif opts.mem_per == PER_CORE:
+        reserved = 1 / min(cpus_of(role) for role, _ in plan.allocated)
+    limit = ["-M", "%sMB"] if opts.mem_limit and opts.mem_per != PER_CORE else []
+    return QueueWords(
+        directives=["#!/bin/sh", *directives.lines()],
+        submit=command,
+        follow=[*command, "-w", f"ended({AFTER})"],
+        id_pattern=r"Job <(\d+)> is submitted",
+        look=_LOOK,
+        states={
+            "DONE": ("SUCCEEDED", ""),
+            "POST_DONE": ("SUCCEEDED", ""),
+            **dict.fromkeys(("EXIT", "POST_ERR"), ("", "")),
+            **dict.fromkeys(_CANCELLED, ("CANCELLED", "cancelled in LSF")),
+            **dict.fromkeys(("TERM_RUNLIMIT", "TERM_DEADLINE"), ("FAILED", "the time limit was reached")),
+            **dict.fromkeys(("TERM_MEMLIMIT", "TERM_SWAP"), ("FAILED", "out of memory")),
+            "TERM_PREEMPT": ("FAILED", "preempted by another job"),
+            "TERM_REMOVE_HUNG_JOB": ("FAILED", "its host was lost"),
+        },
+        live=[*_LIVE],
+        cancel=["bkill"],
+        memory_option=[*limit, "-R", "rusage[mem=%sMB]"] if memory > 0 else [],
+        memory_factor=reserved,
+        exclude_option=["-R", "select[%s]"],
+        exclude_item="hname!='%s'",
+        exclude_separator=" && ",
+    )
 
 
 def limit_minutes(text: str | None) -> int | None:

@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.follow_up_request import QueueWords
     from trainyard.schedulers.hpc.request import JobPlan
 
 _NOTHING = re.compile(
@@ -54,6 +55,12 @@ class LsfScheduler(HpcScheduler):
         from trainyard.schedulers.lsf.request import make_script
 
         return make_script(plan, opts)
+
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return how what follows on a job's end speaks to LSF."""
+        from trainyard.schedulers.lsf.request import queue_words
+
+        return queue_words(plan, opts, command)
 
     def parse_submitted(self, text: str) -> str:
         """Return the id in ``Job <12> is submitted to queue <normal>.``, which others may precede."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
+from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
 from trainyard.schedulers.hpc.spread import cpus_of
 from trainyard.schedulers.sge.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
+from trainyard.schedulers.sge.reasons import KILLED, LIMIT, LOST, RAN
 
 _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
 #: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
@@ -62,6 +65,67 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
     plan.warnings += [*ignored_fields("sge", roles), *directives.warnings()]
     script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
     return ["qsub", "-terse"], "\n".join(script) + "\n"
+
+
+#: Prints how a submission ended: "live" while the queue has it, "deleted", or "failed" of accounting(5).
+_LOOK = """\
+if qstat -j "$1" >/dev/null 2>&1; then
+    echo native=live
+else
+    qacct -j "$1" 2>/dev/null | awk '
+        /^failed / { failed = $2 } /^deleted_by / { by = $2 }
+        /^exit_status / {
+            print "native=" (by != "" && by != "NONE" && by != "undefined" ? "deleted" : failed)
+            by = ""
+        }'
+fi
+"""
+#: Puts Grid Engine's programs on the PATH of a host that runs jobs.
+_SETTINGS = """\
+settings="${SGE_ROOT:-}/${SGE_CELL:-default}/common/settings.sh"
+[ ! -r "$settings" ] || . "$settings"
+"""
+_ON_HOST = f'{_SETTINGS}exec "$@"'
+
+
+def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
+    """Return how the small job that follows on a job's end speaks to Grid Engine."""
+    directives = Directives("#$", opts.omit)
+    directives.add("-N", JOB_NAME)
+    directives.add("-S", "/bin/sh")
+    directives.add("-o", _word(f":{posixpath.join(plan.folder, 'logs', 'follow-up.out')}"))
+    directives.add("-j", "y")
+    directives.add("-r", "y")
+    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account)):
+        directives.add(flag, value if value is None else _word(value))
+    if opts.time:
+        directives.add("-l", f"h_rt={MINUTES * 60}")
+    directives.add_native(opts.follow_up_args)
+    submit = ["sh", "-c", _ON_HOST, "sh", *command]
+    memory = max(role.resource.memMB for role in plan.app.roles)
+    slots = min(cpus_of(role) for role, _ in plan.allocated)
+    factors = {PER_SLOT: 1 / slots, PER_JOB: sum(count for _, count in plan.allocated), PER_HOST: 1}
+    lost = "its host was lost"
+    return QueueWords(
+        directives=["#!/bin/sh", *directives.lines()],
+        submit=submit,
+        follow=[*submit, "-hold_jid", AFTER],
+        id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
+        look=_SETTINGS + _LOOK,
+        states={
+            **dict.fromkeys((RAN, KILLED), ("", "")),
+            **dict.fromkeys(LOST, ("FAILED", lost)),
+            LIMIT: ("FAILED", "the time limit was reached"),
+            "deleted": ("CANCELLED", "deleted"),
+        },
+        live=["live"],
+        cancel=["sh", "-c", _ON_HOST, "sh", "qdel"],
+        memory_option=["-l", f"{opts.memory}=%sM"] if opts.memory and memory > 0 else [],
+        memory_factor=factors[opts.mem_per],
+        exclude_option=["-l", "h=%s"],
+        exclude_item="!%s",
+        exclude_separator="&",
+    )
 
 
 def job_name(app_id: str) -> str:

@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.follow_up_request import QueueWords
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
@@ -65,6 +66,12 @@ class SgeScheduler(HpcScheduler):
         from trainyard.schedulers.sge.request import make_script
 
         return make_script(plan, opts)
+
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return how what follows on a job's end speaks to Grid Engine."""
+        from trainyard.schedulers.sge.request import queue_words
+
+        return queue_words(plan, opts, command)
 
     def parse_submitted(self, text: str) -> str:
         """Return the id that ``qsub -terse`` printed: ``12``, or ``12.1-5:1`` of an array."""

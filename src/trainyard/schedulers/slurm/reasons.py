@@ -46,7 +46,8 @@ FLAG_STATE: dict[str, AppState] = {
 _SILENT_FLAGS = frozenset({"LAUNCH_FAILED", "UPDATE_DB", "RECONFIG_FAIL", "STATE_CHANGE"})
 TIME_LIMIT_STATES = frozenset({"TIMEOUT", "DEADLINE"})
 
-_STATE_TEXTS = {
+#: What some states mean, in words.
+STATE_TEXTS = {
     "SUSPENDED": "suspended by Slurm",
     "CONFIGURING": "its nodes are being started",
     "POWER_UP_NODE": "its nodes are being started",
@@ -153,9 +154,9 @@ def reason_of(native_state: str, reason: str) -> str:
     """
     said = reason.strip().removeprefix("(").removesuffix(")") if reason.startswith("(") else reason.strip()
     state, _ = state_of(native_state)
-    if state == AppState.PENDING and native_state not in _STATE_TEXTS:
+    if state == AppState.PENDING and native_state not in STATE_TEXTS:
         return _why_waiting(said)
-    text = _STATE_TEXTS.get(native_state, "")
+    text = STATE_TEXTS.get(native_state, "")
     if state == AppState.UNKNOWN:
         text = f"Slurm's state {native_state}"
     if said in _NOTHING:

@@ -18,13 +18,18 @@ import posixpath
 import re
 import shlex
 
+from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.shared_folder import SCRIPT
 from trainyard.schedulers.slurm import rules
 from trainyard.schedulers.slurm.observe import minutes
 from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
+from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, STATE_TEXTS
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.mounts import BindMount
+from trainyard.specs.retries import NODE, PREEMPTED
+from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +134,72 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
     return command, "\n".join([*lines, "", *body]) + "\n"
 
 
+# ---- what follows on its end
+
+#: Prints the states of a submission, of all its tasks or components; of one that the controller has forgotten
+#: those that accounting has.
+_LOOK = """\
+found=$(scontrol -o show job "$1" 2>/dev/null | tr ' ' '\\n' | sed -n 's/^JobState=/native=/p' | sort -u)
+if [ -z "$found" ]; then
+    found=$(sacct -n -X -P -j "$1" -o State 2>/dev/null | sed 's/ .*//; s/^/native=/' | sort -u)
+fi
+printf '%s\\n' "$found"
+"""
+#: Options by which a site decides where a job may run; the small job that follows takes them over.
+_PLACES = ("partition", "account", "qos", "reservation", "clusters", "wckey")
+
+
+def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> QueueWords:
+    """Return how the small job that follows on a job's end speaks to Slurm.
+
+    Raises:
+        ConfigError: a job of roles with different needs is to be retried by class.
+    """
+    if opts.retry is not None and plan.details["slurm"]["heterogeneous"]:
+        raise ConfigError(
+            "retry: slurm cannot start a job again by class of failure whose roles need different resources",
+            hint="Give all roles equal resources, or use --max_retries.",
+        )
+    options: dict[str, str | None] = {
+        "job-name": JOB_NAME,
+        "output": posixpath.join(plan.folder, "logs", "follow-up.out").replace("%", "%%"),
+        "open-mode": "append",
+        "export": "ALL",
+        "requeue": None,
+        "time": str(MINUTES),
+        "ntasks": "1",
+        "cpus-per-task": "1",
+        "mem": "64M" if shape_of(plan.app.roles[0]).memory > 0 else None,
+        **{name: getattr(opts, name) for name in _PLACES if getattr(opts, name, None)},
+    }
+    given = [word for word in opts.sbatch_args or () if word.removeprefix("--").partition("=")[0] in _PLACES]
+    wanted = {name: value for name, value in options.items() if value is not None or name == "requeue"}
+    lines = merged(wanted, [*given, *(opts.follow_up_args or ())], opts.omit or ())
+    clean = ["sh", "-c", CLEAN_ENVIRONMENT, command[0], *command]
+    replicas = min(opts.replicas_per_node, plan.replicas)
+    avoided = f"{opts.exclude},%s" if opts.exclude else "%s"
+    return QueueWords(
+        directives=["#!/bin/sh", *(f"#SBATCH {line}" for line in lines)],
+        submit=clean,
+        follow=[*clean, f"--dependency=afterany:{AFTER}"],
+        id_pattern=r"^(\d+(?:;[\w.-]+)?)$",
+        look=_LOOK,
+        states={name: _end_of(name) for name, state in STATE_OF.items() if is_terminal(state)},
+        live=[name for name, state in [*STATE_OF.items(), *FLAG_STATE.items()] if not is_terminal(state)],
+        cancel=["scancel", *(["--clusters=" + opts.clusters] if opts.clusters else [])],
+        memory_option=["--mem=%sM"] if shape_of(plan.app.roles[0]).memory > 0 else [],
+        memory_factor=replicas,
+        exclude_option=[f"--exclude={avoided}"],
+        down=["sinfo", "-h", "-N", "-n", "@HOSTS@", "-t", "down,fail,drain,no_respond,unknown", "-o", "%N"],
+    )
+
+
+def _end_of(native_state: str) -> tuple[str, str]:
+    """Return our state and a reason for a state of Slurm that is an end; "" where the records say more."""
+    text = STATE_TEXTS.get(native_state, "")
+    return ("" if native_state == "FAILED" else STATE_OF[native_state].name, text)
+
+
 # ---- the lines for sbatch
 
 
@@ -141,7 +212,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         "output": posixpath.join(folder, name),
         "open-mode": "append",
         "export": "ALL",
-        ("requeue" if opts.requeue else "no-requeue"): None,
+        ("requeue" if opts.requeue and not _is_retried_by_node(opts) else "no-requeue"): None,
         "comment": opts.comment,
         "mail-user": opts.mail_user,
         "mail-type": opts.mail_type,
@@ -152,6 +223,11 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         throttle = f"%{opts.max_running}" if opts.max_running else ""
         options["array"] = f"0-{plan.replicas - 1}{throttle}"
     return {name: value for name, value in options.items() if value is not None or name.endswith("requeue")}
+
+
+def _is_retried_by_node(opts: SlurmOpts) -> bool:
+    """Tell whether what follows on the end decides where a job goes on that lost its nodes."""
+    return bool({NODE, PREEMPTED} & {*(opts.retry or ())})
 
 
 def warning_seconds(opts: SlurmOpts) -> int:
@@ -253,7 +329,7 @@ def _sbatch_quoted(value: str) -> str:
 
 def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str]:
     """Return the lines that start all replicas together."""
-    retries = min(role.max_retries for role in plan.app.roles)
+    retries = 0 if opts.retry is not None else min(role.max_retries for role in plan.app.roles)
     roles = plan.app.roles
     if len(roles) == 1:
         command = _step(plan, opts, roles[0], ["--ntasks=" + str(roles[0].num_replicas)])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.commands import Commands
+    from trainyard.schedulers.hpc.follow_up_request import QueueWords
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.schedulers.hpc.storage import Storage
     from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
@@ -117,6 +118,12 @@ class SlurmScheduler(HpcScheduler):
 
         return make_script(plan, opts)
 
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return how what follows on a job's end speaks to Slurm."""
+        from trainyard.schedulers.slurm.request import queue_words
+
+        return queue_words(plan, opts, command)
+
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""
         self._check_against_cluster(dryrun_info.request)
@@ -130,6 +137,8 @@ class SlurmScheduler(HpcScheduler):
     def _check_against_cluster(self, request: HpcRequest) -> None:
         import warnings
 
+        from trainyard.schedulers.hpc.follow_up_request import without_memory
+        from trainyard.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
         from trainyard.schedulers.slurm import rules
 
         commands = self.commands(request.host)
@@ -150,7 +159,11 @@ class SlurmScheduler(HpcScheduler):
                 stacklevel=3,
             )
         if rules.memory_is_unknown(found, job["needs"]):
-            request.script = re.sub(r"^#SBATCH --mem=.*\n", "", request.script, flags=re.MULTILINE)
+            scripts = {**request.files, "": request.script}
+            for name in {"", FOLLOW_UP_SCRIPT} & scripts.keys():
+                scripts[name] = re.sub(r"^#SBATCH --mem=.*\n", "", scripts[name], flags=re.MULTILINE)
+            request.script = scripts.pop("")
+            request.files = without_memory(scripts)
         if job["array"]:
             self._check_array(commands, request)
         if "--container-image=" in request.script and not self.has_pyxis(commands):

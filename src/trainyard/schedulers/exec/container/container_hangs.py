@@ -10,9 +10,10 @@ import time
 
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError
-from trainyard.schedulers.exec import reasons, stack_dump
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.container import inventory
 from trainyard.schedulers.exec.container.logs import lines_since, time_ns
+from trainyard.toolkit_import import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""What containers use now, as the daemon measures it: CPU, memory, storage, network.
+"""What containers use, as the daemon measures it: CPU, memory, storage, network; GPUs as their driver does.
+
+The watcher of a job keeps samples of it in a file while the job runs.
 
 The fields are those of "Get container stats" of Docker's Engine API. Memory is without the pages of files
 that the kernel would give up first, as `docker stats` shows it.
@@ -6,20 +8,81 @@ that the kernel would give up first, as `docker stats` shows it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 
 from trainyard.docker.engine import EngineError
+from trainyard.errors import TrainyardError
 from trainyard.parallel import for_all
-from trainyard.schedulers.exec.usage_file import UsageRecord
+from trainyard.paths import make_private_dir
+from trainyard.schedulers.exec.container.inventory import results_dir, usage_path
+from trainyard.schedulers.exec.usage_file import UsageFile, UsageRecord
 from trainyard.schedulers.responses import ReplicaUsage
+from trainyard.system.nvml import Gpus, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from trainyard.docker.engine import Engine
-    from trainyard.schedulers.exec.container.inventory import Container
+    from trainyard.schedulers.exec.container.inventory import Container, Job
+
+
+#: Seconds between two samples at first.
+INTERVAL = 5.0
+#: Samples may take no more than this share of a CPU: with very many containers they are taken less often.
+LARGEST_SHARE = 0.01
+
+
+class ContainerSampler:
+    """Keeps samples of the containers of a job.
+
+    Args:
+        engine: the daemon.
+        app_id: id of the job.
+    """
+
+    def __init__(self, engine: Engine, app_id: str) -> None:
+        self._engine = engine
+        self._file = UsageFile(usage_path(app_id), INTERVAL)
+        self._gpus = Gpus()
+        self._due = 0.0
+
+    def look(self, job: Job) -> float:
+        """Take a sample if it is time for one; returns in how many seconds the next one is due."""
+        now = time.monotonic()
+        if now < self._due:
+            return self._due - now
+        began = time.process_time()
+        numbers = {place: number for number, place in enumerate(job.places())}
+        containers = job.by_replica()
+        gpus = self._gpus.usage() if any(each.gpus != "" for each in containers.values()) else []
+        records = []
+        for sample in usage_now(self._engine, list(containers.values())):
+            place = (sample.role, sample.replica)
+            own = visible(gpus, containers[place].gpus)
+            busy = sum(gpu.busy_percent for gpu in own) / len(own) if own else float("nan")
+            records.append(_record(sample, numbers[place], busy, sum(gpu.memory for gpu in own)))
+        if records:
+            with contextlib.suppress(TrainyardError):  # on a full disk there are no samples
+                make_private_dir(results_dir(job.app_id))
+                self._file.append(records)
+        pause = max(self._file.interval, (time.process_time() - began) / LARGEST_SHARE)
+        self._due = now + pause
+        return pause
+
+
+def usage_of(engine: Engine, job: Job, after: float) -> Iterator[ReplicaUsage]:
+    """Yield the samples of a job after a time: those that its watcher has kept, or what it uses now."""
+    from trainyard.schedulers.exec.usage_file import replica_usage
+
+    path = usage_path(job.app_id)
+    if os.path.exists(path):
+        yield from replica_usage(path, job.places(), after)
+    else:
+        yield from usage_now(engine, list(job.by_replica().values()))
 
 
 def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUsage]:
@@ -58,19 +121,23 @@ def record_of(engine: Engine, container: str, number: int, attempt: int) -> Usag
     found = sample_of("", number, attempt, stats or {}, time.time())
     if found is None:
         return None
-    totals = {name: int(value) for name, value in found.totals.items()}
+    return _record(found, number, float("nan"), 0)
+
+
+def _record(sample: ReplicaUsage, number: int, gpu_percent: float, gpu_memory: int) -> UsageRecord:
+    totals = sample.totals
     return UsageRecord(
-        found.time,
+        sample.time,
         number,
-        float("nan"),
-        found.totals["cpu"],
-        int(found.levels["memory_bytes"]),
-        totals["disk_read"],
-        totals["disk_written"],
-        totals["network_received"],
-        totals["network_sent"],
-        0,
-        attempt,
+        gpu_percent,
+        totals["cpu"],
+        int(sample.levels["memory_bytes"]),
+        int(totals["disk_read"]),
+        int(totals["disk_written"]),
+        int(totals["network_received"]),
+        int(totals["network_sent"]),
+        gpu_memory,
+        sample.attempt,
     )
 
 

@@ -47,6 +47,7 @@ class Container:
         "error",
         "exit_code",
         "finished",
+        "gpus",
         "id",
         "image",
         "is_inspected",
@@ -84,6 +85,8 @@ class Container:
         self.size: int = summary.get("SizeRw") or 0
         self.oom = False
         self.memory_mb = 0
+        #: Numbers or ids of the GPUs that it was given, as in CUDA_VISIBLE_DEVICES; None for all.
+        self.gpus: str | None = ""
         self.error = ""
         self.restarts = 0
         self.started = self.finished = 0
@@ -119,6 +122,7 @@ class Container:
         self.error = state["Error"] if state["ExitCode"] or self.state == "created" else ""
         self.restarts = inspected.get("RestartCount", 0)
         self.memory_mb = (inspected.get("HostConfig", {}).get("Memory") or 0) >> 20
+        self.gpus = gpus_of(inspected.get("HostConfig", {}).get("DeviceRequests") or [])
         self.started, self.finished = parse_time(state["StartedAt"]), parse_time(state["FinishedAt"])
         self.is_inspected = True
 
@@ -211,9 +215,25 @@ class Job:
         process = Process.parse(self.labels.get(labels.SUBMITTER, ""))
         return process is not None and process.is_alive()
 
+    def places(self) -> list[tuple[str, int]]:
+        """Return role and index of all replicas, in order."""
+        return [(role, k) for role, count in self.layout for k in range(count)]
+
     def by_replica(self) -> dict[tuple[str, int], Container]:
         """Return the containers by role and index."""
         return {(container.role, container.replica): container for container in self.containers}
+
+
+def gpus_of(requests: list[dict[str, Any]]) -> str | None:
+    """Return which GPUs a container was given, as in CUDA_VISIBLE_DEVICES; None for all."""
+    chosen: list[str] = []
+    for each in requests:
+        if not any("gpu" in capabilities for capabilities in each.get("Capabilities") or []):
+            continue
+        if each.get("Count") == -1:
+            return None
+        chosen += each.get("DeviceIDs") or map(str, range(each.get("Count") or 0))
+    return ",".join(chosen)
 
 
 def _json(text: str, default: Any) -> Any:
@@ -431,6 +451,11 @@ def remove_ended_networks(engine: Engine) -> bool:
 def results_dir(app_id: str) -> str:
     """Return the directory that holds a directory ROLE-K for the results of each replica of a job."""
     return os.path.join(state_dir(), "docker", app_id)
+
+
+def usage_path(app_id: str) -> str:
+    """Return the file with what the replicas of a job have used over time (`exec.usage_file`)."""
+    return os.path.join(results_dir(app_id), "usage")
 
 
 def remove_results(app_id: str) -> None:

@@ -17,11 +17,12 @@ from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
-from trainyard.schedulers.exec import outbox, stack_dump
+from trainyard.schedulers.exec import outbox
 from trainyard.schedulers.exec.container import container_hangs, inventory, labels
 from trainyard.schedulers.exec.container.daemon_refusals import refused
-from trainyard.schedulers.exec.container.watcher import ensure_watcher
+from trainyard.schedulers.exec.container.watcher import ensure_watcher, sample_later
 from trainyard.system.identity import host_name, myself
+from trainyard.toolkit_import import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ def submit(engine: Engine, request: DockerRequest) -> str:
             ensure_watcher(engine, request.app_id)
         if not submission.why_waiting:  # else the watcher starts them
             submission.start()
+        if not request.watched:
+            sample_later(engine, request.app_id)
     except AlreadySubmitted:
         return request.app_id
     except BaseException:

@@ -1,6 +1,7 @@
-"""The watcher of a job of several replicas, or with a time limit: its program, and starting and waking it.
+"""The watcher of a job: its program, and starting and waking it.
 
-It applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
+It keeps samples of what the job's containers use. For a job of several replicas, or with a time limit, it
+applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
 network at the end. All that it knows it reads from the daemon, so it may be killed at any time: the next
 command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
 connects to its socket.
@@ -34,11 +35,14 @@ from trainyard.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard.schedulers.exec.container.container_usage import ContainerSampler
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 ENDING_MS = 10_000
 #: The shell leaves it to itself and ends at once, so that it is not a child of ours.
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
+#: Of a job that needs it for samples alone: later, so that jobs of a moment cost next to nothing.
+_SAMPLE_LATER = '{ sleep 2; exec "$PYTHON" -I -S "$WATCHER" "$JOB" samples; } </dev/null >/dev/null 2>&1 &'
 #: The time that the daemon may take to kill a container after the grace period.
 STOP_SECONDS = 120.0
 #: Seconds until a step that failed is tried again.
@@ -61,14 +65,24 @@ def ensure_watcher(engine: Engine, app_id: str) -> None:
     """
     if wake_watcher(app_id):
         return
-    own = {"PYTHON": sys.executable, "WATCHER": os.path.abspath(__file__), "JOB": app_id}
     try:
-        pid = os.posix_spawn(
-            "/bin/sh", ["sh", "-c", _DETACH], {**os.environ, **engine.environ(), **own}, setsid=True
-        )
-        os.waitpid(pid, 0)
+        _spawn(engine, app_id, _DETACH)
     except OSError as error:
         raise BackendError(f"cannot start the watcher of {app_id}: {error}") from error
+
+
+def sample_later(engine: Engine, app_id: str) -> None:
+    """Start the watcher of a job that needs it for samples alone; the job does not depend on it."""
+    import contextlib
+
+    with contextlib.suppress(OSError):
+        _spawn(engine, app_id, _SAMPLE_LATER)
+
+
+def _spawn(engine: Engine, app_id: str, script: str) -> None:
+    own = {"PYTHON": sys.executable, "WATCHER": os.path.abspath(__file__), "JOB": app_id}
+    environ = {**os.environ, **engine.environ(), **own}
+    os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", script], environ, setsid=True), 0)
 
 
 def wake_watcher(app_id: str) -> bool:
@@ -97,16 +111,22 @@ def _is_ending(app_id: str, connection: socket.socket) -> bool:
 # ---- the watcher's program
 
 
-def main(app_id: str) -> None:
-    """Watch a job to its end, unless another process does."""
+def main(app_id: str, purpose: str = "") -> None:
+    """Watch a job to its end, unless another process does.
+
+    Args:
+        app_id: id of the job.
+        purpose: "samples" if the job needs nothing else; then a daemon that went away is not waited for.
+    """
     listener = _become_watcher(app_id)
     if listener is None:
         wake_watcher(app_id)
         return
+    patience = 0.0 if purpose == "samples" else GIVE_UP_SECONDS
     engine = Engine.from_env()
     with JobEvents(engine, app_id) as events:
         threading.Thread(target=_serve, args=(listener, events), daemon=True).start()
-        watch(engine, app_id, events)
+        watch(engine, app_id, events, patience)
     os._exit(0)  # without waiting for threads
 
 
@@ -148,16 +168,17 @@ def _serve(listener: socket.socket, events: JobEvents) -> None:
             events.wake()
 
 
-def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
+def watch(engine: Engine, app_id: str, events: JobEvents, patience: float = GIVE_UP_SECONDS) -> None:
     """Do what has to be done for a job, until there is nothing left to do."""
     watched_submitter = False
-    last_seen = time.monotonic()
-    while time.monotonic() - last_seen < GIVE_UP_SECONDS:
+    sampler: ContainerSampler | None = None
+    last_seen = math.inf  # what counts is how long the daemon has been away
+    while time.monotonic() - last_seen <= patience:
         seen = events.count()
         timeout = None
         try:
             job = inventory.load_job(engine, app_id)
-            last_seen = math.inf  # the daemon is there; what counts is how long it has been away
+            last_seen = math.inf
             judgement = None if job is None else judge(job)
             if job is None or judgement is None or judgement.is_over:
                 inventory.remove_networks(engine, app_id)
@@ -171,6 +192,12 @@ def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
                 looks.append(max(0.0, judgement.deadline - time.time()))
             if job.hang_timeout is not None:
                 looks.append(_check_for_hangs(engine, job))
+            if job.was_submitted_here and any(each.state == "running" for each in job.containers):
+                if sampler is None:
+                    from trainyard.schedulers.exec.container.container_usage import ContainerSampler
+
+                    sampler = ContainerSampler(engine, app_id)
+                looks.append(sampler.look(job))
             timeout = min(looks, default=None)
             if not watched_submitter:
                 watched_submitter = True
@@ -284,4 +311,4 @@ def _watch_submitter(job: Job, events: JobEvents) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

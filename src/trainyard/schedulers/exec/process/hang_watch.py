@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from trainyard.schedulers.exec import stack_dump
+from trainyard.toolkit_import import hung_program, stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.replica import Replica
 
-#: How many times replicas are checked within the time after which they count as hung.
-CHECKS = 8
 #: Without it there is no GPU to ask for.
 _GPU_DRIVER = "/dev/nvidiactl"
-#: Most files of a replica's results that are checked.
-MOST_FILES = 10_000
 
 
 class HangWatch:
@@ -45,7 +41,7 @@ class HangWatch:
     @property
     def interval(self) -> float:
         """Seconds until the next check."""
-        return self.seconds / CHECKS
+        return self.seconds / hung_program.LOOKS
 
     def check(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
         """Check running replicas; returns those that had hung and are active again.
@@ -76,11 +72,11 @@ class HangWatch:
         times = [replica.started_at or 0.0, self._alive.get(replica.name, 0.0)]
         ignored = self._alive.get(f"{replica.name} dumped", 0.0)
         for path in replica.log_paths:
-            changed = _changed(path)
+            changed = hung_program.changed(path)
             if changed > ignored:  # otherwise the last that was written are the stacks
                 times.append(changed)
         if results:
-            times.append(_newest_below(results))
+            times.append(hung_program.newest_below(results))
         return max(times)
 
     def program_ended(self, pid: int, code: int) -> Replica | None:
@@ -97,7 +93,7 @@ class HangWatch:
         if mode != stack_dump.DUMP:
             return None
         self.has_stacks = code == stack_dump.DUMPED
-        self._alive[f"{replica.name} dumped"] = max(map(_changed, replica.log_paths))
+        self._alive[f"{replica.name} dumped"] = max(map(hung_program.changed, replica.log_paths))
         self.hung.add(replica.name)
         return replica
 
@@ -113,22 +109,3 @@ class HangWatch:
             return
         assert replica.started_at is not None
         self._programs[pid] = (replica, mode, replica.started_at)
-
-
-def _changed(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _newest_below(folder: str) -> float:
-    """Return when the last file below a folder was written, of at most `MOST_FILES` of them."""
-    newest, count = 0.0, 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            newest = max(newest, _changed(os.path.join(directory, name)))
-            count += 1
-            if count >= MOST_FILES:
-                return newest
-    return newest

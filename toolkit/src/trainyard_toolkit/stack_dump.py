@@ -4,21 +4,15 @@
 otherwise appends the stacks of its processes to its log: by py-spy where it is installed, else by
 faulthandler in the processes of Python that `HANDLER` has reached, else what the kernel tells (proc(5):
 ``wchan``, ``stack``).
-It is a program, so that the supervisor never waits for it.
+It is a program, so that a supervisor never waits for it; it needs no other module of the toolkit.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-
-if __name__ == "__main__":  # run as a script, so that it may start without `site`
-    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-
 import signal
+import sys
 import time
-
-from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +24,8 @@ DUMPED, GPU_AT_WORK = 0, 3
 #: The signal upon which processes of Python write their stacks, and the variable that names it to them.
 SIGNAL = signal.SIGRTMAX - 3 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 VARIABLE = "TRAINYARD_STACK_SIGNAL"
+#: What `SIGNAL` is on Linux, for jobs that run elsewhere.
+LINUX_SIGNAL = 61
 #: What Python imports at its start, from a folder of PYTHONPATH: it has faulthandler listen to the signal,
 #: and leaves the place to the next module of this name, which the environment may have.
 HANDLER = f"""\
@@ -63,7 +59,7 @@ def main(mode: str, pid: int, log: str, headline: str) -> int:
         return GPU_AT_WORK
     if mode == DUMP:
         with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as file:
-            pids = [pid, *processes.descendants_of(pid)]
+            pids = [pid, *descendants_of(pid)]
             count = "its process" if len(pids) == 1 else f"its {len(pids)} processes"
             file.write(f"trainyard: {headline}; the stacks of {count}:\n".encode())
             for each in pids[:MOST_PROCESSES]:
@@ -78,7 +74,7 @@ def gpu_at_work(visible: str | None) -> bool:
     """Tell whether one of these GPUs (ids as in CUDA_VISIBLE_DEVICES; None for all) is at work just now."""
     import subprocess
 
-    program = processes.find_program("nvidia-smi", os.environ.get("PATH", os.defpath))
+    program = _program("nvidia-smi")
     if program is None or visible in ("", "-1"):
         return False
     query = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
@@ -95,6 +91,46 @@ def gpu_at_work(visible: str | None) -> bool:
     return any(line.strip().isdigit() and int(line) > 0 for line in done.stdout.splitlines())
 
 
+def _program(name: str) -> str | None:
+    from shutil import which
+
+    return which(name)
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return the pids of all descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        descendants = children.get(frontier.pop(), [])
+        found += descendants
+        frontier += descendants
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield all processes, each with its parent."""
+    if os.path.isdir("/proc/self"):
+        for name in os.listdir("/proc"):
+            # "PID (NAME) STATE PARENT ...": the name may have spaces and parentheses
+            fields = _read(int(name), "stat").rpartition(")")[2].split() if name.isdigit() else []
+            if len(fields) > 1:
+                yield int(name), int(fields[1])
+        return
+    import subprocess
+
+    try:
+        done = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+    except OSError:
+        return
+    for line in done.stdout.splitlines():
+        child, parent = line.split()
+        yield int(child), int(parent)
+
+
 def _title(pid: int) -> str:
     words = " ".join(_read(pid, "cmdline").replace("\0", " ").split())
     return f"process {pid}: {words[:200] or _read(pid, 'comm').strip()}"
@@ -104,7 +140,7 @@ def _by_py_spy(pid: int, output: int) -> bool:
     """Have py-spy write the stacks; False if it is not there, or the process is not one of Python."""
     import subprocess
 
-    program = processes.find_program("py-spy", os.environ.get("PATH", os.defpath))
+    program = _program("py-spy")
     if program is None:
         return False
     try:

@@ -1,0 +1,191 @@
+"""What is submitted with a job so that something follows on its end: notifications, and retries by class.
+
+The follow-up is a small job that waits in the queue for the end of the other one. What it does is in the
+toolkit's `follow_up`; what it has to know of the queue are `QueueWords`, as values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+
+from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.schedulers.hpc.shared_folder import (
+    FOLLOW_UP,
+    FOLLOW_UP_SCRIPT,
+    FOLLOW_UP_TOOLKIT,
+    HANG,
+    TOOLKIT,
+    WAITING_BOX,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.schedulers.hpc.options import HpcOpts
+    from trainyard.schedulers.hpc.request import JobPlan
+
+#: The native name of follow-ups.
+JOB_NAME = "trainyard-follow-up"
+#: Their time limit: notifications are tried for some minutes.
+MINUTES = 15
+#: Stands in commands for the native id of the job that ended.
+AFTER = "@AFTER@"
+
+
+@dataclass
+class QueueWords:
+    """How a follow-up speaks to the queue.
+
+    Args:
+        directives: the lines of its script that are options for the queue.
+        submit: the command that submits the job's script again.
+        follow: the command that submits the next follow-up; `AFTER` stands for the native id.
+        id_pattern: finds the native id in what they print, as group 1.
+        look: a line of shell that prints ``native=STATE`` for the submission ``$1``.
+        states: our state (its name; "" for "see the records") and a reason by native state; others failed.
+        live: native states that are not an end.
+        cancel: a command that takes native ids.
+        memory_option: words by which ``%s`` MB are asked for; [] if the queue knows no memory of the job.
+        memory_factor: how many MB these are for each MB of a replica.
+        exclude_option: words by which hosts are avoided, ``%s`` for all; [] if that cannot be.
+        exclude_item, exclude_separator: how each host is written there, and what stands between two.
+        down: a command that prints which hosts of ``@HOSTS@`` are down; [] if that is not known.
+    """
+
+    directives: list[str]
+    submit: list[str]
+    follow: list[str]
+    id_pattern: str
+    look: str
+    states: dict[str, tuple[str, str]]
+    live: list[str]
+    cancel: list[str]
+    memory_option: list[str] = field(default_factory=list)
+    memory_factor: float = 1.0
+    exclude_option: list[str] = field(default_factory=list)
+    exclude_item: str = "%s"
+    exclude_separator: str = ","
+    down: list[str] = field(default_factory=list)
+
+
+def is_needed(opts: HpcOpts) -> bool:
+    """Tell whether anything follows on the end of a job with these options."""
+    return bool(opts.notify) or opts.retry is not None
+
+
+def check(backend: str, opts: HpcOpts) -> None:
+    """Check the options for what follows, and for hangs.
+
+    Raises:
+        ConfigError: one of them is wrong, or cannot go with another one.
+    """
+    from trainyard.schedulers.supervision import check_supervision
+
+    check_supervision(opts)
+    if opts.retry is None:
+        return
+    for name, given in (("array", opts.array), ("chain", opts.chain > 1)):
+        if given:
+            raise ConfigError(
+                f"retry: {backend} cannot start a job again by class of failure that has {name}="
+                f"{getattr(opts, name)}",
+                hint="Leave one of them out. Replicas of an array start again by --max_retries.",
+            )
+
+
+def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -> dict[str, str]:
+    """Return the files of the job's folder by which a job is looked after, without those that all jobs have.
+
+    Args:
+        plan: the job.
+        handle: the job's handle.
+        words: how a follow-up speaks to the queue; None if nothing follows.
+    """
+    opts = plan.opts
+    files: dict[str, str] = {}
+    if opts.hang_timeout is not None:
+        from trainyard.toolkit_import import stack_dump
+
+        files[HANG] = f"{opts.hang_timeout:g} {opts.on_hang} {opts.grace_period:g} {TOOLKIT}\n"
+        files[f"python/{stack_dump.HANDLER_FILE}"] = stack_dump.HANDLER
+    if words is None:
+        return files
+    if opts.notify:
+        from trainyard.toolkit_import import notification
+
+        outbox = {
+            "handle": handle,
+            "cwd": plan.folder,
+            "targets": notification.new_targets(list(opts.notify)),
+            "secret": opts.notify_secret or os.environ.get("TRAINYARD_NOTIFY_SECRET") or "",
+        }
+        files[WAITING_BOX] = json.dumps(outbox)
+    files[FOLLOW_UP_TOOLKIT] = f"{TOOLKIT}\n"
+    files[FOLLOW_UP] = json.dumps(_document(plan, handle, words))
+    command = f'exec "$(command -v python3 || command -v python)" -S {shlex.quote(TOOLKIT)} follow-up'
+    files[FOLLOW_UP_SCRIPT] = "\n".join([*words.directives, "", f"{command} {shlex.quote(plan.folder)}", ""])
+    return files
+
+
+def _document(plan: JobPlan, handle: str, words: QueueWords) -> dict[str, Any]:
+    """Return ``follow-up.json``."""
+    from trainyard.specs.retries import parse_retries
+
+    retry = plan.opts.retry
+    values = dict(vars(words))
+    del values["directives"]
+    return {
+        **values,
+        "look": ["sh", "-c", words.look, "sh"],
+        "handle": handle,
+        "memory": max((role.resource.memMB for role in plan.app.roles), default=0),
+        "retry": None if retry is None else {name: vars(rule) for name, rule in parse_retries(retry).items()},
+        "max_retries": max(role.max_retries for role in plan.app.roles),
+        "table": causes_table(),
+    }
+
+
+def causes_table() -> dict[str, Any]:
+    """Return the causes of failures and their rules, those of plugins too, as the toolkit takes them."""
+    from trainyard.diagnosis import causes
+
+    known = dict(causes.CAUSES)
+
+    def row(rule: causes.Rule) -> list[str]:
+        cause = causes.cause(rule.cause)
+        known.setdefault(cause.name, cause)
+        return [cause.name, rule.where, rule.pattern]
+
+    rules = [row(rule) for rule in causes.rules()]
+    log_rules = [row(rule) for rule in causes.log_rules()]
+    return {
+        "causes": {
+            cause.name: {
+                "text": cause.text,
+                "class": cause.retry_class,
+                "is_consequence": cause.is_consequence,
+            }
+            for cause in known.values()
+        },
+        "rules": rules,
+        "log_rules": log_rules,
+        "by_exit_code": {str(code): name for code, name in causes.BY_EXIT_CODE.items()},
+    }
+
+
+def command_after(files: dict[str, str], native_id: str) -> list[str]:
+    """Return the command that submits the follow-up of a submission."""
+    words: list[str] = json.loads(files[FOLLOW_UP])["follow"]
+    return [word.replace(AFTER, native_id.partition(";")[0]) for word in words]
+
+
+def without_memory(files: dict[str, str]) -> dict[str, str]:
+    """Return a job's files for a queue that knows no memory, so that none is asked for."""
+    if FOLLOW_UP not in files:
+        return files
+    document = json.loads(files[FOLLOW_UP])
+    return {**files, FOLLOW_UP: json.dumps({**document, "memory_option": []})}

@@ -1,0 +1,159 @@
+"""Watches a program from beside it: no output, no results and no work of a GPU for some time, and it hangs.
+
+The stacks of its processes go to its log then, and a file beside it says so. It goes on, or is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from . import stack_dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: What becomes of a program that hangs.
+REPORT, STOP = "report", "stop"
+#: How often the program is looked at within the time after which it hangs; most seconds between two looks.
+LOOKS, LONGEST_PAUSE = 8, 15.0
+#: Most files of results that are looked at.
+MOST_FILES = 10_000
+
+
+class HungProgram:
+    """The watch over one program.
+
+    Args:
+        pid: the program; processes that it starts are looked at with it.
+        logs: files that it writes its output to; the stacks are appended to the last one.
+        seconds: without a sign of life after which it hangs.
+        results: a folder that it writes results to; "" for none.
+        mark: a file that says in words that the program hangs, or that it did.
+    """
+
+    def __init__(self, pid: int, logs: Sequence[str], seconds: float, results: str, mark: str) -> None:
+        self.pid = pid
+        self.logs = logs
+        self.seconds = seconds
+        self.results = results
+        self.mark = mark
+        self._alive = time.time()
+        self._dumped = 0.0
+        self.hangs = False
+
+    def look(self) -> bool:
+        """Look once; returns whether the program was found to hang just now."""
+        silent = time.time() - self.last_sign()
+        if self.hangs:
+            if silent < self.seconds:
+                self.hangs = False
+                self.note("it shows activity again after it had hung")
+            return False
+        if silent < self.seconds:
+            return False
+        found = f"no output for {self.seconds:g} s and no GPU activity"
+        code = stack_dump.main(stack_dump.DUMP, self.pid, self.logs[-1], found)
+        if code == stack_dump.GPU_AT_WORK:
+            self._alive = time.time()
+            return False
+        self._dumped = max(map(changed, self.logs))
+        self.hangs = True
+        self.note(f"it hangs: {found}; its log has the stacks")
+        return True
+
+    def last_sign(self) -> float:
+        """Return when the program gave its last sign of life, seconds since the epoch."""
+        written = [when for when in map(changed, self.logs) if when > self._dumped]
+        return max([self._alive, *written, newest_below(self.results) if self.results else 0.0])
+
+    def note(self, text: str) -> None:
+        """Say it in the file, which is replaced whole."""
+        if not self.mark:
+            return
+        partial = f"{self.mark}.{os.getpid()}.tmp"
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(f"note={text}\ntime={time.time():.3f}\n")
+            os.replace(partial, self.mark)
+        except OSError:  # the stacks are in the log all the same
+            pass
+
+    def stop(self, grace: float, pause: Callable[[float], object] = time.sleep) -> None:
+        """Ask the program and all that it started to end, and end it after the grace period."""
+        deadline = time.monotonic() + grace
+        everything = [self.pid, *stack_dump.descendants_of(self.pid)]
+        _send(everything, signal.SIGTERM)
+        while _lives(self.pid) and time.monotonic() < deadline:
+            pause(0.2)
+        if _lives(self.pid):
+            _send([*everything, *stack_dump.descendants_of(self.pid)], signal.SIGKILL)
+
+
+def main(words: Sequence[str]) -> int:
+    """Watch a program to its end: ``[OPTION VALUE]... SECONDS PID``, options as in the usage of `cli`.
+
+    The file of ``--reason`` gets why the program was stopped, in words.
+    """
+    options: dict[str, list[str]] = {}
+    left = list(words)
+    while left and left[0].startswith("--") and len(left) > 1:
+        options.setdefault(left.pop(0)[2:], []).append(left.pop(0))
+    if len(left) != 2 or not options.get("log"):
+        return 2
+    seconds, pid = float(left[0]), int(left[1])
+    one = {name: values[-1] for name, values in options.items()}
+    program = HungProgram(pid, options["log"], seconds, one.get("results", ""), one.get("mark", ""))
+    while _lives(pid):
+        if program.look() and one.get("on-hang") == STOP:
+            time.sleep(min(seconds, LONGEST_PAUSE))  # others that wait for this one show their stacks first
+            if "reason" in one:
+                with open(one["reason"], "w", encoding="utf-8") as file:
+                    file.write(f"stopped because it hung: no output for {seconds:g} s")
+            program.stop(float(one.get("grace", "60")))
+            return 0
+        time.sleep(min(seconds / LOOKS, LONGEST_PAUSE))
+    return 0
+
+
+def _send(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)  # one that is stopped could not act on it
+        except OSError:
+            pass
+
+
+def _lives(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended and was not collected yet does not."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] != [b"Z"]
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return not os.path.isdir("/proc/self")
+
+
+def changed(path: str) -> float:
+    """Return when a file was written last; 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def newest_below(folder: str) -> float:
+    """Return when the last file below a folder was written, of at most `MOST_FILES` of them."""
+    newest, count = 0.0, 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            newest = max(newest, changed(os.path.join(directory, name)))
+            count += 1
+            if count >= MOST_FILES:
+                return newest
+    return newest

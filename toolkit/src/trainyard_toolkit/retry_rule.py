@@ -1,0 +1,83 @@
+"""How often a class of failures is retried, and with how much memory."""
+
+from __future__ import annotations
+
+#: Stands for no limit.
+MOST_RETRIES = 1_000_000
+#: The class whose retries get more memory: memory ran out.
+OOM = "oom"
+#: How many times as much memory each retry gets.
+GROWTH = 2
+_LONGEST_EVIDENCE = 120
+
+
+class RetryRule:
+    """How often a class of failures is retried.
+
+    Args:
+        times: how often; `MOST_RETRIES` stands for no limit.
+        most_mb: how much memory a replica may get at most, each retry twice as much as the one before; 0 for
+            no more than it has.
+    """
+
+    def __init__(self, times: int, most_mb: int = 0) -> None:
+        self.times = times
+        self.most_mb = most_mb
+
+    def __repr__(self) -> str:
+        return f"RetryRule({self.times}, {self.most_mb})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RetryRule) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.times, self.most_mb))
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is no limit."""
+        return self.times >= MOST_RETRIES
+
+    def more_memory(self, present_mb: int) -> int:
+        """Return how much memory the next attempt gets: no more than the present, if that is not limited."""
+        return max(present_mb, min(present_mb * GROWTH, self.most_mb)) if present_mb > 0 else present_mb
+
+    def verdict(self, used: int, present_mb: int = 0) -> str:
+        """Return why no further attempt is made; "" if one is.
+
+        Args:
+            used: how often this class has been retried.
+            present_mb: the memory that the attempt had; 0 if it is not limited.
+        """
+        if used >= self.times:
+            return f"{used} of {self.times} retries are used up" if self.times else "it is not to be retried"
+        if self.most_mb and present_mb >= self.most_mb:
+            return f"it had {present_mb} MB, the most that it may get"
+        return ""
+
+    def count(self, number: int) -> str:
+        """Return which retry this is, in words."""
+        return f"retry {number}" if self.is_endless else f"retry {number} of {self.times}"
+
+
+def words(
+    text: str, evidence: str, failure_class: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0
+) -> str:
+    """Say what became of a failure.
+
+    Args:
+        text: of its cause.
+        evidence: the line that shows it.
+        failure_class: of the cause.
+        rule: of this class.
+        used: how often this class had been retried.
+        against: why it is not; "" if it is.
+        memory_mb: the memory that the attempt had; 0 if it is not limited.
+    """
+    said = f" ({evidence.strip()[:_LONGEST_EVIDENCE]})" if evidence.strip() else ""
+    if against:
+        return f"it {text}{said}; not started again: {failure_class}: {against}"
+    more = ""
+    if failure_class == OOM and rule.more_memory(memory_mb) > memory_mb:
+        more = f" with {rule.more_memory(memory_mb)} MB of memory"
+    return f"it {text}{said}; started again{more}: {failure_class}: {rule.count(used + 1)}"
