@@ -9,9 +9,9 @@ import time
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import ContainerHost
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import ProcessHost, Running
-from trainyard.schedulers.exec import stack_dump
 from trainyard.schedulers.exec.process.hang_watch import HangWatch
 from trainyard.schedulers.exec.process.replica import Replica
+from trainyard.toolkit_import import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.exec import stack_dump
+from trainyard.toolkit_import import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
