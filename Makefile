@@ -130,8 +130,9 @@ $(RAY)/bin/ray:
 .PHONY: $(RAY)
 $(RAY): $(RAY)/bin/ray
 
-# What of TorchX's public API is equal, more, differing and absent: of the versions that are recorded in
-# tests/compat/recorded, written into docs/migrating-from-torchx.md; and of the one that is installed.
+# What of TorchX's public API is equal, more, differing (and why) and absent: of the versions that are recorded in
+# tests/compat/recorded, written into docs/migrating-from-torchx.md too; and of the one that is installed. Fails if
+# a name is absent, or differs without a reason.
 compat-report: $(VENV)/.dev $(TORCHX)
 	$(BIN)/python tools/compat_report.py --write
 	$(BIN)/python tools/compat_report.py --python $(TORCHX)/bin/python

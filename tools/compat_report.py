@@ -60,14 +60,15 @@ def main() -> int:
         text = DOCUMENT.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         DOCUMENT.write_text(f"{before}{BEGIN}\n\n{as_markdown(versions)}\n{END}{rest.partition(END)[2]}")
-        return 0
     failed = False
     for version, theirs in versions.items():
         result = compared(theirs, served(theirs))
         print(f"TorchX {version}: " + ", ".join(f"{len(names)} {what}" for what, names in result.items()))
-        for what in ("differing", "absent"):
-            for name, note in result[what].items():
-                print(f"  {what}: {name}: {note}")
+        for name, note in result["differing"].items():
+            print(f"  differing: {name}: {note} ({reason(name) or 'no reason is given'})")
+            failed = failed or not reason(name)
+        for name, note in result["absent"].items():
+            print(f"  absent: {name}: {note}")
         failed = failed or bool(result["absent"])
     return int(failed)
 
@@ -92,7 +93,7 @@ def described(python: str, names: dict[str, list[str]] | None = None) -> dict[st
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         done = subprocess.run(
-            [python, "-c", code, str(API), *arguments],
+            [os.path.abspath(python), "-c", code, str(API), *arguments],
             env=environ,
             cwd=folder,
             capture_output=True,

@@ -1,7 +1,7 @@
-"""Values of metrics that regular expressions find in lines of output.
+"""The search for metric values in lines of output, by regular expressions.
 
 A regular expression such as ``(a+)+$`` can take forever on a line that it does not match. So they run in
-another process, this file as a script, which gives up those that take too long.
+another process, this file as a script, which drops those that take too long.
 
 A line gives at most one value for each expression: its last match, the first group of it if there is one.
 Blocks of lines are searched whole, and a line is looked at by itself only where that finds something, so that
@@ -74,7 +74,7 @@ def check_definition(name: str, regex: str) -> None:
 
 
 class MetricSearch:
-    """Searches blocks of lines for the values of metrics, in a process of its own. A context manager.
+    """Searches blocks of lines for the values of metrics, in a separate process. A context manager.
 
     Args:
         pairs: names and regular expressions. Those that are not valid find nothing.
@@ -136,7 +136,7 @@ class MetricSearch:
 
 
 class _Expression:
-    """An expression, to be searched for in a line and, if that finds the same, in many at once."""
+    """An expression that is searched for in single lines or, if that finds the same, in many at once."""
 
     def __init__(self, regex: str) -> None:
         self.line = re.compile(regex)
@@ -198,7 +198,7 @@ def _stop(signum: int, frame: object) -> None:
 
 
 def _search_block(expressions: dict[int, _Expression], block: bytes) -> list[tuple[int, int, float | None]]:
-    """Return what is found in a block; the value is None for an expression that is given up."""
+    """Return what is found in a block; the value is None for an expression that was dropped."""
     # a progress bar draws over its line: each drawing is a line
     text = block.decode("utf-8", "surrogateescape").replace("\r", "\n")
     is_ascii = len(text) == len(block)

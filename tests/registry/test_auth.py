@@ -314,7 +314,7 @@ def test_redirects_in_a_circle_end(registry, connect, repo):
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory, certificate):
-    """A registry that speaks https, with a certificate that nobody knows."""
+    """A registry that speaks https, with a certificate of an unknown authority."""
     folder = tmp_path_factory.mktemp("secure")
     server = RegistryServer(folder, htpasswd(folder), scheme="https")
     tls = {"certificate": str(certificate.path), "key": str(certificate.key_path)}

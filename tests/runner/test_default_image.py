@@ -1,4 +1,4 @@
-"""Which image runs a role for which nobody named one, and what then starts the programs of builtins."""
+"""Which image runs a role without an image, and what then starts the programs of builtins."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["cli"]
 
 
 def images(cli: Cli, *words: str, **environ: str) -> tuple[list[str], bool]:
-    """Return the images of a job, and whether there was a warning that nobody named one."""
+    """Return the images of a job, and whether there was a warning that it names no image."""
     shown = cli("run", "--dryrun", "--json", "--workspace", "", *words, **environ)
-    return [role["image"] for role in shown.json["app"]["roles"]], "nobody named an image" in shown.err
+    return [role["image"] for role in shown.json["app"]["roles"]], "it names no image" in shown.err
 
 
 def test_where_it_comes_from(cli: Cli, tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from tests import backends
+from tests.ui.conftest import record
 from trainyard.runner import get_runner
+from trainyard.runner.history import History
 from trainyard.specs.status import AppState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -224,6 +226,22 @@ def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: 
     assert numbers == list(range(1, numbers[-1] + 1))
     page.keyboard.press("e")
     shown(page, ".log .l:text-is('line number 20000')")
+    page.keyboard.press("f")
+    page.keyboard.type("number (77|78|15077)$")
+    page.keyboard.press("Enter")
+    shown(page, ".log .hit.here:text-is('line number 77')")
+    assert page.locator(".hit").count() == 2
+    page.locator("[data-find]").blur()
+    page.keyboard.press("n")
+    shown(page, ".log .hit.here:text-is('line number 78')")
+    page.keyboard.press("n")
+    shown(page, ".log .hit.here:text-is('line number 15077')")
+    assert page.locator(".log .hit.here").is_visible()
+    shoot(page, "log-search")
+    page.click("#next-match")
+    shown(page, ".note:has-text('No more lines match')")
+    page.keyboard.press("e")
+    shown(page, ".log .l:text-is('line number 20000')")
     # a page that has followed for long keeps its last lines only, and reads earlier ones again
     page.evaluate(
         """() => {
@@ -244,8 +262,17 @@ def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: 
     assert complaints == []
 
 
+#: What can be operated and has no name for those who do not see it.
+NAMELESS = """[...document.querySelectorAll("a, button, select, input:not([type=hidden])")]
+    .filter((each) => !each.innerText?.trim() && !each.ariaLabel && !each.labels?.length)
+    .map((each) => each.outerHTML)"""
+
+
 def test_pages_in_the_dark_and_on_a_phone(browser: Any, server: Server, job: Job) -> None:
     job.step(30)
+    history = History()
+    for number in range(60):
+        record(history, f"bulk-{number}")
     page, complaints = opened(browser, server, color_scheme="dark")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.set_viewport_size({"width": 390, "height": 800})
@@ -253,9 +280,16 @@ def test_pages_in_the_dark_and_on_a_phone(browser: Any, server: Server, job: Job
         page.goto(server.origin + path)
         shown(page, ".chart" if "handle" in path else "[data-row]")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate(NAMELESS) == []
         shoot(page, "phone-dark-job" if "handle" in path else "phone-dark-jobs")
     page.emulate_media(color_scheme="light")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.goto(f"{server.origin}/?q=bulk-")
+    page.click(".all-pages >> text=Delete")
+    shown(page, "h1:has-text('Delete 60 jobs?')")
+    shoot(page, "phone-confirm")
+    page.click("button.danger")
+    shown(page, "h1:has-text('Delete: 60 of 60 done')")
     assert complaints == []
 
 

@@ -301,7 +301,7 @@ def test_while_a_log_is_copied_its_last_lines_are_shown(
         yield LogBlock("sh", 0, b"line 2\n")
 
     monkeypatch.setattr(Runner, "log_blocks", blocks)
-    monkeypatch.setattr(LogCopy, "is_settled", LogCopy.has_ended)
+    monkeypatch.setattr(LogCopy, "is_settled", lambda copy, _: copy.has_ended())
     place = {"handle": handle, "role": "sh", "replica": 0}
     text = page.get("/job/log", **place).text
     assert lines(text) == [9]
@@ -328,6 +328,19 @@ def test_earlier_attempts_are_in_the_timeline_and_lead_to_their_logs(page: Page,
     for number, link in enumerate(links, 1):
         shown = re.findall(r'class="l">(\d+)<', page.client.get(link).text)
         assert shown == [str(each) for each in range(number, 4)]
+
+
+@pytest.mark.parametrize("handle", ["local_cwd://x/..", "slurm://x/..", "local_cwd://../../../../etc/passwd"])
+def test_no_name_leads_out_of_the_folders_of_jobs(page: Page, handle: str) -> None:
+    """Logs of a job that does not exist, and of a replica that is called like a path."""
+    real = counted(1)
+    for path in ("/job/log", "/job/log/earlier", "/job/log/later", "/job/log/search", "/job/log/tail"):
+        for place in ({"handle": handle, "role": ".."}, {"handle": real, "role": "../../.."}):
+            text = page.get(path, **place, replica=0, q="root", start="0.0.0").text
+            assert "root:" not in text
+            assert 'class="l' not in text
+    assert page.act("delete", handle).status_code == 200
+    assert page.get("/job", handle=real).status_code == 200
 
 
 def test_a_search_goes_from_part_to_part(page: Page) -> None:

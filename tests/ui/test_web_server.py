@@ -37,10 +37,10 @@ class Visitor:
         answer = self.get(f"/?{parts.query}")
         self.cookie = str(answer.getheader("set-cookie")).partition(";")[0]
 
-    def get(self, path: str) -> http.client.HTTPResponse:
+    def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(self.host or "", self.port, timeout=60)
         self._connections.append(connection)
-        connection.request("GET", path, headers={"cookie": self.cookie})
+        connection.request("GET", path, headers={"cookie": self.cookie, **headers})
         return connection.getresponse()
 
     def close(self) -> None:
@@ -81,6 +81,8 @@ def test_ctrl_c_ends_it_although_a_log_is_followed(visitor: Visitor) -> None:
     stream = visitor.get(tail_path(handle))
     while b"said" not in stream.readline():
         pass
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "origin": "http://evil.example"}
+    assert visitor.get("/", **upgrade).status == 403  # and no word of it below
     visitor.process.send_signal(signal.SIGINT)
     out, errors = visitor.process.communicate(timeout=60)
     assert visitor.process.returncode == 0

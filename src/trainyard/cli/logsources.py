@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogQuery
     from trainyard.specs.app import AppDef, Role
 
-#: How many blocks of several jobs that are followed wait to be written.
+#: How many blocks may wait to be written when several jobs are followed.
 _WAITING_BLOCKS = 256
 _NPROC = re.compile(r"--nproc[-_]per[-_]node[=\s]+(\S+)")
 # Launchers that start several processes without saying in these words how many.
@@ -91,7 +91,7 @@ class LogSources:
                     self._show(job, error)
 
     def notes(self) -> Iterator[str]:
-        """Yield what the reader should know of what was left out."""
+        """Yield notes about lines that were left out."""
         for name in sorted(self.untimed):
             yield f"{name} does not tell when lines were written: they are marked with -"
         for handle, made in self._filters.items():
@@ -202,7 +202,7 @@ class RankFilter:
             yield from blocks_of((block.role, block.replica), lines)
 
     def notes(self) -> Iterator[str]:
-        """Yield what the reader should know of what was left out."""
+        """Yield notes about lines that were left out."""
         if self._unmarked:
             yield (
                 f"{self._unmarked} lines do not say which process wrote them; they are not shown as rank "
@@ -220,7 +220,7 @@ class RankFilter:
 
 
 def mark_of(line: bytes) -> tuple[int | None, int | None]:
-    """Return by which process a line says that it was written: its rank in the job, and in its node."""
+    """Return which process a line names as its writer: the rank in the job, and in its node."""
     rank: int | None = None
     local: int | None = None
     at = 0
@@ -234,7 +234,7 @@ def mark_of(line: bytes) -> tuple[int | None, int | None]:
 
 
 def processes_of(role: Role) -> int | None:
-    """Return how many processes a replica of a role has; None if several, and it is not known how many."""
+    """Return how many processes a replica of a role has; None if it has several, of unknown number."""
     document = (role.metadata or {}).get(METADATA_KEY)
     distribution = document.get("distribution") if isinstance(document, dict) else None
     if isinstance(distribution, dict):

@@ -139,6 +139,27 @@ class Stamp:
         return f"{self._begin}.{rest // 1_000_000:03d}{self._zone}"
 
 
+class _LineSplitter:
+    """Splits blocks into lines without their ends; keeps the unfinished last line of each replica."""
+
+    def __init__(self) -> None:
+        self._rests: dict[tuple[str, int], bytes] = {}
+
+    def split(self, block: LogBlock) -> tuple[tuple[str, int], list[bytes]]:
+        """Return the replica of a block, and the lines that it ends."""
+        source = (block.role, block.replica)
+        *lines, rest = (self._rests.pop(source, b"") + block.data).split(b"\n")
+        if rest:
+            self._rests[source] = rest
+        return source, [line.removesuffix(b"\r") for line in lines]
+
+    def pop_rests(self) -> list[tuple[tuple[str, int], bytes]]:
+        """Return the unfinished lines, and forget them."""
+        rests = [(source, line.removesuffix(b"\r")) for source, line in self._rests.items()]
+        self._rests.clear()
+        return rests
+
+
 class CollapsingLogWriter:
     """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first.
 
@@ -160,7 +181,7 @@ class CollapsingLogWriter:
         for role, _ in replicas:
             self._sizes[role] = self._sizes.get(role, 0) + 1
         self._window = window
-        self._rests: dict[tuple[str, int], bytes] = {}
+        self._splitter = _LineSplitter()
         self._held: deque[_Line] = deque()
         self._waiting: dict[tuple[str, bytes], deque[_Line]] = {}
         self._lock, self._finished = Lock(), Event()
@@ -171,13 +192,10 @@ class CollapsingLogWriter:
     def write_all(self, blocks: Iterable[LogBlock]) -> None:
         """Write blocks until there are no more."""
         for block in blocks:
-            source = (block.role, block.replica)
-            *lines, rest = (self._rests.pop(source, b"") + block.data).split(b"\n")
-            if rest:
-                self._rests[source] = rest
+            source, lines = self._splitter.split(block)
             with self._lock:
                 for line in lines:
-                    self._add(*source, line.removesuffix(b"\r"))
+                    self._add(*source, line)
                 self._release()
 
     def finish(self) -> None:
@@ -186,9 +204,8 @@ class CollapsingLogWriter:
         if self._clock is not None:
             self._clock.join()
         with self._lock:
-            for (role, replica), line in self._rests.items():
-                self._add(role, replica, line)
-            self._rests.clear()
+            for source, line in self._splitter.pop_rests():
+                self._add(*source, line)
             self._release(everything=True)
 
     def _add(self, role: str, replica: int, text: bytes) -> None:
@@ -266,24 +283,20 @@ class JsonLogWriter:
         self._stream = stream
         self._stamp = stamp
         self._names = names or {}
-        self._pending: dict[tuple[str, int], bytes] = {}
+        self._splitter = _LineSplitter()
         self._time_ns: dict[tuple[str, int], float] = {}
 
     def write_all(self, blocks: Iterable[LogBlock]) -> None:
         """Write blocks until there are no more."""
         for block in blocks:
-            source = (block.role, block.replica)
-            *lines, rest = (self._pending.pop(source, b"") + block.data).split(b"\n")
-            if rest:
-                self._pending[source] = rest
+            source, lines = self._splitter.split(block)
             self._time_ns[source] = block.time_ns
             self._write(source, lines)
 
     def finish(self) -> None:
         """Write the unfinished last lines."""
-        for source, line in self._pending.items():
+        for source, line in self._splitter.pop_rests():
             self._write(source, [line])
-        self._pending.clear()
 
     def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
         import json
@@ -298,7 +311,7 @@ class JsonLogWriter:
         head = f'{json.dumps(facts)[:-1]}, "line": '
         try:
             for line in lines:
-                text = line.removesuffix(b"\r").decode("utf-8", "replace")
+                text = line.decode("utf-8", "replace")
                 self._stream.write(f"{head}{json.dumps(text)}}}\n".encode())
             self._stream.flush()
         except OSError as error:

@@ -40,7 +40,7 @@ class Cause:
 
     @property
     def retry_class(self) -> str:
-        """By which of `trainyard.specs.retries.CLASSES` its retries are asked for and counted."""
+        """The class of `trainyard.specs.retries.CLASSES` by which its retries are configured and counted."""
         return _RETRY_CLASSES.get(self.name, OTHER)
 
 
@@ -324,6 +324,7 @@ _RULES = [
     Rule("dependency", SCHEDULER,
         r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
     Rule("submission", SCHEDULER, r"submission was interrupted"),
+    Rule("disk_full", SCHEDULER, r"the disk of its log is full"),
     Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
     Rule("architecture", SCHEDULER, r"exec format error"),
     Rule("missing_interpreter", SCHEDULER, r"interpreter|\bexec \S+: no such file"),
@@ -461,7 +462,7 @@ _RULES = [
     Rule("not_finite", ERROR,
         r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
 ]  # fmt: skip
-#: Of the log alone, since programs say such things in passing, too; only where nothing else is known.
+#: For logs only, and weak: programs also print such lines without failing.
 _LOG_RULES = [
     Rule("usage", LOG, r"^usage: "),
     Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
@@ -499,7 +500,7 @@ _SIGNAL = {
 
 
 def cause_of_signal(text: str) -> str:
-    """Return the name of the cause that a scheduler's "killed by SIGSEGV" stands for; "" for none."""
+    """Return the name of the cause that a scheduler's "killed by SIGSEGV" means; "" for none."""
     match = re.search(r"\bSIG[A-Z]+\b", text)
     return BY_EXIT_CODE.get(_SIGNAL.get(match[0], 0), "") if match else ""
 
@@ -519,7 +520,7 @@ def rules() -> list[Rule]:
 
 
 def log_rules() -> list[Rule]:
-    """Return the rules for lines that mean something only where nothing better is known."""
+    """Return the weak rules, which apply only if no other rule matches."""
     return _LOG_RULES
 
 

@@ -29,7 +29,7 @@ _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
 _BY_TOOLKIT = re.compile(r"^\S+ ended with exit code \d+: ")
 #: What shells write of a program that they cannot run.
 _NOT_RUN = re.compile(r"not found|no such file|permission denied|cannot execute", re.IGNORECASE)
-#: What programs write of troubles that they get over.
+#: What programs write about problems from which they recover.
 _IN_PASSING = re.compile(r"\bretry(ing)?\b(?!: )|\b(WARNING|INFO|DEBUG)\b|will try again", re.IGNORECASE)
 _QUOTED = re.compile(r"exit code \d+: (.*)")
 
@@ -63,7 +63,7 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """The replica and process, as people name them."""
+        """The replica and process, for display."""
         if self.replica is None:
             return "the job"
         name = f"{self.replica.role}/{self.replica.id}"

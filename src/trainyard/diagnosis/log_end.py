@@ -1,4 +1,4 @@
-"""What the end of a log tells: the tracebacks of each process, and the first line that names an error."""
+"""The end of a log: the tracebacks of each process, and the first line that names an error."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def without_prefix(line: str) -> tuple[str, str]:
 
 
 def tracebacks(lines: Sequence[str]) -> list[Traceback]:
-    """Return the tracebacks of a log in the order of their beginnings, those of each rank by itself."""
+    """Return the tracebacks of a log in the order of their beginnings; those of each rank separately."""
     by_rank: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(lines):
         rank, text = without_prefix(line)
@@ -183,7 +183,7 @@ def root_of_torchrun(lines: Sequence[str]) -> tuple[str, int]:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the line by which a program that gives no reason says most: the last that names an error."""
+    """Return the most telling line of a program that gives no reason: the last that names an error."""
     texts = [text for line in lines[-NEAR_THE_END:] if (text := without_prefix(line)[1].strip())]
     return next((text for text in reversed(texts) if _ERROR.search(text)), texts[-1] if texts else "")
 

@@ -1,4 +1,4 @@
-"""Why a job waits: the words of all schedulers, reduced to a few kinds, and what would start it."""
+"""Why a job waits: the reasons of all schedulers, reduced to a few kinds, and what would start it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _RULES = [
     )),
     ("dependency", (
         r"Dependency|waits? for (other|what)|waiting for what it depends|dependency condition|"
-        r"jid_predecessor"
+        r"jid_predecessor|^waits for [\w.-]+(, [\w.-]+)*$"
     )),
     ("no_capacity", (
         r"InsufficientInstanceCapacity|InsufficientCapacity|CAPACITY:|"

@@ -1,7 +1,7 @@
-"""Metrics of jobs without an SDK in the job: found in what it writes anyway, compared, drawn, forwarded.
+"""Metrics of jobs, without an SDK in the job: read from what it writes anyway, compared, drawn, forwarded.
 
 Not here: what samples processes on this machine (``schedulers/exec``), the search by regular expressions
-(`trainyard.metric_search`), and what jobs tell trackers themselves (``toolkit``, `trainyard.tracker`).
+(`trainyard.metric_search`), and what jobs record with trackers (``toolkit``, `trainyard.tracker`).
 """
 
 TYPE_CHECKING = False

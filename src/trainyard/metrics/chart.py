@@ -21,7 +21,7 @@ _COLOURS = ("36", "33", "35", "32", "31", "34")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _BLANK, _DOTS = 0x2800, 0x28FF
 _WIDEST_LABEL = 10
-#: Points of a line in a picture.
+#: Points of a line in an image file.
 _PICTURE_POINTS = 2000
 
 
@@ -51,7 +51,7 @@ class ChartAxes:
     logarithmic: bool = False
 
     def buckets(self, line: Line, count: int) -> list[Bucket]:
-        """Return the values of a line at their places on the axes."""
+        """Return the values of a line at their positions on the axes."""
         origin = 0.0
         if self.by == TIME:
             origin = min((moment for moment in line.series.times if not math.isnan(moment)), default=0.0)
@@ -67,11 +67,11 @@ class ChartAxes:
         return found
 
     def value_label(self, value: float) -> str:
-        """Return a place on the values' axis as text."""
+        """Return a position on the y axis as text."""
         return short_number(10**value if self.logarithmic else value)
 
     def place_label(self, place: float) -> str:
-        """Return a place on the other axis as text."""
+        """Return a position on the x axis as text."""
         return format_duration(place) if self.by == TIME else short_number(place)
 
 
@@ -158,7 +158,7 @@ def draw(
 
 
 def _above(low: float, high: float) -> float:
-    """Return the upper end of an axis, which is above the lower one also if all values are equal."""
+    """Return the upper end of an axis: above the lower one even if all values are equal."""
     return high if high > low else low + (abs(low) or 1.0)
 
 
@@ -204,7 +204,7 @@ def _legend(lines: Sequence[Line], has_colours: bool) -> list[str]:
 
 
 def save(lines: Sequence[Line], axes: ChartAxes, path: str, title: str) -> None:
-    """Write a chart as a picture; the ending of the path says in which format.
+    """Write a chart to an image file; the suffix of the path selects the format.
 
     Raises:
         ConfigError: matplotlib is not installed, or it does not know the format.

@@ -1,4 +1,4 @@
-"""Which regular expressions find a job's metrics: those that were given with it, in whichever way."""
+"""The regular expressions for a job's metrics, from all the options that can name them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from trainyard.runner.records import JobRecord
 
-#: The name under which a metric is the step of the others.
+#: A metric with this name is the step of the others.
 STEP = "step"
 
 

@@ -1,4 +1,4 @@
-"""Scalars in TensorBoard's event files, read by the standard library alone, from where the last look ended.
+"""Scalars in TensorBoard's event files, read with the standard library, from where the last read ended.
 
 A file is a sequence of records (TensorFlow's "TFRecord"): the length of the data (u64), a checksum of the
 length, the data, a checksum of the data; checksums are CRC-32C, rotated and offset. The data are messages of
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Longer records hold images, audio or histograms, never a scalar: they are passed over unread.
+#: Longer records hold images, audio or histograms, never a scalar: they are skipped.
 LONGEST_RECORD = 64 << 10
 READ_SIZE = 1 << 20
 _HEADER = struct.Struct("<QI")

@@ -1,4 +1,4 @@
-"""Forwarding a job's metrics to where others look at them: TensorBoard, MLflow, or what a plugin knows.
+"""Forwarding a job's metrics to other systems: TensorBoard, MLflow, or those of plugins.
 
 A forwarder is a function of the entry-point group ``trainyard.metric_forwarders``: it takes a destination as
 text ("" for the default) and returns a `MetricForwarder`. Two are built in; a plugin cannot take their names.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     Protocol = object
 
-#: MLflow takes no more metrics in a call.
+#: The most metrics that MLflow accepts in one call.
 _MLFLOW_BATCH = 1000
 
 Point = tuple[float, float, float]
@@ -35,7 +35,7 @@ class MetricForwarder(Protocol):
         """Send points of a series of a job: step, seconds since the epoch (nan where unknown), value."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the rest."""
 
 
 def make_forwarder(text: str) -> MetricForwarder:
@@ -74,7 +74,7 @@ class ForwardedMetrics:
         self._sent: dict[tuple[str, str, str, int, str, str], int] = {}
 
     def send(self, handle: str, several: Sequence[Series]) -> int:
-        """Send what is new of a job's series; returns how many values that were."""
+        """Send the new values of a job's series; returns their number."""
         total = 0
         for series in several:
             key = (handle, series.name, series.role, series.replica, series.rank, series.source)
@@ -88,7 +88,7 @@ class ForwardedMetrics:
         return total
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the rest."""
         self._forwarder.close()
 
 
@@ -167,7 +167,7 @@ def _varint(value: int) -> bytes:
 
 
 class MLflowForwarder:
-    """Logs metrics to the MLflow run of a job, that of the tracker `mlflow`, which is made if need be.
+    """Logs metrics to the MLflow run of a job: that of the tracker `mlflow`, created if it does not exist.
 
     With several replicas the metrics of all but the first are called ``NAME/ROLE-K``.
 

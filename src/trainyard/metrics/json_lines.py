@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The keys of a step, by rank.
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")
-#: Longer lines are not looked at.
+#: Longer lines are ignored.
 LONGEST_LINE = 64 << 10
 LONGEST_PREFIX = 200
 _KEY = re.compile(rb"""["'](?:_?step|global_step|iteration|iter|epoch)["']\s*:""")

@@ -1,7 +1,7 @@
-"""Reading the metrics of a job on any scheduler: once, or on and on while it runs.
+"""Reading the metrics of a job on any scheduler: once, or repeatedly while it runs.
 
-A `MetricReader` keeps how far it has read, so the next look costs what is new. Where the scheduler has files
-(`Scheduler.log_growth`) a look opens them; elsewhere a thread follows the log as `trainyard log -f` does.
+A `MetricReader` keeps its position, so each update reads only what is new. Where the scheduler has files
+(`Scheduler.log_growth`) an update opens them; elsewhere a thread follows the log as `trainyard log -f` does.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class MetricReader:
             yield _as_growth(item)
 
     def _read_block(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
-        """Take the metrics of a block of lines; returns whether there were any."""
+        """Read the metrics of a block of lines; returns whether there were any."""
         if b"\r" in data:
             data = data.replace(b"\r", b"\n")  # a progress bar draws over its line: each drawing is a line
         found = self._search(data)
@@ -271,7 +271,7 @@ class MetricReader:
 
 
 def _of_one_source(several: Sequence[Series]) -> list[Series]:
-    """Return one series for each process: what a script both prints and saves is one metric."""
+    """Return one series for each process: a metric that a script both prints and saves counts once."""
     found: dict[tuple[str, int, str], Series] = {}
     for series in several:
         key = (series.role, series.replica, series.rank)

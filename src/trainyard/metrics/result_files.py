@@ -1,7 +1,7 @@
 """Metrics in files that a job leaves among its results: TensorBoard's event files, Trackio's databases.
 
-They are looked for below a directory of this machine, by their names. How far each has been read is kept in a
-position, so that the next look costs what is new.
+They are found by name below a directory of this machine. The position in each file is kept, so that the next
+read costs only what is new.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _EVENTS = ".tfevents."
 _DATABASES = (".db",)
-#: Directories of results that are parts of every path, so that they tell nothing of a metric.
+#: Directories of results that are in every path, and so do not belong to a metric's name.
 _USUAL = frozenset({"output", "tensorboard", "trackio", "ml", "opt", "data", "logs", "runs"})
-#: How much of a directory is looked at.
+#: How many entries of a directory are read.
 MOST_ENTRIES = 20_000
 DEEPEST = 8
 _ROWS = 5_000
@@ -81,7 +81,7 @@ class ResultFiles:
                     yield entry.path
 
     def _place_of(self, path: str) -> tuple[Place, str]:
-        """Return the replica that wrote a file, and the run that its folders name; "" for none."""
+        """Return the replica that wrote a file, and the run that its folders name, if any."""
         words = os.path.relpath(os.path.dirname(path), self.root).split(os.sep)
         place = self._replicas[0] if self._replicas else ("", 0)
         rest = []

@@ -1,4 +1,4 @@
-"""Notebooks: the cell magics ``%%workspacefile`` and ``%%trainyard``, and jobs that show themselves.
+"""Notebooks: the cell magics ``%%workspacefile`` and ``%%trainyard``, and the display of jobs.
 
 Jobs are submitted and followed by what the command line uses, imported when a magic is used.
 """

@@ -1,4 +1,4 @@
-"""The cell magic ``%%trainyard``: the cell is the script of a job, which shows itself in the notebook.
+"""The cell magic ``%%trainyard``: the cell is the script of a job, which the notebook displays.
 
 ::
 
@@ -222,7 +222,7 @@ def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
 
 
 def _for_ipython(error: TrainyardError) -> Exception:
-    """Return the error as one that IPython shows by its message alone; itself where there is no IPython."""
+    """Return an error that IPython shows without a traceback; without IPython, the same error."""
     if "IPython" not in sys.modules or sys.modules["IPython"].get_ipython() is None:
         return error
     from IPython.core.error import UsageError as MessageOnly

@@ -21,7 +21,7 @@ _LONGEST = 60
 
 
 class FileChange:
-    """A path of the workspace that was "added", "removed" or "modified"; contents are None if not kept."""
+    """A path of the workspace that was "added", "removed" or "modified"; contents may be None."""
 
     __slots__ = ("after", "before", "change", "path")
 
@@ -52,11 +52,11 @@ class Comparison:
         }
 
     def __bool__(self) -> bool:
-        """Tell whether anything differs that is known."""
+        """Tell whether there are known differences."""
         return self.code == "changed" or any(self.values.values())
 
     def summary(self) -> Iterator[str]:
-        """Return a line for the code and one for each other difference, but for where it was submitted."""
+        """Return a line for the code and one for each other difference, except the place of submission."""
         if self.code not in ("same",) and not self.code.startswith("unknown"):
             names = ", ".join(file.path for file in self.files)
             yield f"code: {names}" if names else f"code: {self.code}"
@@ -84,7 +84,7 @@ class Comparison:
 
 
 class PlannedJob:
-    """A job that is not submitted yet, with what the history would hold of it.
+    """A job that is not submitted yet, with the values that the history would store.
 
     Args:
         columns: of `trainyard.runner.submission.describe_submission`.
@@ -144,7 +144,7 @@ def _content(entry: Any, store: Store) -> bytes | None:
 
 
 def _facts(record: JobRecord | PlannedJob) -> dict[str, dict[str, Any]]:
-    """Return what is compared of a job, by section and name."""
+    """Return the facts of a job that are compared, by section and name."""
     app = record.app
     roles = {role["name"]: role for role in app.get("roles", [])}
     arguments = record.component_args

@@ -117,7 +117,7 @@ class Config:
         return found
 
     def image(self) -> str | None:
-        """Return the image for roles for which nobody named one, on schedulers that run containers."""
+        """Return the default image, for roles without one on schedulers that run containers."""
         setting = self.command("run").get("image")
         return str(setting.value) if setting is not None and setting.value else None
 

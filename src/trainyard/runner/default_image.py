@@ -1,4 +1,4 @@
-"""The image of roles for which nobody named one, on schedulers that run containers.
+"""The default image, for roles without one on schedulers that run containers.
 
 The first of: the setting ``image`` of ``run`` (``TRAINYARD_IMAGE``); what a distribution offers as the entry
 point ``get_torchx_image`` of the group ``trainyard.version`` or ``torchx.version``; TorchX's last image. The
@@ -23,7 +23,7 @@ ENTRY_POINT = "get_torchx_image"
 
 
 def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
-    """Give an image to the roles that have none, in place; yields a warning for each that nobody chose.
+    """Give an image to the roles that have none, in place; yields a warning for each built-in one.
 
     Args:
         app: the job.
@@ -37,7 +37,7 @@ def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
         elif METADATA_KEY not in role.metadata:
             role.image = default_image()
             yield (
-                f"role {role.name!r}: nobody named an image, so it runs in {role.image} "
+                f"role {role.name!r}: it names no image, so it runs in {role.image} "
                 "(--image, or image in [run] of trainyard.toml, names another)"
             )
 

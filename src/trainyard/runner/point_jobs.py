@@ -1,4 +1,4 @@
-"""Sweeps whose points are jobs, where they cannot be the replicas of one: listed, watched and ended as one.
+"""Sweeps whose points are separate jobs, not replicas of one: listed, watched and ended together.
 
 Their handles are ``sweep://SESSION/ID``, and the runner finds them through a scheduler of that name, which
 asks the schedulers of the points. A directory of the state directory holds the points to submit; the history
@@ -60,7 +60,7 @@ def plan_of(
     parallel: int | None,
     **rest: Any,
 ) -> AppDryRunInfo[Any]:
-    """Make the requests of all points, so that all are checked; returns the first, with the sweep's plan."""
+    """Check all points by making their requests; returns the first request, with the sweep's plan."""
     first: AppDryRunInfo[Any] | None = None
     for app in apps:
         info = runner.dryrun(app, scheduler, cfg, **rest)
@@ -81,7 +81,7 @@ def plan_of(
 
 
 def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
-    """Write down a planned sweep, submit its first points, and return its handle.
+    """Save a planned sweep, submit its first points, and return its handle.
 
     Where only some may run at a time, a process in the background submits the others.
     """
@@ -141,7 +141,7 @@ def _feed_in_background(handle: str) -> None:
 
     folder = _folder(parse_app_handle(handle).app_id)
     with open(os.path.join(folder, "submitting.log"), "ab") as log:
-        subprocess.run(  # a shell starts it, so that it is nobody's child
+        subprocess.run(  # through a shell, so that it is not a child of this process
             ["sh", "-c", '"$@" &', "sh", sys.executable, "-m", "trainyard", "sweep", "--resume", handle],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -152,7 +152,7 @@ def _feed_in_background(handle: str) -> None:
 
 
 def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
-    """Submit the points of a sweep that have not been submitted; returns how many are left.
+    """Submit the points of a sweep that are not submitted yet; returns how many are left.
 
     Args:
         runner: the runner.
@@ -283,7 +283,7 @@ def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_f
 
 
 def submitted_points(runner: Runner, app_id: str) -> dict[int, JobRecord]:
-    """Return the jobs of a sweep's points in the history; what may have been submitted counts."""
+    """Return the jobs of a sweep's points in the history, including those that may have been submitted."""
     from trainyard.runner.observation import reconcile
 
     records = runner.history.of_sweep(app_id)
@@ -575,7 +575,7 @@ def _is_being_submitted(app_id: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(app_id: str) -> Iterator[None]:
-    """Hold the lock of a sweep, which the end of this process frees."""
+    """Hold the lock of a sweep; it is freed when this process ends."""
     lock = os.open(os.path.join(_folder(app_id), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -59,7 +59,7 @@ def prepare(
 ) -> AppDryRunInfo[Any]:
     """Check a job and make the request for it. Touches nothing; ``app`` is not changed.
 
-    ``image`` is the configured one for roles for which nobody named one, see `runner.default_image`.
+    ``image`` is the configured one for roles without an image, see `runner.default_image`.
 
     Raises:
         ConfigError: the job is not complete, or cannot run on this scheduler.

@@ -1,4 +1,4 @@
-"""Roles with workspaces of their own: the code of a job travels as one, with a folder for each of them.
+"""Roles with separate workspaces: the code of a job travels as one workspace, with a folder for each role.
 
 The program of such a role is started in its folder, by a shell, so that this holds on every scheduler that
 ships code.

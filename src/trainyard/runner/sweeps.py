@@ -52,7 +52,7 @@ def grid(axes: Mapping[str, Iterable[Any]], **fixed: Any) -> list[Point]:
 
 
 def sampled(points: Sequence[Point], number: int, seed: int) -> list[Point]:
-    """Return some of the points, chosen at random, in their order; the same for the same seed."""
+    """Return randomly chosen points, in their order; the same seed chooses the same points."""
     import random
 
     if number >= len(points):
@@ -63,7 +63,7 @@ def sampled(points: Sequence[Point], number: int, seed: int) -> list[Point]:
 def points_from_words(
     component: Component, words: Sequence[str], sample: int | None, seed: int
 ) -> list[Point]:
-    """Return the points that the words of a command line mean.
+    """Return the points that a command line describes.
 
     Values of options (``--lr 1e-3,1e-4``, ``--lr=1e-3,1e-4``) and of assignments (``lr=1e-3,1e-4``) are
     lists, see `values_of`. Those of parameters that are lists or dicts themselves are left alone.
@@ -103,7 +103,7 @@ def _point(words: Sequence[str], axes: Mapping[int, tuple[str, str, list[str]]],
 
 
 def values_of(text: str) -> list[str]:
-    """Return the values that a text lists.
+    """Return the values in a text such as ``1,2`` or ``0..9``.
 
     Commas separate them, outside of quotes and brackets; quotes around a value are removed. ``0..9`` are all
     whole numbers from 0 to 9, ``0..9..3`` every third; ``@FILE`` is the lines of a file.
@@ -267,7 +267,7 @@ def _difference(points: Sequence[Point], apps: Sequence[AppDef]) -> str:
 
 
 def one_job(points: Sequence[Point], apps: Sequence[AppDef]) -> AppDef:
-    """Return the job with a replica for each point, whose jobs differ in arguments only.
+    """Return one job with a replica for each point, of points whose jobs differ only in arguments.
 
     Raises:
         ConfigError: their commands are too long.
@@ -297,7 +297,7 @@ def one_job(points: Sequence[Point], apps: Sequence[AppDef]) -> AppDef:
 
 
 def _separate(role: Role) -> None:
-    """Let the replicas of a role that runs under the toolkit not overwrite what the others store."""
+    """Give each replica under the toolkit separate results, so that none overwrites another's."""
     train = role.metadata.get(TRAIN_KEY)
     if train:
         train["name"] = f"{train.get('name') or macros.app_id}-{macros.replica_id}"

@@ -108,7 +108,7 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
-    #: Whether every role needs an image, so that one for which nobody named one gets the default image.
+    #: Whether every role needs an image, so that a role without one gets the default image.
     runs_images = False
     #: Whether it brings the workspaces that roles name to them itself, as plugins for TorchX of 2026 do.
     builds_roles = False
@@ -323,7 +323,7 @@ class Scheduler(ABC, Generic[T]):
         return None
 
     def queue_position(self, app_id: str) -> str:
-        """Return a waiting job's place in the queue and its expected start, in words; "" if nobody knows."""
+        """Return a waiting job's place in the queue and its expected start, in words; "" if unknown."""
         return ""
 
     # ---- entering

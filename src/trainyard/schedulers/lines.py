@@ -62,6 +62,11 @@ def check_replicas(
             raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
 
 
+def all_replicas(layout: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return role and index of every replica; a layout has the number of replicas by role."""
+    return [(role, k) for role, count in layout for k in range(count)]
+
+
 class LineFilter:
     """Which lines a query asks for, by pattern and by time.
 

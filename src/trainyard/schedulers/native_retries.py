@@ -1,6 +1,6 @@
-"""What each scheduler can honour of `run --retry`, by class of failure: one table, and its checks.
+"""Which classes of `run --retry` each scheduler supports: one table, and its checks.
 
-Where something of ours counts the retries, every class has its own number. A backend that retries by itself
+Where trainyard counts the retries, every class has its own number. A backend that retries by itself
 counts all classes together, and knows a failure by less than `trainyard why` does: by exit codes and its own
 reasons. What a job asks for beyond that is refused by name before it is submitted.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClassSupport:
-    """What a scheduler that retries by itself can do after failures of one class.
+    """What a scheduler with native retries can do after failures of one class.
 
     Args:
         known_by: by what it knows them; "" if it retries none of them.
@@ -85,7 +85,7 @@ _SAGEMAKER = SchedulerSupport(
         OTHER: _ONCE,
     }
 )
-#: Schedulers on which something of ours counts the retries: the classes of failures that occur there.
+#: Schedulers on which trainyard counts the retries: the classes of failures that occur there.
 BY_TRAINYARD: dict[str, tuple[str, ...]] = {
     "local_cwd": (OOM, EXCEPTION, OTHER),
     "local_docker": (OOM, EXCEPTION, OTHER),
@@ -133,7 +133,7 @@ class BackendRetries:
 
     @property
     def counted(self) -> int:
-        """How often there is a retry that is counted, of all classes together."""
+        """The number of counted retries, for all classes together."""
         return max((number for number in self.times.values() if 0 < number < MOST_RETRIES), default=0)
 
     def is_final(self, name: str) -> bool:

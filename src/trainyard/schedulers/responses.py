@@ -107,7 +107,7 @@ class Check:
 
 @dataclass
 class Leftover:
-    """Something that jobs left behind at a scheduler and that nobody needs any more.
+    """Something that jobs left behind at a scheduler and that is no longer needed.
 
     Args:
         id: what `Scheduler.remove_leftovers` needs to find it.
@@ -158,7 +158,7 @@ class LogQuery:
 class LogBlock:
     """Consecutive whole lines of one replica's log, as bytes: they may not be UTF-8.
 
-    ``time_ns`` is when they were written, in nanoseconds since the epoch; 0 if nobody knows, or nobody asked
+    ``time_ns`` is when they were written, in nanoseconds since the epoch; 0 if unknown, or if nothing asked
     for it (`LogQuery.timed`) and they were written at different times.
     """
 

@@ -28,7 +28,7 @@ else:
     Any = object  # for those who read the annotations; `typing` is slow to import
 
 MISSING = "<MISSING>"
-#: The image of a role for which nobody named one. Schedulers that run processes ignore it; those that run
+#: The image of a role without one. Schedulers that run processes ignore it; those that run
 #: containers refuse it. There is no image that suits every project, so none is guessed.
 NO_IMAGE = "<NONE>"
 
@@ -264,7 +264,7 @@ def _role_problems(role: Role) -> list[str]:
 
 
 def _excesses(role: Role) -> list[str]:
-    """Find numbers that nobody means, which would take all memory or time, or that a backend cannot hold."""
+    """Find absurd numbers, which would take all memory or time, or that a backend cannot hold."""
     numbers: dict[str, tuple[Any, float]] = {
         "num_replicas": (role.num_replicas, MOST_REPLICAS),
         "max_retries": (role.max_retries, MOST_RETRIES),

@@ -33,7 +33,7 @@ class runopt:
     """One option.
 
     Attributes:
-        default: its value when nobody gives one.
+        default: its value when none is given.
         opt_type: its type.
         is_required: whether it has to be given.
         help: what it does, in a sentence.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
-#: Each class with what is in it.
+#: The classes, with the failures in each.
 CLASSES = {
     OOM: "memory ran out",
     NODE: "the machine was lost, or is defective",
@@ -74,7 +74,7 @@ def _megabytes(text: str) -> int:
 
 
 def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:
-    """Say which rules have no effect on a scheduler; ``can`` are the classes that it knows of."""
+    """Return warnings about rules without effect on a scheduler; ``can`` are the classes that it supports."""
     return [
         f"{scheduler} ignores retry {name}: no job of it fails because {CLASSES[name]}"
         for name, rule in rules.items()

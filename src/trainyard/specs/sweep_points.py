@@ -54,7 +54,7 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def label_of(point: Mapping[str, Any]) -> str:
-    """Return what tells a point from the others: ``lr=1e-3 seed=0``."""
+    """Return the label of a point: ``lr=1e-3 seed=0``."""
     return " ".join(f"{name}={value}" for name, value in point["values"].items())
 
 
@@ -76,7 +76,7 @@ def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
 
 
 def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
-    """Return the command of a replica: what `run_own_command` gave it, or else that of its role."""
+    """Return the command of a replica: the one from `run_own_command`, or else that of its role."""
     if entrypoint == "sh" and list(args[: len(_BEFORE)]) == _BEFORE:
         import shlex
 
@@ -85,5 +85,5 @@ def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
 
 
 def nothing_failed() -> ConfigError:
-    """Return the error of a repetition of failed points where there are none."""
+    """Return the error for ``--failed`` on a sweep without failed points."""
     return ConfigError("no point of the sweep has failed", hint="`trainyard points` shows their states.")

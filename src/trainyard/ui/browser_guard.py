@@ -1,4 +1,4 @@
-"""Who may ask the page's server: the browser that was given the token, and no page of another origin.
+"""Access to the page's server: only the browser that has the token, and no page of another origin.
 
 Five locks, each of which would do for most attacks: the server listens on loopback only; a request must name
 it by one of its own names (``Host``), so that a foreign name cannot be pointed at it; what a browser marks as
@@ -46,7 +46,7 @@ class Secrets:
 
 
 class BrowserGuard:
-    """Refuses requests that are not of the browser that was given the token, or not of our own pages.
+    """Refuses requests that do not come from the browser with the token, or not from our own pages.
 
     Args:
         app: what answers the others.
@@ -89,7 +89,7 @@ class BrowserGuard:
         return _refused("This server answers to 127.0.0.1 and localhost only.", 421)
 
     def _foreign_page(self, scope: Scope) -> PlainTextResponse | None:
-        """Return the answer to what no page of ours sends, None if one may have sent it."""
+        """Return the refusal of a request that none of our pages sends; None if one may have sent it."""
         headers = Headers(scope=scope)
         host = headers["host"]
         if headers.get("origin", f"http://{host}") != f"http://{host}":
@@ -111,7 +111,7 @@ class BrowserGuard:
         return None
 
     def _exchange(self, scope: Scope) -> HTMLResponse | PlainTextResponse | None:
-        """Give a cookie to who has the token, and lead away from the URL that holds it.
+        """Exchange the token for a cookie, and leave the URL that contains the token.
 
         A redirection would not do: browsers keep a strict cookie back where a link of another program leads.
         """

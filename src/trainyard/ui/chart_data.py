@@ -1,4 +1,4 @@
-"""The numbers of charts: metrics of several jobs, read on while they run, cut into buckets.
+"""The data of charts: metrics of several jobs, read while they run, and grouped into buckets.
 
 Each job that is looked at has a `MetricReader`, which reads what is new each time. It and its runner are kept
 for the jobs that were looked at last.
@@ -81,7 +81,7 @@ class WatchedJob:
 
 
 class ChartData:
-    """The metrics of the jobs that are looked at.
+    """The metrics of the jobs that a page shows.
 
     Args:
         pool: runs what has to wait.

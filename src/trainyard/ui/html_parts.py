@@ -159,7 +159,7 @@ def tabs(entries: Sequence[tuple[str, str]], current: str) -> h.Element:
 
 
 def drawing(name: str, **attributes: Any) -> h.Element:
-    """Return the beginning of an element of SVG, whose geometry needs no styles."""
+    """Return the opening of an SVG element; geometry is in attributes, so that no styles are needed."""
     return h.Element(name)(
         {key.rstrip("_").replace("_", "-"): _number(value) for key, value in attributes.items()}
     )

@@ -1,4 +1,4 @@
-"""The page of a job: its state, the timeline of its replicas, charts, logs, and what else is known of it."""
+"""The page of a job: state, timeline of the replicas, charts, logs, definition, comparison."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def frame(parts: Parts, handle: str, record: JobRecord | None, tab: str, *conten
 def status_part(
     parts: Parts, handle: str, status: AppStatus, record: JobRecord | None, notice: str = ""
 ) -> h.Element:
-    """Return a job's state, actions and timeline; it asks for itself again until the job has ended."""
+    """Return a job's state, actions and timeline; the part reloads itself until the job has ended."""
     over = is_terminal(status.state) or status.state in (AppState.UNSUBMITTED, AppState.UNKNOWN)
     asks = parts.htmx(get=url("/job/status", handle=handle), trigger="refresh", swap="outerHTML")
     return h.section("#status", {} if over else asks, data_refresh=None if over else "2000")[
@@ -267,7 +267,7 @@ def log_part(
     replicas: Sequence[tuple[str, int]],
     body: h.Node,
 ) -> h.Element:
-    """Return the logs of a job: which one, where in it, and its lines."""
+    """Return the log part: the choice of replica and stream, the navigation, and the lines."""
     options = [(role, k) for role, k in replicas[:5000]]
     targets = {"target": "#log-body", "swap": "innerHTML"}
     return h.section("#log", aria_label="Log")[
@@ -326,7 +326,7 @@ def log_part(
 
 
 def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching: bytes = b"") -> h.Element:
-    """Return lines of a log with what leads on from them: earlier, later, or what is written next.
+    """Return lines of a log with links to earlier and later ones, or with the live end.
 
     Args:
         parts: of the answer.
@@ -392,7 +392,7 @@ def _box(view: LogView) -> h.Element:
 
 
 def log_rest(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.Fragment:
-    """Return the lines of a part and what leads on from its end."""
+    """Return the lines of a part, and the link to later ones or the live end."""
     return h.fragment[chunk(part.data, part), _onward(parts, view, part, over=over)]
 
 
@@ -442,7 +442,7 @@ def _following(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.E
 
 
 def charts_part(handles: Sequence[str], *, live: bool) -> h.Element:
-    """Return the place where the charts of jobs are drawn."""
+    """Return the element in which the charts of jobs are drawn."""
     return h.section(
         "#charts",
         aria_label="Charts",
@@ -499,7 +499,7 @@ def why_part(explanation: Explanation) -> list[h.Node]:
 
 
 def definition_part(record: JobRecord | None) -> list[h.Node]:
-    """Return what a job was submitted as: its definition, options and origin."""
+    """Return what was submitted: definition, options and origin."""
     if record is None:
         return [problem("This job is not in the history of this machine.")]
     from trainyard.plain_json import pretty

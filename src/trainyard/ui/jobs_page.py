@@ -171,7 +171,7 @@ def _filters(wanted: Wanted, schedulers: Mapping[str, int], states: Mapping[str,
 def jobs_table(
     parts: Parts, wanted: Wanted, records: Sequence[JobRecord], total: int, problems: Mapping[str, str]
 ) -> h.Element:
-    """Return the table alone, which asks for itself again from time to time."""
+    """Return only the table, which reloads itself periodically."""
     last = max((total - 1) // PAGE_SIZE + 1, 1)
     first, end = wanted.offset + 1, wanted.offset + len(records)
     return h.section(

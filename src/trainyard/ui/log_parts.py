@@ -104,20 +104,22 @@ class LogParts:
             if part is not None:
                 return FoundPart(part, over)
             self._without_ranges.add(lane)
-        return await self._read_copy(view, wanted, waits)
+        return await self._read_copy(view, wanted, over, waits)
 
-    async def _read_copy(self, view: LogView, wanted: LogRange, waits: bool) -> FoundPart:
+    async def _read_copy(self, view: LogView, wanted: LogRange, over: bool, waits: bool) -> FoundPart:
         copy = self._copies.get(view)
         if copy is None:
             raise BackendError("too many logs are followed already", hint="Close some pages.")
+        is_end = not (wanted.start or wanted.end or wanted.at is not None)
         until = time.monotonic() + COPY_PATIENCE
-        while waits and not copy.is_settled() and not copy.is_over and time.monotonic() < until:
+        while waits and not copy.is_over and time.monotonic() < until:
+            if copy.is_settled(over) if is_end else copy.size():
+                break
             await self._pool.pause(0.05)
         if copy.problem and not copy.size():
             raise BackendError(copy.problem)
-        is_end = not (wanted.start or wanted.end or wanted.at is not None)
         is_over = copy.is_over
-        if is_end and waits and (copy.problem or not copy.is_settled()):
+        if is_end and waits and (copy.problem or not copy.is_settled(over)):
             return FoundPart(None, False, copy)
         return FoundPart(copy.part(wanted), is_over and not copy.problem, copy)
 

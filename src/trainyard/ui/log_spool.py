@@ -76,9 +76,9 @@ class LogCopy(OutputFile):
         """Tell whether it holds all that will ever be written."""
         return self.is_over and not self.problem
 
-    def is_settled(self) -> bool:
-        """Tell whether it probably holds all that has been written so far."""
-        patience = QUIET_SECONDS if self._written else 5 * QUIET_SECONDS
+    def is_settled(self, over: bool) -> bool:
+        """Tell whether it probably holds all that has been written so far; ``over`` if the job has ended."""
+        patience = QUIET_SECONDS if self._written and not over else 5 * QUIET_SECONDS
         return self.has_ended() or time.monotonic() - self._news_at > patience
 
     def has_failed(self) -> bool:

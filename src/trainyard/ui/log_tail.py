@@ -1,4 +1,4 @@
-"""The end of a log as it grows, as server-sent events. Only the end: who is too far behind skips.
+"""The end of a log as it grows, as server-sent events. A reader that is too far behind skips lines.
 
 Each read takes what is new and keeps a position, nothing else, so that a slow reader costs nothing.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.ui.runner_pool import RunnerPool
 
 CHUNK = 64 << 10
-#: Who is further behind, in bytes, goes on at the end.
+#: A reader that is more bytes behind continues at the end.
 MOST_BEHIND = 512 << 10
 #: Seconds between two reads: at first, and after a long time without news.
 READ_SECONDS, LONGEST_PAUSE = 0.3, 1.5
@@ -50,7 +50,7 @@ class LogTails:
         self._followed = 0
 
     async def follow(self, view: LogView, start: str) -> AsyncIterator[bytes]:
-        """Yield events: what is written behind a position, and in the end that the job has ended."""
+        """Yield events: the lines behind a position, and finally that the job has ended."""
         yield b": following\n\n"
         if self._followed >= MOST_FOLLOWED:
             yield _event(_note(f"{MOST_FOLLOWED} logs are followed already. Close some pages."))

@@ -1,7 +1,7 @@
-"""Asking runners from a server: a scheduler that does not answer holds up neither the page nor the others.
+"""Calls to runners from a server: a scheduler that does not answer blocks neither the page nor the others.
 
-Each scheduler has a lane of its own. A call gets a runner that nobody else uses meanwhile, in a thread that
-nobody waits for when the server ends; who asks waits for some seconds and goes on without the answer.
+Each scheduler has a separate lane. A call gets exclusive use of a runner, in a thread that does not keep the
+server alive; the caller waits for a few seconds and then continues without the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HISTORY = ""
 MOST_CALLS = 4
 #: Seconds that a page waits for a scheduler, and for the history.
 PATIENCE, HISTORY_PATIENCE = 4.0, 30.0
-#: Seconds between two questions for the states of a scheduler's jobs; more where answers take long.
+#: Seconds between two requests for the states of a scheduler's jobs; more where answers take long.
 REFRESH_SECONDS, REST_SHARE = 2.0, 20
 
 OPEN_STATES = frozenset(AppState.__members__) - frozenset(SETTLED_STATES) | {"UNREACHABLE"}
@@ -62,7 +62,7 @@ class RunnerPool:
         return self._closing.is_set()
 
     def end_streams(self) -> None:
-        """Let all that goes on by itself end."""
+        """End all streams."""
         self._closing.set()
 
     async def pause(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The pages' routes: which URL shows or does what. Everything is asked of runners, see `runner_pool`."""
+"""The pages' routes: which URL shows or does what. All data come from runners, see `runner_pool`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ class WebApp:
             HISTORY,
             lambda runner: runner.recorded_jobs(wanted.filter(), jobs_page.PAGE_SIZE, wanted.offset),
         )
-        tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
+        if whole and with_open:  # they may have ended meanwhile
+            tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
         problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
         parts = Parts(request)
         if not whole:
@@ -239,7 +240,7 @@ class WebApp:
         return content
 
     async def _status(self, handle: str, record: JobRecord | None) -> tuple[AppStatus, str]:
-        """Return a job's status, and why it is one of the past if it is."""
+        """Return a job's status, and why it may be out of date."""
         from trainyard.runner.observation import recorded_status, unknown_job
 
         try:
@@ -398,7 +399,7 @@ class WebApp:
         return self._checked(request.query_params.get("handle", ""))
 
     def _checked(self, handle: str) -> str:
-        """Return a handle; a job of a scheduler that does not exist is refused."""
+        """Return a handle. Refuses handles of schedulers that do not exist."""
         if parse_app_handle(handle[:2000]).scheduler_backend not in self._schedulers:
             raise UnknownAppException(f"there is no scheduler for the job {handle[:200]!r}")
         return handle

@@ -1,4 +1,4 @@
-"""Serving the pages on this machine's loopback address, until somebody ends it."""
+"""Serving the pages on this machine's loopback address until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PageServer:
         config = uvicorn.Config(
             app,
             access_log=False,  # it would have the token
-            log_level="warning",
+            log_level="error",  # what a stranger sends is no matter of the terminal
             lifespan="off",
             server_header=False,
             ws="none",

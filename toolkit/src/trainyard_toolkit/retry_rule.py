@@ -6,7 +6,7 @@ from __future__ import annotations
 MOST_RETRIES = 1_000_000
 #: The class whose retries get more memory: memory ran out.
 OOM = "oom"
-#: How many times as much memory each retry gets.
+#: The factor by which each retry increases the memory.
 GROWTH = 2
 _LONGEST_EVIDENCE = 120
 
@@ -39,7 +39,7 @@ class RetryRule:
         return self.times >= MOST_RETRIES
 
     def more_memory(self, present_mb: int) -> int:
-        """Return how much memory the next attempt gets: no more than the present, if that is not limited."""
+        """Return how much memory the next attempt gets; unchanged if it is not limited."""
         return max(present_mb, min(present_mb * GROWTH, self.most_mb)) if present_mb > 0 else present_mb
 
     def verdict(self, used: int, present_mb: int = 0) -> str:
@@ -63,7 +63,7 @@ class RetryRule:
 def words(
     text: str, evidence: str, failure_class: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0
 ) -> str:
-    """Say what became of a failure.
+    """Say in words whether a failure was retried.
 
     Args:
         text: of its cause.

@@ -1,4 +1,4 @@
-"""Program that looks at a replica that is silent: ``python stack_dump.py MODE PID LOG HEADLINE``.
+"""The program that examines a silent replica: ``python stack_dump.py MODE PID LOG HEADLINE``.
 
 ``gpu`` ends with `GPU_AT_WORK` if a GPU that the replica may use is at work; ``dump`` does so too, and
 otherwise appends the stacks of its processes to its log: by py-spy where it is installed, else by
@@ -54,7 +54,7 @@ ANSWER_SECONDS = 2.0
 
 
 def main(mode: str, pid: int, log: str, headline: str) -> int:
-    """Look at a replica; returns an exit code."""
+    """Examine a replica; returns an exit code."""
     if gpu_at_work(os.environ.get("CUDA_VISIBLE_DEVICES")):
         return GPU_AT_WORK
     if mode == DUMP:

@@ -6,6 +6,7 @@ from trainyard.specs.status import AppState
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"
+LOG_DISK_FULL = "log_disk_full"
 NOT_STARTED = "not_started"
 CANCELLED = "cancelled"
 TIMEOUT = "timeout"
@@ -33,6 +34,7 @@ INTERRUPTED = "interrupted"
 _TABLE: dict[str, tuple[AppState, str]] = {
     SUCCEEDED: (AppState.SUCCEEDED, ""),
     FAILED: (AppState.FAILED, "exit code {code}"),
+    LOG_DISK_FULL: (AppState.FAILED, "exit code {code}, and the disk of its log is full"),
     NOT_STARTED: (AppState.FAILED, "could not be started: {detail}"),
     CANCELLED: (AppState.CANCELLED, "cancelled{detail}"),
     TIMEOUT: (AppState.FAILED, "stopped at its time limit of {detail} s"),

@@ -1,4 +1,4 @@
-"""Whether a failure is retried, by its class: the cause is found as `trainyard why` finds it, and counted."""
+"""Whether a failure is retried, by its class: its cause is found as for `trainyard why`, and counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Verdict:
-    """What becomes of a failure.
+    """Whether a failure is retried.
 
     Args:
         again: whether there is another attempt.
@@ -31,7 +31,7 @@ class Verdict:
 
 
 class RetryCounts:
-    """Counts the retries of a job by class and by what is started again together.
+    """Counts the retries of a job by class, and by what restarts together.
 
     Args:
         rules: the fields of a `RetryRule` by class.
@@ -74,7 +74,7 @@ class RetryCounts:
 
 
 def words(cause: Cause, evidence: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0) -> str:
-    """Say what became of a failure."""
+    """Say in words whether a failure was retried."""
     return retry_rule.words(cause.text, evidence, cause.retry_class, rule, used, against, memory_mb)
 
 

@@ -711,7 +711,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
         from trainyard.schedulers.hpc.logs import SharedLogs, follow, read
-        from trainyard.schedulers.lines import check_replicas, compile_regex
+        from trainyard.schedulers.lines import all_replicas, check_replicas, compile_regex
 
         if query.regex is not None:
             compile_regex(query.regex)
@@ -720,7 +720,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         job = shared_folder.read_jobs(storage, place.shared, [app_id]).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
-        check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
+        check_replicas(app_id, replicas, all_replicas(job.layout))
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         folder = job_folder(place.shared, app_id)
         logs = SharedLogs(storage, folder, replicas, stream, is_remote=bool(place.host))
@@ -798,8 +798,8 @@ def _waiting_follow_ups(job: SharedJob | None) -> builtins.list[str]:
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
     """Return a replica's index in the whole job."""
-    from trainyard.schedulers.lines import check_replicas
+    from trainyard.schedulers.lines import all_replicas, check_replicas
 
-    known = [(role, index) for role, count in layout for index in range(count)]
+    known = all_replicas(layout)
     check_replicas(app_id, [(role_name, k)], known)
     return known.index((role_name, k))

@@ -120,7 +120,7 @@ class SshCommands(Commands):
                     "there is no program 'ssh' here", hint="Install OpenSSH's client."
                 ) from None
             except subprocess.TimeoutExpired:
-                raise self._unreachable(f"nobody answered within {LOGIN_SECONDS} s") from None
+                raise self._unreachable(f"no answer within {LOGIN_SECONDS} s") from None
             errors.seek(0)
             words = errors.read().decode("utf-8", "replace")
         if code != 0:

@@ -307,10 +307,10 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         from trainyard.schedulers.kubernetes.observe import core_path, group_pods, selector
         from trainyard.schedulers.kubernetes.pod_command import run_in_pod
         from trainyard.schedulers.kubernetes.reasons import main_container, pod_reason
-        from trainyard.schedulers.lines import check_replicas
+        from trainyard.schedulers.lines import all_replicas, check_replicas
 
         job = self._get(app_id)
-        known = [(role, index) for role, count in job.layout for index in range(count)]
+        known = all_replicas(job.layout)
         check_replicas(app_id, [(role_name, k)], known)
         place = ([role for role, _ in job.layout].index(role_name), k)
         pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
@@ -402,11 +402,11 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts."""
         from trainyard.schedulers.kubernetes.logs import read_logs
-        from trainyard.schedulers.lines import check_combined, check_replicas
+        from trainyard.schedulers.lines import all_replicas, check_combined, check_replicas
 
         check_combined(query, "KubernetesScheduler", "Containers have stdout and stderr as one stream there.")
         job = self._get(app_id)
-        check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
+        check_replicas(app_id, replicas, all_replicas(job.layout))
         return read_logs(job, replicas, query)
 
 

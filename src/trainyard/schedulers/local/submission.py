@@ -53,7 +53,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
 
 
 def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
-    """Write down who is to be told of the end, and what is needed if replicas hang."""
+    """Record the targets of notifications, and what is needed if replicas hang."""
     request = info.request
     if request.notify:
         from trainyard.schedulers.exec import outbox

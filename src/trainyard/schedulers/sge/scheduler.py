@@ -101,7 +101,7 @@ class SgeScheduler(HpcScheduler):
             place, _, job = self._observe(item.app_id)
             if job is None:
                 raise ConfigError(
-                    f"nobody knows whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
+                    f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
                     hint=f"Wait for any end of it: --after {item.app_id}:any.",
                 )
             folders.append(f"{place.shared}/jobs/{item.app_id}")

@@ -115,6 +115,7 @@ _ENDS = {
     "NodeDown": "a node failed",
     "InactiveLimit": "the job was inactive for too long",
     "BadConstraints": "no nodes have what it asks for",
+    "DependencyNeverSatisfied": "never started: a job that it waited for did not end as required",
 }
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "None assigned"})
 

@@ -169,7 +169,8 @@
     if (className) made.className = className;
     return made;
   }
-  const compact = (value) => value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
+  const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 5 });
+  const compact = (value) => Math.abs(value) >= 1e5 ? large.format(value) : value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
   const shown = (value) => value === null || value === undefined ? "–" : compact(Number(value.toPrecision(5)));
 
   function draw(metric, several) {

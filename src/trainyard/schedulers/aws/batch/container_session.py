@@ -37,7 +37,7 @@ def run_in_task(session: AwsSession, detail: dict[str, Any], name: str, command:
     container = detail.get("container") or {}
     if not container.get(MEMBER):
         raise ConfigError(
-            f"{name} was submitted without the option exec, so AWS lets nobody in",
+            f"{name} was submitted without the option exec, so AWS allows no connection",
             hint="Submit it with -cfg exec=true, and a job_role_arn whose role may use ssmmessages.",
         )
     require_plugin()

@@ -36,7 +36,7 @@ def run_on_host(session: AwsSession, job: Mapping[str, Any], host: str, command:
     name = str(job["TrainingJobName"])
     if not (job.get("RemoteDebugConfig") or {}).get("EnableRemoteDebug"):
         raise ConfigError(
-            f"{name} was submitted without remote debugging, so AWS lets nobody in",
+            f"{name} was submitted without remote debugging, so AWS allows no connection",
             hint="Submit it with -cfg enable_remote_debug=true, and a role that may use ssmmessages.",
         )
     require_plugin()

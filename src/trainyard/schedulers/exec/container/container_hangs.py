@@ -1,6 +1,6 @@
-"""Containers that hang: no output and no work of a GPU for some time. Their stacks go to their logs.
+"""Detects hung containers: no output and no GPU activity for some time. Their stacks go to their logs.
 
-The watcher calls `look` several times within that time. What has been found is a marker of the job, so that
+The watcher calls `check` several times within that time. What has been found is a marker of the job, so that
 it is found once, and another watcher knows of it.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
-#: How often containers are looked at within the time after which they hang.
+#: How often containers are checked within the time after which they count as hung.
 CHECKS = 8
 #: Seconds that writing the stacks of a container may take.
 DUMP_SECONDS = 60.0

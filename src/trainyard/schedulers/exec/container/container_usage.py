@@ -86,7 +86,7 @@ def usage_of(engine: Engine, job: Job, after: float) -> Iterator[ReplicaUsage]:
 
 
 def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUsage]:
-    """Return what the running ones of some containers use; one that ends meanwhile is left out."""
+    """Return the usage of containers that run; one that ends meanwhile is left out."""
     found: list[ReplicaUsage] = []
 
     def ask(container: Container) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a container's failure by its class: a marker to restart it, or that it is final."""
+"""Retries of containers by class of failure: a marker that restarts one, or that its failure is final."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_LINES = 2000
 
 
 def decide(engine: Engine, job: Job, container: Container, reason: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the facts of the marker that says what becomes of a failure.
+    """Return the name and the facts of the marker that says whether a failure is retried.
 
     Args:
         engine: the daemon.

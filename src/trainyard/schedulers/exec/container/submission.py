@@ -102,7 +102,7 @@ class DockerRequest:
     #: Directories of this machine that results are sent to, to be made if they do not exist.
     folders: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    #: Who is told of the end, what signs that, and the job's handle.
+    #: The targets of notifications, the secret that signs them, and the job's handle.
     notify: list[str] = field(default_factory=list)
     notify_secret: str = ""
     handle: str = ""
@@ -234,14 +234,14 @@ class _Submission:
         self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
 
     def _write_outbox(self) -> None:
-        """Write down who is told of the end."""
+        """Record the targets of notifications."""
         make_private_dir(self._results_dir)
         try:
             outbox.prepare(
                 self._results_dir, self.request.handle, self.request.notify, self.request.notify_secret
             )
         except OSError as error:
-            raise state_error("write who is told of the job's end to", self._results_dir, error) from error
+            raise state_error("write the targets of notifications to", self._results_dir, error) from error
 
     def _make_directories(self) -> None:
         """Make the directories that containers write results to.

@@ -11,7 +11,7 @@ Every job of the executor has one, with these files beside others; `ProcessJob` 
     STATE/jobs/APP_ID/    of `local_cwd`:
         job.json          what was asked for; written once, before anything starts
         cancel.json       somebody asked for its end
-        notify.*          who is told of its end (`outbox`)
+        notify.*          notifications of its end (`outbox`)
         python/           what processes of Python import at their start, if hangs are looked for
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
         usage             what the replicas have used over time (`exec.usage_file`)

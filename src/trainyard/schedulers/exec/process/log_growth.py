@@ -1,7 +1,7 @@
-"""What local logs have grown by since a position: each stream by itself, in blocks of lines, with times.
+"""The growth of local logs since a position: each stream separately, in blocks of lines, with times.
 
-Who follows a log for its content rather than its order reads it so: the position is a few numbers that can be
-kept, and nothing is read twice.
+For readers who need a log's content rather than its order: the position is a few numbers that can be kept,
+and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 1 << 20
 def growth(
     logs: Mapping[tuple[str, int], tuple[str, str]], position: dict[str, Any], *, to_the_end: bool
 ) -> Iterator[LogGrowth]:
-    """Yield what logs have grown by; see `Scheduler.log_growth`.
+    """Yield the growth of logs; see `Scheduler.log_growth`.
 
     Args:
         logs: by replica, the directory of its ``stdout.log`` and ``stderr.log``, and its index.

@@ -1,8 +1,8 @@
-r"""Parts of a replica's log, wherever they are in it: found by the index, read without the rest.
+r"""Any part of a replica's log: found by the index, and read without the rest.
 
 A position is ``OUT.ERR.INDEX``: offsets in stdout and stderr, both at the beginning of a line, and the offset
-of a record of the index that is not behind them. Between two positions lie the same bytes whoever reads
-them, so parts that touch neither lose nor double a line. A position may come from anywhere: a wrong one gives
+of a record of the index that is not behind them. The bytes between two positions are the same for every
+reader, so adjacent parts neither lose nor repeat a line. A position may come from anywhere: a wrong one gives
 other bytes of the same log, and no others.
 
 Where each attempt has files of its own (`AttemptRanges`), the number of the attempt and a colon stand before

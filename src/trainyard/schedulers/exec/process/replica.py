@@ -113,8 +113,10 @@ class Replica(ProcessGroup):
             reason, detail = reasons.KILLED_BY_KERNEL, oom_evidence
         elif signum:
             reason = reasons.SIGNAL
+        elif self.exit_code:
+            reason = reasons.LOG_DISK_FULL if _is_full(self.log_dir) else reasons.FAILED
         else:
-            reason = reasons.FAILED if self.exit_code else reasons.SUCCEEDED
+            reason = reasons.SUCCEEDED
         name = processes.signal_name(signum) if signum else ""
         self.reason = reasons.describe(reason, code=self.exit_code, signal=name, detail=detail)
         self.state = reasons.state_of(reason)
@@ -174,3 +176,11 @@ class Replica(ProcessGroup):
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
         if path and os.path.exists(path):
             os.replace(path, f"{path}.{self.restarts - 1}")
+
+
+def _is_full(path: str) -> bool:
+    """Tell whether nothing more can be written to the file system of a directory."""
+    try:
+        return os.statvfs(path).f_bavail == 0
+    except OSError:
+        return False
