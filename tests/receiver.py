@@ -19,12 +19,14 @@ class Receiver:
         url: where it listens.
         received: headers (by small letters) and body of each request, in order.
         answers: the statuses of the next answers; 204 when none is left.
+        headers: of all answers.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.received: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[int] = []
+        self.headers: dict[str, str] = {}
         self.condition = threading.Condition()
 
     def take(self, headers: dict[str, str], body: bytes) -> int:
@@ -51,6 +53,8 @@ def receiving(host: str = "127.0.0.1") -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             self.send_response(receiver.take(headers, body))
+            for name, value in receiver.headers.items():
+                self.send_header(name, value)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:

@@ -107,3 +107,9 @@ def test_a_traceback_that_was_handled_is_not_the_cause():
 def test_words_of_the_program_in_a_reason_are_not_those_of_the_scheduler():
     found = failed("exit code 1: FileNotFoundError: no such file: preempted.txt")
     assert found.cause.name == "missing_file"
+
+
+def test_of_a_line_of_megabytes_the_beginning_is_read():
+    found = failed(log="y" * 5_000_000 + "\nstep 1\nRuntimeError: CUDA out of memory\n")
+    assert found.cause.name == "gpu_out_of_memory"
+    assert max(map(len, found.log)) < 10_000

@@ -135,3 +135,53 @@ def test_a_database_of_trackio_is_read_as_it_grows(tmp_path):
     database.close()
     assert (series["loss"].last, series["loss"].last_step) == (0.05, 51)
     assert files.problems == []
+
+
+def database(path, row, declaration="TABLE metrics (id, timestamp TEXT, run_name TEXT, step, metrics TEXT)"):
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE {declaration}")
+        if row:
+            connection.execute("INSERT INTO metrics VALUES (?, '2026-03-01T12:00:00', 'run', 1, ?)", row)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, '{"loss": 1%s}' % ("0" * 400)),
+        (1, "[" * 100_000),
+        (1, '{"loss": 1}' + " " * 2_000_000),
+        ("id", '{"loss": 1}'),
+        (b"id", '{"loss": 1}'),
+    ],
+    ids=["greater than any float", "nested deeply", "very long", "id is a text", "id is bytes"],
+)
+def test_what_a_job_put_into_a_database_cannot_stop_the_reading(tmp_path, row):
+    database(tmp_path / "a.db", row)
+    database(tmp_path / "b.db", (1, '{"loss": 2.5}'))
+    files, table = ResultFiles(str(tmp_path), []), MetricTable()
+    assert files.add_to(table)
+    (series,) = table.by_name()["loss"]
+    assert series.last == 2.5
+    assert len(files.problems) == 1
+    assert "a.db cannot be read" in files.problems[0]
+
+
+def test_a_view_that_computes_for_ever_is_not_read(tmp_path):
+    endless = (
+        "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT 1 - id FROM n)"
+        " SELECT id, '' AS timestamp, '' AS run_name, 1 AS step, '{}' AS metrics FROM n WHERE id > 5"
+    )
+    database(tmp_path / "a.db", None, f"VIEW metrics AS {endless}")
+    assert not ResultFiles(str(tmp_path), []).add_to(MetricTable())
+
+
+def test_links_to_files_elsewhere_are_not_followed(tmp_path):
+    database(tmp_path / "elsewhere.db", (1, '{"loss": 1}'))
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "link.db").symlink_to(tmp_path / "elsewhere.db")
+    assert not ResultFiles(str(results), []).add_to(MetricTable())
+    database(results / "own.bin", (1, '{"loss": 1}'))
+    (results / "latest.db").symlink_to("own.bin")
+    assert ResultFiles(str(results), []).add_to(MetricTable())

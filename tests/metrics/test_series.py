@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.metrics.series import MOST_POINTS, Series, decimate
+from trainyard.metrics.chart import ChartAxes, Line, draw
+from trainyard.metrics.series import MOST_POINTS, MetricTable, Series, decimate
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -63,3 +65,23 @@ def test_buckets_of_a_range_and_by_time():
     series = series_of([1.0, 2.0, 3.0, 4.0])
     assert [b.last for b in decimate(series, 10, start=1, end=2)] == [2.0, 3.0]
     assert [b.x for b in decimate(series, 2, by="time")] == [1001.0, 1003.0]
+
+
+@pytest.mark.parametrize("place", [math.inf, -math.inf, math.nan, 1e308, -1e308])
+def test_steps_and_times_that_cannot_be_are_not_kept(place):
+    table = MetricTable()
+    for step, value in ((place, 1.0), (2.0, 2.0)):
+        table.add("loss", ("trainer", 0), value, step, place)
+    (series,) = table.by_name()["loss"]
+    assert list(series.steps) == [0.0, 2.0]
+    assert all(math.isnan(time) for time in series.times)
+    for by in ("step", "time"):
+        assert decimate(series, 4, by=by) is not None
+
+
+def test_a_chart_leaves_out_what_cannot_be_drawn():
+    series = Series("loss", "trainer", 0)
+    for step, value in enumerate((-1e308, 1e308, math.inf, 7.0, 8.0)):
+        series.add(value, step)
+    drawn = draw([Line("loss", series)], ChartAxes(), 60, 10, has_colours=False)
+    assert any(line.lstrip().startswith("8 ") for line in drawn)

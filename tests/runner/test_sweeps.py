@@ -211,3 +211,13 @@ def test_points_under_the_toolkit_store_apart(script: str, tmp_path: Path) -> No
         app_id = handle.rpartition("/")[2]
         assert status.results == f"file://{tmp_path}/out/{app_id}-*/output"
     assert len(list((tmp_path / "out").glob(f"{app_id}-[01]/output/*"))) == 2
+
+
+def test_a_sample_of_more_points_than_a_machine_counts(script: str) -> None:
+    words = [word for number in range(6) for word in (f"--a{number}", "0..9999")]
+    assert len(points(script, *words, sample=3)) == 3
+
+
+def test_the_label_of_a_point_masks_secrets() -> None:
+    label = label_of({"values": {"password": "hunter2hunter2", "lr": "1"}})
+    assert label == "password=<redacted> lr=1"

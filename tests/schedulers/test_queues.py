@@ -5,6 +5,7 @@ Grid Engine is real; LSF is a stand-in that really runs the jobs.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -173,3 +174,26 @@ def test_missing_programs_are_a_clear_error(
             queue.scheduler.describe(running)
     queue.scheduler._query("").forget([running])
     assert not is_terminal(queue.seen(running, lambda _: True).state)
+
+
+def test_a_failure_is_retried_by_its_class_and_the_end_is_told(queue: Queue, tmp_path: Path) -> None:
+    """By the small job that waits for the end; `tests/schedulers/hpc/test_follow_up` has the rest."""
+    told = tmp_path / "told"
+    hungry = '[ "$TRAINYARD_ATTEMPT" != 0 ] || { echo "MemoryError: no more" >&2; exit 1; }'
+    cfg = {"notify": [f"cat >>{told}; echo >>{told}"]}
+    first = queue.submit(role(hungry, memory=64), retry={"oom": "2:256M"}, **cfg)
+    response = queue.end_of(first)
+    assert (response.state, response.num_restarts) == (AppState.SUCCEEDED, 1), response
+    second = queue.submit(role("echo up; sleep 300"), **cfg)
+    queue.seen(second, lambda found: found.state == AppState.RUNNING)
+    queue.scheduler.cancel(second)
+    queue.end_of(second)
+    folder = Path(queue.scheduler.default_place().shared, "jobs")
+    for app_id in (first, second):
+        settled = folder / app_id / "settled"
+        queue.seen(app_id, lambda _, settled=settled: settled.exists())
+    messages = [json.loads(line) for line in told.read_text().splitlines() if line]
+    assert sorted((each["job"], each["state"]) for each in messages) == sorted(
+        [(first, "SUCCEEDED"), (second, "CANCELLED")]
+    )
+    assert "started again with 128 MB of memory" in (folder / first / "retries").read_text()

@@ -136,6 +136,8 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
     visitor.get("/").read()
     before = visitor.memory()
     big = started(script.format(f"'{line}'", 1024 * MIB))
+    for _ in range(5):
+        visitor.get(tail_path(big))  # and reads nothing of it
     said, shown = visitor.get(tail_path(big)), 0
     while data := said.read(MIB):
         shown += len(data)
@@ -147,6 +149,8 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
         page = visitor.get(f"/job/log?{path}{place}").read()
         assert len(page) < MIB
         assert b"loss 0.5" in page
+    searched = visitor.get(f"/job/log/search?{path}&q=nowhere").read()
+    assert b"Searching: " in searched or b"No more lines match" in searched
     with get_runner() as runner:
         assert runner.wait(big).state.name == "SUCCEEDED"  # type: ignore[union-attr]
     assert shown > 0

@@ -22,7 +22,9 @@ MOST_LOOKED_AT = 8
 #: Exit codes of crashes: no text of the log is better evidence.
 _CRASHES = frozenset({132, 135, 136, 139})
 _LONGEST_EVIDENCE = 300
-_OF_REPLICA = re.compile(r"\S+/\d+: ")
+#: How much of each line of a log is looked at: some programs write megabytes without a line's end.
+_LONGEST_LINE = 4000
+_OF_REPLICA = re.compile(r"(?<!\S)\S+/\d+: ")
 #: "exit code 127, as when a program is not in the image" says nothing that the code does not
 _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
 #: The toolkit's report begins with the script and its exit code.
@@ -80,7 +82,7 @@ def explain_failure(status: AppStatus, log_of: LogEnd) -> Failure:
     failed = first_failures(status)
     first: Failure | None = None
     for replica in failed[:MOST_LOOKED_AT]:
-        found = _explain_replica(status, replica, log_of(replica))
+        found = _explain_replica(status, replica, [line[:_LONGEST_LINE] for line in log_of(replica)])
         first = first or found
         if not found.cause.is_consequence:
             first = found

@@ -23,6 +23,8 @@ _BLANK, _DOTS = 0x2800, 0x28FF
 _WIDEST_LABEL = 10
 #: Points of a line in an image file.
 _PICTURE_POINTS = 2000
+#: Values farther from 0 are not drawn: their distance is more than a number can be.
+_GREATEST = 1e300
 
 
 @dataclass
@@ -62,7 +64,7 @@ class ChartAxes:
                 if bucket.low <= 0:
                     continue
                 bucket.low, bucket.high, bucket.last = map(math.log10, (bucket.low, bucket.high, bucket.last))
-            if math.isfinite(bucket.low) and math.isfinite(bucket.high):
+            if bucket.low >= -_GREATEST and bucket.high <= _GREATEST:
                 found.append(bucket)
         return found
 

@@ -26,6 +26,8 @@ _USUAL = frozenset({"output", "tensorboard", "trackio", "ml", "opt", "data", "lo
 MOST_ENTRIES = 20_000
 DEEPEST = 8
 _ROWS = 5_000
+#: Longer rows of a database are not read: metrics of one step are shorter.
+_LONGEST_ROW = 1 << 20
 
 Place = tuple[str, int]
 
@@ -77,8 +79,17 @@ class ResultFiles:
                 if entry.is_dir(follow_symlinks=False):
                     if depth < DEEPEST:
                         pending.append((entry.path, depth + 1))
-                elif entry.is_file() and (_EVENTS in entry.name or entry.name.endswith(_DATABASES)):
+                elif _EVENTS not in entry.name and not entry.name.endswith(_DATABASES):
+                    continue
+                elif entry.is_file() and not self._leads_out(entry):
                     yield entry.path
+
+    def _leads_out(self, entry: os.DirEntry[str]) -> bool:
+        """Tell whether an entry is a link to a file elsewhere: what a job names is not read for it."""
+        if not entry.is_symlink():
+            return False
+        root = os.path.realpath(self.root)
+        return os.path.commonpath([root, os.path.realpath(entry.path)]) != root
 
     def _place_of(self, path: str) -> tuple[Place, str]:
         """Return the replica that wrote a file, and the run that its folders name, if any."""
@@ -102,9 +113,9 @@ class ResultFiles:
         place, run = self._place_of(path)
         start: int = self._position.get(path, 0)
         offset = start
-        if os.path.getsize(path) == start:
-            return False
         try:
+            if os.path.getsize(path) == start:
+                return False
             for offset, scalars in read_scalars(path, start):
                 self._position[path] = offset
                 for scalar in scalars:
@@ -131,8 +142,9 @@ class ResultFiles:
         last, first_run = self._position.get(path, (0, None))
         start = last
         try:
-            connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=1.0)
+            connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True, timeout=1.0)
             try:
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
                 if not _is_trackio(connection):
                     self._damaged.add(path)  # somebody else's database
                     return False
@@ -141,7 +153,7 @@ class ResultFiles:
                     " WHERE id > ? ORDER BY id LIMIT ?"
                 )
                 while rows := connection.execute(query, (last, _ROWS)).fetchall():
-                    last = rows[-1][0]
+                    last = int(rows[-1][0])
                     for _, stamp, run, step, text in rows:
                         first_run = run if first_run is None else first_run
                         numbers = json.loads(text)
@@ -153,13 +165,18 @@ class ResultFiles:
                                 )
             finally:
                 connection.close()
-        except (sqlite3.Error, ValueError, TypeError) as error:
+        except (sqlite3.Error, ValueError, TypeError, OverflowError, RecursionError) as error:
             self._problem(f"{path} cannot be read: {error}")
         self._position[path] = (last, first_run)
-        return int(last) > int(start)
+        return bool(last > start)
 
 
 def _is_trackio(connection: Any) -> bool:
+    """Tell whether there is Trackio's table; a view could compute for ever."""
+    definition = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
+    found = connection.execute(definition).fetchone()
+    if found is None or not re.match(r"CREATE\s+TABLE\b", str(found[0]), re.IGNORECASE):
+        return False
     columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
     return {"id", "timestamp", "run_name", "step", "metrics"} <= columns
 

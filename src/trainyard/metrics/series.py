@@ -19,6 +19,8 @@ LOG, TENSORBOARD, TRACKIO, USAGE = "log", "tensorboard", "trackio", "usage"
 MOST_POINTS = 16_384
 #: Of this many neighbouring points thinning keeps the least and the greatest.
 _GROUP = 4
+#: What jobs write is not trusted: greater steps are not steps, and times after the year 9999 not times.
+_GREATEST_STEP, _LATEST_TIME = 2.0**63, 253_402_300_799.0
 
 
 class Series:
@@ -275,7 +277,9 @@ class MetricTable:
                 self.is_full = True
                 return
             series = self._series[key] = Series(name, *place, rank, source)
-        series.add(value, step, time)
+        if step is not None and not abs(step) <= _GREATEST_STEP:
+            step = None
+        series.add(value, step, time if 0 <= time <= _LATEST_TIME else math.nan)
 
     def __iter__(self) -> Iterator[Series]:
         return iter(self._series.values())

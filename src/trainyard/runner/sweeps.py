@@ -87,7 +87,10 @@ def points_from_words(
     if sample is not None and sample < total:
         import random
 
-        chosen = sorted(random.Random(seed).sample(range(total), sample))
+        generator, numbers = random.Random(seed), set[int]()
+        while len(numbers) < sample:  # `sample` takes no range of more than 2^63 numbers
+            numbers.add(generator.randrange(total))
+        chosen = sorted(numbers)
     return [_point(words, axes, number) for number in chosen]
 
 

@@ -54,8 +54,11 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def label_of(point: Mapping[str, Any]) -> str:
-    """Return the label of a point: ``lr=1e-3 seed=0``."""
-    return " ".join(f"{name}={value}" for name, value in point["values"].items())
+    """Return the label of a point, for messages: ``lr=1e-3 seed=0``, secrets masked."""
+    from trainyard.redaction import Redactor
+
+    redactor = Redactor()
+    return " ".join(f"{name}={redactor.value(name, value)}" for name, value in point["values"].items())
 
 
 def index_of(role: str, replica: int) -> int:

@@ -11,6 +11,7 @@ Signatures and headers are those of https://www.standardwebhooks.com: HMAC-SHA25
 from __future__ import annotations
 
 import base64
+import collections
 import fcntl
 import hashlib
 import hmac
@@ -18,11 +19,13 @@ import json
 import os
 import random
 import subprocess
+import tempfile
+import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Optional
+    from typing import IO, Any, Callable, Mapping, Optional
 
 
 VERSION = 1
@@ -39,6 +42,9 @@ TRY_AGAIN = 75
 VARIABLE = "TRAINYARD_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300
+_LONGEST_LINE = 64 << 10
+#: How long the last words of a command that has ended are waited for: what it started may hold its stderr.
+_LAST_WORDS_SECONDS = 30.0
 
 
 class NotDelivered(Exception):
@@ -272,7 +278,9 @@ def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> 
         error.close()
         is_final = error.code < 500 and error.code not in (408, 409, 425, 429)
         raise NotDelivered(
-            f"it answered {error.code}", is_final, float(asked) if asked.isdigit() else 0.0
+            f"it answered {error.code}",
+            is_final,
+            float(asked) if asked.isascii() and asked.isdigit() else 0.0,
         ) from None
     except ValueError as error:
         raise NotDelivered(f"this URL cannot be used: {error}", is_final=True) from None
@@ -297,21 +305,43 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]", direc
         "TRAINYARD_REASON": message.get("reason") or "",
         "TRAINYARD_CAUSE": cause.get("name") or "",
     }
+    # variables cannot hold a NUL, or half of a surrogate pair
+    texts = {
+        name: str(value).replace("\0", "").encode("utf-8", "replace") for name, value in variables.items()
+    }
+    said: "collections.deque[bytes]" = collections.deque(maxlen=1)
+    with tempfile.TemporaryFile() as message_file:
+        message_file.write(json.dumps(message).encode())
+        message_file.seek(0)
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                env={**os.environb, **{name.encode(): text for name, text in texts.items()}},
+                cwd=directory if os.path.isdir(directory) else "/",
+                stdin=message_file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            raise NotDelivered(f"it cannot be started: {error.strerror}", is_final=True) from None
+    reader = threading.Thread(target=_keep_last_line, args=(process.stderr, said), daemon=True)
+    reader.start()
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            input=json.dumps(message).encode(),
-            env={**os.environ, **variables},
-            timeout=COMMAND_SECONDS,
-            cwd=directory if os.path.isdir(directory) else "/",
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        code = process.wait(COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
         raise NotDelivered(f"it did not end within {COMMAND_SECONDS:g} s", is_final=True) from None
-    except OSError as error:
-        raise NotDelivered(f"it cannot be started: {error.strerror}", is_final=True) from None
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        text = f"it ended with exit code {done.returncode}" + (f": {said[0]}" if said else "")
-        raise NotDelivered(text, is_final=done.returncode != TRY_AGAIN)
+    if code:
+        reader.join(_LAST_WORDS_SECONDS)
+        text = f"it ended with exit code {code}"
+        text += "".join(f": {line.decode('utf-8', 'replace').strip()}" for line in said)
+        raise NotDelivered(text, is_final=code != TRY_AGAIN)
+
+
+def _keep_last_line(stream: "IO[bytes]", kept: "collections.deque[bytes]") -> None:
+    """Read a stream to its end in bounded memory; the last line that is not empty is kept."""
+    with stream:
+        for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
+            if line.strip():
+                kept.append(line)

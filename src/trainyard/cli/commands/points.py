@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
         ]
         for row in rows
     ]
-    out(table(("REPLICA", "STATE", "TIME", *names, "REASON"), lines, sys.stdout))
+    out(table(("REPLICA", "STATE", "TIME", *map(clean, names), "REASON"), lines, sys.stdout))
     return EXIT_OK
 
 

@@ -136,9 +136,12 @@ def _resume(args: Namespace, runner: Runner) -> int:
 
 def points_table(points: list[Point]) -> str:
     """Return the points of a sweep that has not been submitted, as a table."""
-    names = list(points[0].values)
+    from trainyard.redaction import Redactor
+
+    names, redactor = list(points[0].values), Redactor()
     rows = [
-        [str(index), *(clean(point.values[name]) for name in names)] for index, point in enumerate(points)
+        [str(index), *(clean(str(redactor.value(name, point.values[name]))) for name in names)]
+        for index, point in enumerate(points[:SHOWN])
     ]
-    more = f"\n... and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    return table(("POINT", *names), rows[:SHOWN], sys.stdout) + more
+    more = f"\n... and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
+    return table(("POINT", *names), rows, sys.stdout) + more
