@@ -7,6 +7,7 @@ beside the log, replaced when something changes, and at the end a line of the lo
 from __future__ import annotations
 
 import collections
+import importlib
 import json
 import os
 import signal
@@ -485,12 +486,13 @@ class Driver:
     def retried_by_class(self, replica: ActorReplica) -> bool:
         """Start again by the rule for the class of a failure; False if there is none for it."""
         sys.path.insert(0, os.path.abspath(TOOLKIT))
-        from trainyard_toolkit.failure_class import Table
-        from trainyard_toolkit.retry_rule import RetryRule, words
+        # by name: this file runs on the cluster, beside the toolkit's archive
+        failure_class = importlib.import_module("trainyard_toolkit.failure_class")
+        retry_rule = importlib.import_module("trainyard_toolkit.retry_rule")
 
         # an actor that is gone without Ray's saying why went with its node
         said = [replica.reason, *(["a node died"] if replica.reason.startswith("lost on ") else [])]
-        found = Table(self.plan["table"]).cause_of(
+        found = failure_class.Table(self.plan["table"]).cause_of(
             said, replica.code, "\n".join(replica.tail), replica.structured
         )
         rules: dict[str, int] = self.plan["retry"]
@@ -500,9 +502,11 @@ class Driver:
         alone = policy == "REPLICA" or replica.role["min"] is not None
         scope = replica.name if alone else name if policy == "ROLE" else ""
         key = (scope, found.failure_class)
-        rule = RetryRule(rules[found.failure_class])
+        rule = retry_rule.RetryRule(rules[found.failure_class])
         against = rule.verdict(self.used[key])
-        note = words(found.text, found.evidence, found.failure_class, rule, self.used[key], against)
+        note = retry_rule.words(
+            found.text, found.evidence, found.failure_class, rule, self.used[key], against
+        )
         replica.notes = [*replica.notes, note][-MOST_NOTES:]
         replica.tail.clear()
         self.is_dirty = True
