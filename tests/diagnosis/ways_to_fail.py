@@ -107,6 +107,9 @@ WAYS: dict[str, Way] = {
         "socket.create_connection(place)",
     ),
     "permission": Way("permission", "open('/proc/sys/kernel/ostype', 'w')"),
+    "text on stderr, then a buffer of stdout": Way(
+        "exit", "print('step 1')\nraise SystemExit('the data set is empty')", evidence="the data set is empty"
+    ),
     "exit code alone": Way("exit", "echo working\nexit 3", SHELL, evidence="working"),
     "NCCL": Way(
         "nccl",

@@ -40,7 +40,7 @@ def settled(folder):
     return [(target["state"], target["attempts"], target["error"]) for target in document["targets"]]
 
 
-def test_a_url_is_told_once_and_signed(tmp_path, receiver):
+def test_a_url_is_notified_once_and_signed(tmp_path, receiver):
     outbox(tmp_path, [receiver.url, receiver.url]).send(MESSAGE, sleep=pytest.fail)
     [(headers, body)] = receiver.received
     sent = json.loads(body)
@@ -82,7 +82,7 @@ def test_a_redirect_is_not_followed(tmp_path, receiver):
     assert settled(tmp_path) == [("failed", 1, "it answered 307")]
 
 
-def test_nobody_is_there(tmp_path):
+def test_target_that_does_not_answer(tmp_path):
     with receiving() as gone:
         url = gone.url
     delays = []

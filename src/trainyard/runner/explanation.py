@@ -6,7 +6,7 @@ import shlex
 
 from trainyard.errors import TrainyardError
 from trainyard.lazy_dataclass import dataclass, field
-from trainyard.specs.status import AppState
+from trainyard.specs.status import NONE, AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainyard.diagnosis.waiting import Waiting
     from trainyard.runner import Runner
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import Stream
     from trainyard.specs.status import AppStatus, ReplicaStatus
 
 #: How many lines of a log's end are read.
@@ -118,11 +119,12 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
 
     problems: list[str] = []
 
-    def log_of(replica: ReplicaStatus) -> Sequence[str]:
+    def log_of(replica: ReplicaStatus, streams: Stream | None = None) -> Sequence[str]:
         from trainyard.schedulers.base import LogQuery
 
+        query = LogQuery(last=LOG_LINES, streams=streams)
         try:
-            blocks = runner.log_blocks(handle, [(replica.role, replica.id)], LogQuery(last=LOG_LINES))
+            blocks = runner.log_blocks(handle, [(replica.role, replica.id)], query)
             data = b"".join(block.data for block in blocks)
         except (TrainyardError, NotImplementedError, OSError) as error:
             problems.append(error.message if isinstance(error, TrainyardError) else str(error))
@@ -131,6 +133,13 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
 
     failure = explain_failure(status, log_of)
     failure.problem = problems[0] if problems else ""
+    if failure.cause.name == "exit" and failure.replica is not None and not problems:
+        from trainyard.diagnosis.log_end import last_words
+        from trainyard.schedulers.base import Stream
+
+        # what waited in a buffer is written to stdout at the very end, after the reason on stderr
+        if failure.replica.structured_error_msg == NONE:
+            failure.evidence = last_words(log_of(failure.replica, Stream.STDERR)) or failure.evidence
     return failure
 
 
