@@ -31,10 +31,14 @@ def test_a_process_and_all_that_it_starts():
     script = (
         "import subprocess, sys\n"
         "data = bytearray(b'x') * (64 << 20)\n"
-        "child = subprocess.Popen(['sh', '-c', 'read line'], stdin=subprocess.PIPE, start_new_session=True)\n"
+        "other = 'data = bytearray(8 << 20); data[::4096] = data[::4096]; print(); input()'\n"
+        "child = subprocess.Popen(\n"
+        "    [sys.executable, '-c', other], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True\n"
+        ")\n"
+        "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.readline()\n"
-        "child.communicate()\n"
+        "child.communicate(b'\\n')\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE

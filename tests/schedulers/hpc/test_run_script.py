@@ -210,9 +210,9 @@ def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
 def index_keepers(pid: int) -> list[int]:
     """Return what keeps the index of the replica that this process runs, once it is cut off from its files.
 
-    Other children of the script, which it forks for a moment, have at least one of them.
+    Other children that the script forks for a moment start nothing themselves.
     """
-    found = [child for child in children_of(pid) if "run.sh" in command_of(child)]
+    found = [child for child in children_of(pid) if "run.sh" in command_of(child) and children_of(child)]
     return [child for child in found if all(file_of(child, number) == os.devnull for number in range(3))]
 
 
