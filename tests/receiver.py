@@ -37,7 +37,7 @@ class Receiver:
             return self.answers.pop(0) if self.answers else 204
 
     def wait_for(self, count: int) -> list[dict[str, Any]]:
-        """Wait until there have been so many requests; returns their bodies."""
+        """Wait for this many requests; returns their bodies."""
         with self.condition:
             assert self.condition.wait_for(lambda: len(self.received) >= count, PATIENCE), self.received
             return [json.loads(body) for _, body in self.received]

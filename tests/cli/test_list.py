@@ -64,7 +64,7 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
         "run", "-s", "remote", "-cfg", "queue=q", "utils.touch", "--file", "f", TRAINYARD_HOME="elsewhere"
     )
     rows = cli("list", "--json", "-s", "remote").json
-    # the latest first, whoever started it
+    # the latest first, independently of the user
     assert [row["handle"] for row in rows] == [theirs.out.strip(), ours]
     assert {row["scheduler"] for row in rows} == {"remote"}
     assert len(cli("list", "--json").json) == 2

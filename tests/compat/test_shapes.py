@@ -200,7 +200,7 @@ def test_events_have_their_fields(caplog: pytest.LogCaptureFixture) -> None:
 def test_schedulers_that_are_gone_say_what_to_use() -> None:
     for name in ("gcp_batch", "kubernetes_mcad"):
         module = getattr(torchx.schedulers, f"{name}_scheduler")
-        with pytest.raises(ConfigError, match=f"there is no scheduler {name}"):
+        with pytest.raises(ConfigError, match=f"there is no scheduler '{name}'"):
             module.create_scheduler("session")
 
 

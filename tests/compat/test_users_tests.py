@@ -24,6 +24,7 @@ import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
 import trainyard.compat.torchx.runner.events as runner_events
 import trainyard.compat.torchx.schedulers.api as schedulers
+import trainyard.compat.torchx.schedulers.local_scheduler as local
 import trainyard.compat.torchx.specs.api as specs
 import trainyard.compat.torchx.specs.builders as builders
 import trainyard.compat.torchx.specs.file_linter as file_linter
@@ -397,3 +398,25 @@ def test_removed_schedulers_say_what_to_use(module: str) -> None:
     made = importlib.import_module(f"trainyard.compat.torchx.schedulers.{module}")
     with pytest.raises(specs.UnknownSchedulerException, match=r"(?s)TorchX removed it.*[Kk]ubernetes"):
         made.create_scheduler("session")
+
+
+@pytest.mark.parametrize(
+    ("prepend", "path"), [(False, "/extra:/home/bob:IMAGE"), (True, "IMAGE:/extra:/home/bob")]
+)
+def test_the_path_of_local_processes(
+    prepend: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    scheduler = local.LocalScheduler("session", local.LocalDirectoryImageProvider, extra_paths=["/extra"])
+    app = specs.AppDef(
+        "a", [specs.Role("foo", str(tmp_path), entrypoint="x", args=["1"], env={"PATH": "/home/bob"})]
+    )
+    info = scheduler.submit_dryrun(app, {"prepend_cwd": prepend, "log_dir": str(tmp_path)})
+    (param,) = info.request.role_params["foo"]
+    expected = path.replace("IMAGE", str(tmp_path))
+    assert (param.args, param.env["PATH"]) == (["x", "1"], expected)
+    param.stdout = param.stderr = param.combined = None
+    with patch("subprocess.Popen") as popen:
+        scheduler._popen(role_name="foo", replica_id=0, replica_params=param)
+    scheduler.close()
+    assert popen.call_args.kwargs["env"]["PATH"] == f"{expected}:/bin:/usr/bin"

@@ -127,9 +127,7 @@ small = st.integers(0, 255).flatmap(
 
 
 @given(st.lists(small, max_size=12), st.integers(26, 30), st.integers(1, 70))
-def test_what_is_free_is_all_that_nobody_uses(
-    used: list[ipaddress.IPv4Network], prefix: int, most: int
-) -> None:
+def test_free_ranges_are_those_not_in_use(used: list[ipaddress.IPv4Network], prefix: int, most: int) -> None:
     whole = ipaddress.IPv4Network("10.0.0.0/24")
     expected = [one for one in whole.subnets(new_prefix=prefix) if not any(map(one.overlaps, used))]
     assert networks._free([whole], prefix, used, most) == expected[:most]

@@ -85,7 +85,7 @@ def screen(output: str) -> list[str]:
         if escape is None:
             break
         position = escape.end()
-        if escape[2] == "F":  # to the beginning of the line so many lines up
+        if escape[2] == "F":  # to the beginning of a line further up
             del lines[max(len(lines) - int(escape[1] or 1), 1) :]
             lines[-1] = ""
     shown = [line.split("\r")[-1] if not line.endswith("\r") else line[:-1] for line in lines]

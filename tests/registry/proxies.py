@@ -108,7 +108,7 @@ def http_proxy(port: int, rule: Callable[[Seen, int], Fault | None] = lambda *_:
 
 
 class CuttingProxy:
-    """Passes bytes on, and breaks connections that have brought so many: each of ``cuts`` once.
+    """Passes bytes on, and breaks connections after the numbers of bytes in ``cuts``, each once.
 
     Args:
         port: of the registry.

@@ -101,7 +101,7 @@ def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place
     assert all(runner.status(job) is None for job in jobs)
 
 
-def test_only_so_many_run_at_a_time_and_the_rest_can_be_resumed(runner: Runner, place: Path) -> None:
+def test_limit_of_parallel_points_and_resuming_the_rest(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
     handle = runner.run_sweep("comp.py:pair", points(place, 3), "local_cwd", parallel=2)
     status = runner.status(handle)

@@ -12,7 +12,7 @@ from trainyard.specs.retries import CLASSES
 
 
 @pytest.mark.parametrize("name", DEFAULT_SCHEDULER_MODULES)
-def test_the_table_has_whoever_has_the_option(name: str) -> None:
+def test_the_table_has_every_scheduler_with_the_option(name: str) -> None:
     scheduler = get_scheduler_factory(name)("test")
     try:
         assert ("retry" in scheduler.run_opts()) == (name in BY_THE_BACKEND or name in BY_TRAINYARD)

@@ -40,7 +40,7 @@ def settled(folder):
     return [(target["state"], target["attempts"], target["error"]) for target in document["targets"]]
 
 
-def test_a_url_is_told_once_and_signed(tmp_path, receiver):
+def test_a_url_is_notified_once_and_signed(tmp_path, receiver):
     outbox(tmp_path, [receiver.url, receiver.url]).send(MESSAGE, sleep=pytest.fail)
     [(headers, body)] = receiver.received
     sent = json.loads(body)
@@ -82,7 +82,7 @@ def test_a_redirect_is_not_followed(tmp_path, receiver):
     assert settled(tmp_path) == [("failed", 1, "it answered 307")]
 
 
-def test_nobody_is_there(tmp_path):
+def test_target_that_does_not_answer(tmp_path):
     with receiving() as gone:
         url = gone.url
     delays = []
@@ -160,27 +160,27 @@ def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, r
 
 def test_how_long_to_wait_need_not_be_a_number(tmp_path, receiver):
     receiver.answers, receiver.headers = [503], {"Retry-After": "\u00b2"}
-    outbox(tmp_path, [receiver.url]).tell(MESSAGE, sleep=lambda delay: None)
+    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=lambda delay: None)
     assert settled(tmp_path) == [("told", 2, "")]
 
 
 def test_a_command_gets_a_reason_that_no_variable_can_hold(tmp_path):
     command = f'printf %s "$TRAINYARD_REASON" > {tmp_path}/reason'
-    outbox(tmp_path, [command]).tell({**MESSAGE, "reason": "a\0b\ud800c"}, sleep=pytest.fail)
+    outbox(tmp_path, [command]).send({**MESSAGE, "reason": "a\0b\ud800c"}, sleep=pytest.fail)
     assert settled(tmp_path) == [("told", 1, "")]
     assert (tmp_path / "reason").read_text() == "ab?c"
 
 
 def test_a_command_may_write_more_than_is_kept(tmp_path):
     command = "yes | head -c 5000000 >&2; echo last words >&2; exit 3"
-    outbox(tmp_path, [command]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [command]).send(MESSAGE, sleep=pytest.fail)
     assert settled(tmp_path) == [("failed", 1, "it ended with exit code 3: last words")]
 
 
 def test_what_a_command_leaves_running_is_not_waited_for(tmp_path):
     held = tmp_path / "held"
     os.mkfifo(held)
-    outbox(tmp_path, [f"cat {held} >&2 &"]).tell(MESSAGE, sleep=pytest.fail)
+    outbox(tmp_path, [f"cat {held} >&2 &"]).send(MESSAGE, sleep=pytest.fail)
     assert settled(tmp_path) == [("told", 1, "")]
     held.open("w").close()
 

@@ -254,7 +254,7 @@ def without_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted(count: int) -> str:
-    """Return a job that has written so many lines."""
+    """Return a job that has written this many lines."""
     with runner_pool.get_runner() as runner:
         script = f"for i in $(seq {count}); do echo line $i; done"
         handle = runner.run_component("utils.sh", ["sh", "-c", script], "local_cwd")

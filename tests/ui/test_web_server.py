@@ -115,7 +115,7 @@ def test_without_its_packages_it_says_how_to_get_them(home: Path, tmp_path: Path
     assert "pip install 'trainyard[ui]'" in done.stderr
 
 
-def test_the_end_is_told_and_lines_are_in_order(visitor: Visitor) -> None:
+def test_end_event_comes_and_lines_are_in_order(visitor: Visitor) -> None:
     handle = started("for i in $(seq 2000); do echo line $i; done")
     said = visitor.get(tail_path(handle)).read().decode()
     assert [int(number) for number in re.findall(r"line (\d+)<", said)] == list(range(1, 2001))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -138,11 +137,6 @@ class LocalDirectoryImageProvider(ImageProvider):
         """Return the directory of the image."""
         return self.fetch(image)
 
-    def get_entrypoint(self, img_root: str, role: Role) -> str:
-        """Return the program, from the image if it is there."""
-        there = os.path.join(img_root, role.entrypoint)
-        return there if os.path.exists(there) else shutil.which(role.entrypoint) or role.entrypoint
-
 
 class CWDImageProvider(ImageProvider):
     """Every image is the current directory."""
@@ -157,11 +151,6 @@ class CWDImageProvider(ImageProvider):
     def get_cwd(self, image: str) -> str | None:
         """Return the current directory."""
         return os.getcwd()
-
-    def get_entrypoint(self, img_root: str, role: Role) -> str:
-        """Return the program, from the current directory if it is there."""
-        here = os.path.join(img_root, role.entrypoint)
-        return here if os.path.exists(here) else shutil.which(role.entrypoint) or role.entrypoint
 
 
 class LogIterator:

@@ -224,7 +224,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
                 replica_role.env.setdefault("TORCHX_RANK0_HOST", "localhost")
                 replica_role.env.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(folder, "error.json"))
                 replica_role.env.setdefault("PET_LOG_DIR", os.path.join(log_dir, "torchelastic", role.name))
-                self._set_path(replica_role, cfg)
+                self._set_path(replica_role, provider.get_cwd(role.image) or os.getcwd(), cfg)
                 files = [os.path.join(folder, name) for name in (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)]
                 params[role.name].append(provider.get_replica_param(img_root, replica_role, *files))
                 directories[role.name].append(folder)
@@ -240,12 +240,11 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
             self._created_tmp_log_dir = True
         return self._base_log_dir
 
-    def _set_path(self, role: Role, cfg: Mapping[str, Any]) -> None:
-        first = [os.getcwd()] if cfg.get("prepend_cwd") else []
-        added = [*first, *self._extra_paths]
-        if added:
-            rest = role.env.get("PATH") or os.environ.get("PATH", "")
-            role.env["PATH"] = os.pathsep.join([*added, *([rest] if rest else [])])
+    def _set_path(self, role: Role, cwd: str, cfg: Mapping[str, Any]) -> None:
+        """Put the directory of a replica into its PATH, where that of this process comes last."""
+        paths = [*self._extra_paths, *filter(None, [role.env.get("PATH")])]
+        paths = [cwd, *paths] if cfg.get("prepend_cwd") else [*paths, cwd]
+        role.env["PATH"] = os.pathsep.join(paths)
 
     def auto_set_CUDA_VISIBLE_DEVICES(  # noqa: N802 - TorchX's name
         self, role_params: dict[str, builtins.list[ReplicaParam]], app: AppDef, cfg: Mapping[str, Any]
@@ -303,12 +302,14 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         cwd: str | None = None,
     ) -> PopenProtocol:
         """Start the process of a replica. Overridden by those that start it otherwise."""
-        environ = {**os.environ, **env}
+        paths = [env.get("PATH"), os.environ.get("PATH")]
+        environ = {**os.environ, **env, "PATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(
             args, env=environ, stdout=stdout, stderr=stderr, cwd=cwd, start_new_session=True
         )
 
-    def _popen(self, role_name: str, replica_id: int, param: ReplicaParam) -> LocalReplica:
+    def _popen(self, role_name: str, replica_id: int, replica_params: ReplicaParam) -> LocalReplica:
+        param = replica_params
         paths = [param.stdout, param.stderr]
         for path in [*paths, param.combined]:
             if path:

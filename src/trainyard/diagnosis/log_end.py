@@ -39,7 +39,7 @@ _ROOT_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid")
 #: How many lines are shown, of a traceback and around an error.
 TRACEBACK_LINES = 10
 BEFORE, AFTER = 3, 6
-#: A line that names an error counts as the reason of the end within so many lines of it.
+#: A line that names an error counts as the reason if it is within this many lines of the end.
 NEAR_THE_END = 60
 
 

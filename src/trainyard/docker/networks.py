@@ -143,7 +143,7 @@ def _shared(engine: Engine, name: str) -> Network | None:
 def _make(
     engine: Engine, body: dict[str, Any], prefixes: Sequence[int], *, choices: int, attempts: int = ATTEMPTS
 ) -> Network:
-    """Make a network of the first of some prefixes for which there is a subnet."""
+    """Make a network with the first prefix that has a free subnet."""
     ranges = _ranges(engine)
     refused: list[Subnet] = []
     for attempt in range(1, attempts + 1):

@@ -89,7 +89,7 @@ _SAGEMAKER = SchedulerSupport(
 BY_TRAINYARD: dict[str, tuple[str, ...]] = {
     "local_cwd": (OOM, EXCEPTION, OTHER),
     "local_docker": (OOM, EXCEPTION, OTHER),
-    **dict.fromkeys(("slurm", "lsf", "sge"), (*CLASSES,)),
+    **dict.fromkeys(("slurm", "lsf", "sge", "ray"), tuple(CLASSES)),
 }
 #: Schedulers whose backend retries by itself.
 BY_THE_BACKEND: dict[str, SchedulerSupport] = {

@@ -149,7 +149,7 @@ class runopts:
         return True
 
     def get(self, name: str) -> runopt | None:
-        """Return the option of this name, which may be written in camelCase; None if there is none."""
+        """Return the option of this name, which may be written in camelCase; None if it does not exist."""
         return self._options.get(self.name_of(name))
 
     def name_of(self, name: str) -> str:

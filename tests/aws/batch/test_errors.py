@@ -103,7 +103,7 @@ def test_who_lacks_a_permission_is_asked_for_where_aws_does_not_say() -> None:
 
 
 @pytest.mark.slow
-def test_nobody_answers(aws: FakeAws) -> None:
+def test_no_server_answers(aws: FakeAws) -> None:
     handle = submitted(aws)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused

@@ -101,14 +101,17 @@ def cli(moto: Moto, home: Any) -> CommandLine:
     return CommandLine(str(home))
 
 
-def submit(cli: CommandLine, moto: Moto, script: str, *words: str, cfg: str = "") -> str:
-    options = f"queue={moto.queue}" + (f",{cfg}" if cfg else "")
+def submit(
+    cli: CommandLine, moto: Moto, script: str, *words: str, cfg: str = "", options: tuple[str, ...] = ()
+) -> str:
+    given = f"queue={moto.queue}" + (f",{cfg}" if cfg else "")
     base = (
         "run",
         "-s",
         "aws_batch",
+        *options,
         "-cfg",
-        options,
+        given,
         "utils.sh",
         "--image",
         moto.image,
@@ -145,15 +148,16 @@ def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> N
 
 @pytest.mark.slow
 def test_failure_and_cancelling(cli: CommandLine, moto: Moto) -> None:
-    failing = submit(cli, moto, "exit 3", cfg="retry.node=2,retry.exception=0")
+    retry = ("--retry", "node=2,exception=0")
+    failing = submit(cli, moto, "exit 3", options=retry)
     cli("wait", failing, code=1)
     assert json.loads(cli("status", failing, "--json"))["state"] == "FAILED"
     strategies = [
         each["retryStrategy"]
         for each in moto.client("batch").describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     ]
-    rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
-    assert {"attempts": 3, "evaluateOnExit": [{"onExitCode": "0", "action": "EXIT"}, *rules]} in strategies
+    rules = [{"onStatusReason": "Host EC2*", "action": "retry"}, {"onReason": "*", "action": "exit"}]
+    assert {"attempts": 3, "evaluateOnExit": [{"onExitCode": "0", "action": "exit"}, *rules]} in strategies
     running = submit(cli, moto, "sleep 600")
     cli("cancel", running)
     cli("cancel", running)

@@ -23,7 +23,7 @@ def test_a_burst_arrives_whole(jobs: Jobs, mode: str) -> None:
     assert lines == [f"line {i}" for i in range(100_000)]
 
 
-def test_bytes_are_nobodys_business(jobs: Jobs, mode: str) -> None:
+def test_bytes_of_any_kind_are_kept(jobs: Jobs, mode: str) -> None:
     script = r"""
 out = sys.stdout.buffer
 out.write(b'caf\xe9\n\n   indented\t\n')

@@ -175,7 +175,7 @@ def test_a_role_that_is_not_there_or_another_is_refused(
 
 
 @pytest.mark.slow
-def test_credentials_that_have_expired_are_no_matter_of_rights(
+def test_expired_credentials_are_not_reported_as_missing_rights(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

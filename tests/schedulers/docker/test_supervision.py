@@ -16,7 +16,7 @@ def notes(response):
     return [note for replica in response.to_status().replicas() for note in replica.notes]
 
 
-def test_it_is_told_once_and_the_secret_is_gone(jobs):
+def test_notified_once_and_the_secret_is_removed(jobs):
     with receiving() as receiver:
         app_id, _ = jobs.run(EXCEPTION, notify=[receiver.url], notify_secret="hush-hush-1")
         [message] = receiver.wait_for(1)
@@ -31,7 +31,7 @@ def test_it_is_told_once_and_the_secret_is_gone(jobs):
 
 
 @pytest.mark.slow
-def test_it_is_told_though_the_watcher_was_killed(jobs):
+def test_notified_although_the_watcher_was_killed(jobs):
     with receiving() as receiver:
         app_id = jobs.submit("echo up; sleep 600", notify=[receiver.url])
         jobs.wait_for_line(app_id)

@@ -41,7 +41,7 @@ def test_replicas_die_with_their_supervisor(jobs, killed):
     assert response == jobs.scheduler.describe(app_id)
 
 
-def test_replicas_die_even_if_nobody_looks(jobs):
+def test_replicas_end_without_any_observer(jobs):
     app_id = jobs.submit(role(FAMILY, num_replicas=2))
     jobs.wait_for_line(app_id, k=0)
     jobs.wait_for_line(app_id, k=1)

@@ -66,7 +66,7 @@ def test_gpus_are_given_to_one_job_at_a_time_and_go_to_the_next_at_its_end(jobs,
     assert tickets(slots_dir) == []
 
 
-def test_who_comes_later_does_not_overtake_but_uses_what_nobody_before_wants(jobs, hold):
+def test_later_jobs_do_not_overtake_but_use_free_slots(jobs, hold):
     first, _ = hold("first")
     jobs.wait_for_line(first)
     both, _ = hold("both", ALL_GPUS)
@@ -97,7 +97,7 @@ def test_a_killed_job_holds_nothing(jobs, hold, slots_dir, who):
     assert tickets(slots_dir) == []
 
 
-def test_a_job_that_is_killed_while_it_waits_is_in_nobodys_way(jobs, hold):
+def test_a_job_killed_while_waiting_does_not_block_others(jobs, hold):
     first, gate = hold("first")
     jobs.wait_for_line(first)
     both, _ = hold("both", ALL_GPUS)

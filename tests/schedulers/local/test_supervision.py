@@ -56,7 +56,7 @@ def test_what_cannot_be_told_changes_nothing(jobs):
 
 
 @pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard")])
-def test_it_is_told_when_the_keepers_are_killed(jobs, killed):
+def test_notified_when_supervisor_and_guard_are_killed(jobs, killed):
     with receiving() as receiver:
         app_id = jobs.submit(role("echo up; sleep 300"), notify=[receiver.url])
         jobs.wait_for_line(app_id)

@@ -371,7 +371,7 @@ def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> 
 
 
 def read_part(logs: SharedLogs, wanted: LogRange) -> LogPart | None:
-    """Return a part of the log of one replica; None if there is none yet."""
+    """Return a part of the log of one replica; None if it has no log yet."""
     try:
         logs.refresh()
         (log,) = logs.logs.values()

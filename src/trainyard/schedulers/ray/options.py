@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.schedulers.supervision import NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 SPREAD = "SPREAD"
@@ -12,7 +13,7 @@ STRATEGIES = (SPREAD, "STRICT_SPREAD", "PACK", "STRICT_PACK")
 
 
 @dataclass
-class RayOpts:
+class RayOpts(RetryOpts, NotifyOpts):
     """How a job runs on a Ray cluster."""
 
     dashboard_address: str | None = option(

@@ -116,6 +116,7 @@ def _replica(role: str, item: dict[str, Any], job: Job, app_state: AppState) -> 
         structured_error_msg=str(item.get("structured") or NONE),
         exit_code=item.get("exit_code"),
         reason=reason,
+        notes=[str(note) for note in item.get("notes") or ()],
         restarts=int(item.get("restarts") or 0),
         started_at=item.get("started_at"),
         ended_at=ended_at,

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, refuse
+from trainyard.schedulers.exec.outbox import SECRET_VARIABLE
+from trainyard.schedulers.hpc.follow_up_request import causes_table
 from trainyard.schedulers.ray.rules import check_options, check_roles, runtime_environment
+from trainyard.schedulers.supervision import check_supervision
+from trainyard.specs.retries import parse_retries
 from trainyard.specs.training import grace_variables, output_of, specification
 from trainyard.system.identity import user_name
 
@@ -59,12 +64,13 @@ class RayRequest:
         """Return the request as JSON values, with secrets masked."""
         from trainyard.redaction import Redactor
 
-        redactor = Redactor()
+        redactor, told = Redactor(), self.plan.get("notify")
         return {
             "address": self.address,
             "POST /api/jobs/": redactor.json(self.submission),
             "plan": {
-                **self.whole_plan,
+                **{key: value for key, value in self.whole_plan.items() if key not in ("notify", "table")},
+                **({"notify": [redactor.text(each) for each in told["targets"]]} if told else {}),
                 "roles": [
                     {**role, "argv": redactor.args(role["argv"]), "env": redactor.json(role["env"])}
                     for role in self.plan["roles"]
@@ -93,6 +99,7 @@ def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package:
         ConfigError: Ray cannot run the job, or an option cannot be used.
     """
     check_options(opts)
+    check_supervision(opts)
     check_roles(app)
     env = runtime_environment(opts)
     stop_wait = str(math.ceil(opts.grace_period) + DRIVER_GRACE)
@@ -122,7 +129,24 @@ def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package:
         "job_dir": opts.job_dir or "",
         "roles": [_role(role, opts) for role in app.roles],
     }
-    return RayRequest(app_id, address, submission, plan)
+    return RayRequest(app_id, address, submission, {**plan, **_supervision(opts)})
+
+
+def _supervision(opts: RayOpts) -> dict[str, Any]:
+    """Return what the driver does about failures and at the end, as far as it is asked for."""
+    found: dict[str, Any] = {}
+    if opts.retry:
+        rules = parse_retries(opts.retry)
+        problems = [
+            f"{name} takes no size: Ray's nodes limit no memory" for name in rules if rules[name].most_mb
+        ]
+        refuse("retry", problems)
+        found["retry"] = {name: rule.times for name, rule in rules.items()}
+        found["table"] = causes_table()
+    if opts.notify:
+        secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
+        found["notify"] = {"targets": list(opts.notify), "secret": secret}
+    return found
 
 
 def _entrypoint(python: str | None) -> str:

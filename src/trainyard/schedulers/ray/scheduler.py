@@ -117,11 +117,14 @@ class RayScheduler(Scheduler["RayOpts"]):
         from trainyard.schedulers.ray.request import make_request
         from trainyard.schedulers.ray.rules import warnings_for
         from trainyard.specs.dryrun_info import AppDryRunInfo
+        from trainyard.specs.handles import make_app_handle
 
         assert isinstance(shipment, RayPackage)
         opts = self.opts_class(**cfg)
         app_id = make_unique(app.name)
         request = make_request(app, opts, app_id, self._dashboard(cfg).address, shipment.uri)
+        if "notify" in request.plan:
+            request.plan["notify"]["handle"] = make_app_handle("ray", self.session_name, app_id)
         info = AppDryRunInfo(request, str)
         info.app_id = app_id
         info.warnings = warnings_for(app, opts)

@@ -109,6 +109,7 @@ class AWSSageMakerJob:
         runs: what each role runs, for people: the request may have it in pieces.
         submission: the SubmitServiceJob request of a job that goes through a Batch queue, without its
             payload, which is the CreateTrainingJob request; empty for others.
+        supervision: what the supervisor of a job of this machine does besides: options of `supervision`.
     """
 
     job_name: str
@@ -117,6 +118,7 @@ class AWSSageMakerJob:
     needs: Needs = field(default_factory=Needs)
     runs: dict[str, list[str]] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
+    supervision: dict[str, Any] = field(default_factory=dict)
 
     @property
     def app_id(self) -> str:
@@ -134,7 +136,11 @@ class AWSSageMakerJob:
             payload = {"serviceRequestPayload": job_def}
             request = {"SubmitServiceJob": {**redactor.json(self.submission), **payload}}
         before, runs = redactor.json(self.needs.steps()), redactor.json(self.runs)
-        shown = {"before": before, **request, "runs": runs}
+        supervision = {
+            key: redactor.value(key, value) if key == "notify_secret" else redactor.json(value)
+            for key, value in self.supervision.items()
+        }
+        shown = {"before": before, **request, "runs": runs, "supervision": supervision}
         return {key: value for key, value in shown.items() if value}
 
     def __str__(self) -> str:

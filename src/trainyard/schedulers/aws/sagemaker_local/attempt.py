@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard import system
 from trainyard.parallel import for_all
+from trainyard.schedulers.aws.sagemaker_local.host_watch import HostWatch
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
     Situation,
@@ -69,6 +70,7 @@ class Attempt:
         self._is_given_up = False
         self._lock = threading.Lock()
         self._timekeeper: Timekeeper | None = None
+        self._watch: HostWatch | None = None
 
     @property
     def seconds(self) -> float:
@@ -181,12 +183,14 @@ class Attempt:
 
     def _start(self, shown: dict[str, dict[str, Shown]]) -> None:
         self._timekeeper = Timekeeper()
+        logs = []
         for host in self._hosts:
             stream = stream_name(host.name)
             path = log_path(self._run.job, stream)
             with open(f"{path}.log", "ab"):
                 pass
             self._timekeeper.add(path)
+            logs.append(f"{path}.log")
             self._journal.add_log(host.name, stream)
             running = self._run.platform.host(
                 host, self._hosts, self.trees[host.name], path, shown[host.name]
@@ -204,6 +208,15 @@ class Attempt:
         self._journal.move("Training")
         self._run.check_deadlines()
         for_all(self._start_host, self._running)
+        self._watch = HostWatch(
+            self._run.job.usage_path,
+            self._running,
+            logs,
+            self.trees,
+            self._journal.state["restarts"],
+            self._run.settings.hang_timeout,
+            lambda name, text: self._run.host_hangs(self, name, text),
+        )
         if self._run.cancelled.is_set():  # the request to stop may have come while they started
             self.terminate()
 
@@ -283,6 +296,8 @@ class Attempt:
             self._wait_for(running)
         if self.started_at:
             self.ended_at = time.time()
+        if self._watch is not None:
+            self._watch.close()
         for feeder in self._pipes:
             feeder.stop()
         for mirror in self._mirrors:

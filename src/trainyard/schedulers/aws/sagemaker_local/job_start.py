@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.launcher import Launcher
+from trainyard.schedulers.supervision import REPORT
 from trainyard.system.identity import machine, myself
 
 SUPERVISOR = "trainyard.schedulers.aws.sagemaker_local.training_supervisor:TrainingSupervisor"
@@ -31,12 +33,16 @@ class Settings:
         grace: seconds between SIGTERM and SIGKILL.
         patience: seconds for which a store may be out of reach before a job fails for it.
         file_systems: the directory of this machine that stands for a file system of the service, by its id.
+        hang_timeout: seconds without activity after which a host counts as hung; None not to check.
+        on_hang: what becomes of a job with such a host, see `supervision`.
     """
 
     docker: str = "auto"
     grace: float = 120.0
     patience: float = 300.0
     file_systems: dict[str, str] = field(default_factory=dict)
+    hang_timeout: float | None = None
+    on_hang: str = REPORT
 
     @classmethod
     def from_env(cls) -> Settings:
@@ -81,7 +87,12 @@ def arn_of(name: str, region: str, role: str) -> str:
 
 
 def start_job(
-    request: dict[str, Any], *, region: str = "", settings: Settings | None = None, app: Any = None
+    request: dict[str, Any],
+    *,
+    region: str = "",
+    settings: Settings | None = None,
+    app: Any = None,
+    prepare: Callable[[TrainingJob], None] = lambda job: None,
 ) -> TrainingJob:
     """Start a job for a valid CreateTrainingJob request; the job runs when this returns.
 
@@ -90,6 +101,7 @@ def start_job(
         region: region of the job's ARN; the environment's by default.
         settings: how it runs; the environment's by default.
         app: the `AppDef` as JSON, if a scheduler made the request.
+        prepare: called with the job once its directory is there, before it is started.
 
     Raises:
         FileExistsError: there is a job of this name.
@@ -125,6 +137,7 @@ def start_job(
         "settings": asdict(settings),
     }
     try:
+        prepare(job)
         problem = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
     except OSError as error:
         problem = str(error)

@@ -10,6 +10,7 @@ from trainyard.schedulers.aws.sagemaker_local import description
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
+from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process import recovery
 from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
 
@@ -37,6 +38,8 @@ def _as_boto(description: dict[str, Any]) -> dict[str, Any]:
 
 def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
     """Return a job with each of its hosts."""
+    if state["status"] in TERMINAL:
+        send_if_waiting(job.path)
     response = remote.describe(job.name, _as_boto(description.describe(job, state)))
     hosts = {host["name"]: host for host in state["hosts"]}
     roles: dict[str, list[ReplicaStatus]] = {}

@@ -17,6 +17,7 @@ from trainyard.schedulers.base import (
     LogPart,
     LogQuery,
     LogRange,
+    ReplicaUsage,
     Scheduler,
     late_class,
     not_ended,
@@ -214,7 +215,19 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
         return housekeeping.remove(leftovers)
 
-    # ---- logs
+    # ---- logs and samples
+
+    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
+        """Return the samples that the job's supervisor has taken."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+        from trainyard.schedulers.exec.usage_file import replica_usage
+
+        job = TrainingJob.find(app_id)
+        state = None if job is None else job.read_state()
+        if job is None or state is None:
+            return iter(())
+        names_of = {host: (role, index) for role, index, host in observe.layout(job)}
+        return replica_usage(job.usage_path, [names_of[host["name"]] for host in state["hosts"]], after)
 
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery

@@ -25,7 +25,10 @@ from trainyard.schedulers.aws.sagemaker_local.job_start import (
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec import outbox
+from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.app import NO_IMAGE
+from trainyard.specs.handles import make_app_handle
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
             "image_repo is given, but code travels to jobs of this machine without an image",
             hint="Leave image_repo out.",
         )
+    check_supervision(opts)
     if not _uses_docker(app):
         _name_image(app)
     check_options(app, _completed(app, opts), region=opts.region or region_of_environment(), local=True)
@@ -150,6 +154,10 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     job.job_def = settle(job.job_def, replacements)
     settings = settings_of(opts.file_systems, job.job_def)
     _check(settle(job.job_def, {names.CONTENT: "content"}), settings)
+    told = {"notify": opts.notify, "notify_secret": opts.notify_secret, "hang_timeout": opts.hang_timeout}
+    job.supervision = {key: value for key, value in told.items() if value}
+    if opts.hang_timeout is not None:
+        job.supervision["on_hang"] = opts.on_hang
     return job
 
 
@@ -232,10 +240,18 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     job = info.request
     settings = settings_of(info.cfg.get("file_systems"), job.job_def)
     _check(job.job_def, settings)
+    opts = SageMakerLocalOpts(**info.cfg)
+    settings = dataclasses.replace(settings, hang_timeout=opts.hang_timeout, on_hang=opts.on_hang)
+
+    def prepare(started: TrainingJob) -> None:
+        if opts.notify:
+            handle = make_app_handle(names.LOCAL_BACKEND, info.session or "", job.job_name)
+            outbox.prepare(started.path, handle, opts.notify, opts.notify_secret)
+
     region = info.cfg.get("region") or region_of_environment()
     app = to_json(info.app) if info.app is not None else None
     try:
-        start_job(job.job_def, region=region, settings=settings, app=app)
+        start_job(job.job_def, region=region, settings=settings, app=app, prepare=prepare)
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",

@@ -10,6 +10,8 @@
         stop.json         a request to end it
         interrupt.json    a request for a spot interruption (`trainyard drill spot`)
         runner.log        what the supervisor itself printed
+        usage             samples of what the hosts use
+        notify.*          who is told of its end (`outbox`)
         logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards
 """
@@ -67,6 +69,16 @@ class TrainingJob(JobDirectory):
     def work(self) -> str:
         """Where the hosts' files are while the job runs."""
         return self.file("work")
+
+    @property
+    def usage_path(self) -> str:
+        """The file with samples of what the hosts use."""
+        return self.file("usage")
+
+    @property
+    def python_dir(self) -> str:
+        """The folder of the module by which Python writes stacks when the job hangs."""
+        return self.file("python")
 
     # ---- tags and requests
 

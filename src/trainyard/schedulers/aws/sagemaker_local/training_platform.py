@@ -35,6 +35,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.toolkit_import import stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,8 +193,22 @@ class Platform:
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
             )
         view = self._view(plan, hosts, tree, shown)
-        environ = {**os.environ, **self._ports, **self._variables}
+        environ = {**os.environ, **self._ports, **self._variables, **self._stack_variables()}
         return ProcessHost(plan, tree, self._request, environ, log_path, view, self._job.path)
+
+    def _stack_variables(self) -> dict[str, str]:
+        """Return the variables by which processes of Python write their stacks when they hang."""
+        if self._settings.hang_timeout is None:
+            return {}
+        folder = self._job.python_dir
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        with open(os.path.join(folder, stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
+            file.write(stack_dump.HANDLER)
+        found = self._variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return {
+            stack_dump.VARIABLE: str(int(stack_dump.SIGNAL)),
+            "PYTHONPATH": os.pathsep.join(filter(None, [folder, found])),
+        }
 
     def _view(self, plan: Host, hosts: list[Host], tree: Tree, shown: dict[str, Shown]) -> View:
         """Show a host its files and names. Where there are no namespaces, its channels are links.

@@ -26,6 +26,7 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.aws.sagemaker_local.training_platform import Platform
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
+from trainyard.schedulers.supervision import STOP
 from trainyard.system.identity import Process
 from trainyard.system.wakeup import Wakeup
 from trainyard.toolkit_import import store
@@ -33,7 +34,7 @@ from trainyard.toolkit_import import store
 T = TypeVar("T")
 
 #: Why hosts are stopped. A later reason counts only if it is stronger.
-STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
+STRENGTH = {"interrupt": 1, "host_failed": 1, "hung": 2, "max_run": 2, "max_wait": 3, "stop": 4}
 LONGEST_WAIT = 3600.0
 #: Between two attempts to write the state while the disk is full.
 SECONDS_BETWEEN_WRITES = 0.5
@@ -85,6 +86,8 @@ class TrainingSupervisor:
         )
         self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
         self.ending = ""
+        #: Why the job is ended for a host that hangs.
+        self.hung = ""
         self.attempt: Attempt | None = None
         self._lock = threading.RLock()
         self._kill_at = 0.0
@@ -242,6 +245,8 @@ class TrainingSupervisor:
                 "max_run": Conclusion("Stopped", "MaxRuntimeExceeded"),
                 "max_wait": Conclusion("Stopped", "MaxWaitTimeExceeded"),
             }[self.ending]
+        elif self.ending == "hung":
+            end = Conclusion("Failed", reason=f"AlgorithmError: stopped because it hung: {self.hung}")
         elif outcome.kind == "completed":
             end = Conclusion("Completed")
         else:
@@ -289,6 +294,13 @@ class TrainingSupervisor:
     def host_failed(self, attempt: Attempt) -> None:
         """Stop the other hosts."""
         self._post("host_failed", attempt)
+
+    def host_hangs(self, attempt: Attempt, name: str, text: str) -> None:
+        """Mark a host that hangs, or end the job, as is asked; without a text it does so no longer."""
+        self.journal.set_host(name, reason=f"it hangs: {text}" if text else "")
+        if text and self.settings.on_hang == STOP:
+            self.hung = self.hung or f"{name}: {text}"
+            self._post("hung", attempt)
 
     def check_deadlines(self) -> None:
         """Let the main thread check the deadlines: there may be a new one."""

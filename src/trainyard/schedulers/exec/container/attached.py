@@ -81,6 +81,11 @@ class AttachedContainer:
         self._file: ContainerLogFile | None = None
         self._reader: threading.Thread | None = None
 
+    @property
+    def id(self) -> str:
+        """The container's id; "" before it is made and after it is removed."""
+        return self._id
+
     def start(self, definition: dict[str, Any]) -> None:
         """Create and start the container. If that fails it has to be removed, and may be started again.
 

@@ -69,7 +69,7 @@ def check(engine: Engine, job: Job) -> None:
             continue
         seconds = f"{job.hang_timeout:g}"
         found = f"no output for {seconds} s and no GPU activity"
-        problem = write_stacks(engine, container, found)
+        problem = write_stacks(engine, container.id, found)
         stacks = f"its stacks cannot be read: {problem}" if problem else "its log has the stacks"
         number = 1 + sum(m.kind == inventory.HUNG for m in job.markers)
         facts = {
@@ -92,7 +92,7 @@ def last_sign(engine: Engine, container: Container) -> int:
     return max([container.started, *(time_ns(stamp) for stamp, _ in lines)])
 
 
-def write_stacks(engine: Engine, container: Container, headline: str) -> str:
+def write_stacks(engine: Engine, container: str, headline: str) -> str:
     """Write the stacks of a container's processes to its log; returns what went wrong, or "".
 
     Stacks of the kernel and those that py-spy reads need privileges, which not every daemon can give.
@@ -102,7 +102,7 @@ def write_stacks(engine: Engine, container: Container, headline: str) -> str:
     for is_privileged in (True, False):
         body = {"Cmd": words, "User": "0", "Privileged": is_privileged}
         try:
-            made = engine.request("POST", f"/containers/{container.id}/exec", json=body)
+            made = engine.request("POST", f"/containers/{container}/exec", json=body)
             engine.request("POST", f"/exec/{made['Id']}/start", json={"Detach": True})
         except EngineError as error:
             problem = error.message

@@ -64,22 +64,7 @@ class ContainerSampler:
             place = (sample.role, sample.replica)
             own = visible(gpus, containers[place].gpus)
             busy = sum(gpu.busy_percent for gpu in own) / len(own) if own else float("nan")
-            totals = sample.totals
-            records.append(
-                UsageRecord(
-                    sample.time,
-                    numbers[place],
-                    busy,
-                    totals["cpu"],
-                    int(sample.levels["memory_bytes"]),
-                    int(totals["disk_read"]),
-                    int(totals["disk_written"]),
-                    int(totals["network_received"]),
-                    int(totals["network_sent"]),
-                    sum(gpu.memory for gpu in own),
-                    sample.attempt,
-                )
-            )
+            records.append(_record(sample, numbers[place], busy, sum(gpu.memory for gpu in own)))
         if records:
             with contextlib.suppress(TrainyardError):  # on a full disk there are no samples
                 make_private_dir(results_dir(job.app_id))
@@ -116,6 +101,44 @@ def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUs
 
     for_all(ask, [each for each in containers if each.state == "running"])
     return sorted(found, key=lambda sample: (sample.role, sample.replica))
+
+
+def record_of(engine: Engine, container: str, number: int, attempt: int) -> UsageRecord | None:
+    """Return what a container uses now as the record of a file; None if it has just ended.
+
+    Args:
+        engine: the daemon.
+        container: its id.
+        number: the replica's place among all replicas of the job.
+        attempt: how often it was started again before.
+
+    Raises:
+        EngineError: the daemon refuses.
+        EngineUnavailableError: it does not answer.
+    """
+    params = {"stream": False, "one-shot": True}
+    stats = engine.request("GET", f"/containers/{container}/stats", params=params)
+    found = sample_of("", number, attempt, stats or {}, time.time())
+    if found is None:
+        return None
+    return _record(found, number, float("nan"), 0)
+
+
+def _record(sample: ReplicaUsage, number: int, gpu_percent: float, gpu_memory: int) -> UsageRecord:
+    totals = sample.totals
+    return UsageRecord(
+        sample.time,
+        number,
+        gpu_percent,
+        totals["cpu"],
+        int(sample.levels["memory_bytes"]),
+        int(totals["disk_read"]),
+        int(totals["disk_written"]),
+        int(totals["network_received"]),
+        int(totals["network_sent"]),
+        gpu_memory,
+        sample.attempt,
+    )
 
 
 def sample_of(

@@ -35,16 +35,25 @@ class UsageSampler:
         self._file = UsageFile(path, INTERVAL)
         self._gpus = Gpus()
 
-    def sample(self, replicas: Iterable[Replica]) -> float:
-        """Take a sample; returns in how many seconds to take the next one."""
+    def sample(self, replicas: Iterable[Replica], measured: Iterable[UsageRecord] = ()) -> float:
+        """Take a sample; returns in how many seconds to take the next one.
+
+        Args:
+            replicas: all replicas of the job, in order; those that run as processes are sampled.
+            measured: what has been measured otherwise.
+        """
         began = time.thread_time()
-        records = list(self._records(list(replicas)))
+        records = [*self._records(list(replicas)), *measured]
         if records:
             self._file.append(records)
         return max(self._file.interval, (time.thread_time() - began) / LARGEST_SHARE)
 
     def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
-        running = {replica.pid: number for number, replica in enumerate(replicas) if replica.is_running}
+        running = {
+            replica.pid: number
+            for number, replica in enumerate(replicas)
+            if replica.is_running and replica.pid
+        }
         now = time.time()
         received, sent = system.network_bytes()
         gpus = self._gpus.usage()

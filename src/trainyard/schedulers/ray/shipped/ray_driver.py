@@ -7,10 +7,13 @@ beside the log, replaced when something changes, and at the end a line of the lo
 from __future__ import annotations
 
 import collections
+import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 TYPE_CHECKING = False
@@ -26,6 +29,12 @@ LOOKING = 2.0
 PLACING = 120.0
 STATE_INTERVAL = 0.1
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+#: How many of the last lines are kept to find the cause of a failure.
+TAIL = 500
+MOST_NOTES = 20
+TOOLKIT = "toolkit.pyz"
+#: Seconds that notifications may take before the driver ends; they go on without it.
+TELLING = 10.0
 
 
 class ActorReplica:
@@ -51,6 +60,9 @@ class ActorReplica:
         self.placing_since = 0.0
         self.place_at: float | None = None
         self.stop_reason = ""
+        self.notes: list[str] = []
+        #: The last lines of its log, as it wrote them.
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL)
 
     @property
     def has_ended(self) -> bool:
@@ -72,6 +84,7 @@ class ActorReplica:
             "node": self.host["node"] if self.host else "",
             "pid": self.pid,
             "structured": self.structured,
+            "notes": self.notes,
         }
 
 
@@ -99,6 +112,8 @@ class Driver:
         self.deadline: float | None = None
         self.kill_at: float | None = None
         self.is_dirty, self.written = True, 0.0
+        #: By what was started again together, and the class of failure: how often.
+        self.used: collections.Counter[tuple[str, str]] = collections.Counter()
 
     # ---- life
 
@@ -202,7 +217,24 @@ class Driver:
         self.write_state(force=True)
         sys.stdout.write(STATE_MARK + json.dumps(self.document()) + "\n")
         sys.stdout.flush()
+        self.tell()
         return code
+
+    def tell(self) -> None:
+        """Tell those who are to be told of the end, by a process that goes on if this one has to end."""
+        told = self.plan.get("notify")
+        if not told:
+            return
+        path = os.path.join(tempfile.mkdtemp(prefix="trainyard-"), "outbox")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(told, file)
+        words = [sys.executable, "-S", TOOLKIT, "notify", path, self.final, self.msg]
+        try:
+            subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            ).wait(TELLING)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
 
     def can_do_without(self, failed: ActorReplica) -> bool:
         """Whether enough replicas of an elastic role succeeded without this one."""
@@ -379,6 +411,8 @@ class Driver:
             if text:
                 sys.stdout.write(text)
                 sys.stdout.flush()
+                if self.plan.get("retry"):
+                    replica.tail.extend(line.split(" ", 3)[-1] for line in text.splitlines())
             if outcome is None:
                 self.ask(replica, "read", replica.actor.read.remote())
             else:
@@ -434,6 +468,8 @@ class Driver:
         """Apply the retry policy of a replica's role to its failure."""
         if self.stopping or replica.name in self.restarting:
             return
+        if self.plan.get("retry") and self.retried_by_class(replica):
+            return
         limit = replica.role["max_retries"] if may_retry else 0
         policy, name = replica.role["policy"], replica.role["name"]
         if (policy == "REPLICA" or replica.role["min"] is not None) and replica.restarts < limit:
@@ -446,6 +482,46 @@ class Driver:
             self.restart(self.replicas, replica)
         elif self.plan["fail_fast"]:
             self.stop(self.replicas, f"stopped because {replica.name} failed")
+
+    def retried_by_class(self, replica: ActorReplica) -> bool:
+        """Start again by the rule for the class of a failure; False if there is none for it."""
+        sys.path.insert(0, os.path.abspath(TOOLKIT))
+        # by name: this file runs on the cluster, beside the toolkit's archive
+        failure_class = importlib.import_module("trainyard_toolkit.failure_class")
+        retry_rule = importlib.import_module("trainyard_toolkit.retry_rule")
+
+        # an actor that is gone without Ray's saying why went with its node
+        said = [replica.reason, *(["a node died"] if replica.reason.startswith("lost on ") else [])]
+        found = failure_class.Table(self.plan["table"]).cause_of(
+            said, replica.code, "\n".join(replica.tail), replica.structured
+        )
+        rules: dict[str, int] = self.plan["retry"]
+        if found.failure_class not in rules:
+            return False
+        policy, name = replica.role["policy"], replica.role["name"]
+        alone = policy == "REPLICA" or replica.role["min"] is not None
+        scope = replica.name if alone else name if policy == "ROLE" else ""
+        key = (scope, found.failure_class)
+        rule = retry_rule.RetryRule(rules[found.failure_class])
+        against = rule.verdict(self.used[key])
+        note = retry_rule.words(
+            found.text, found.evidence, found.failure_class, rule, self.used[key], against
+        )
+        replica.notes = [*replica.notes, note][-MOST_NOTES:]
+        replica.tail.clear()
+        self.is_dirty = True
+        if against:
+            if self.plan["fail_fast"]:
+                self.stop(self.replicas, f"stopped because {replica.name} failed")
+            return True
+        self.used[key] += 1
+        if alone:
+            self.restart([replica], replica)
+        elif policy == "ROLE":
+            self.restart([peer for peer in self.replicas if peer.role is replica.role], replica)
+        else:
+            self.restart(self.replicas, replica)
+        return True
 
     def restart(self, members: Iterable[ActorReplica], culprit: ActorReplica) -> None:
         """Stop what still runs of a group, and start the group again when all of it has ended."""

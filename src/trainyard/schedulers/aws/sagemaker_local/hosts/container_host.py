@@ -24,7 +24,10 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
 )
 from trainyard.schedulers.exec.container import inventory, submission
 from trainyard.schedulers.exec.container.attached import AttachedContainer, ContainerLost
+from trainyard.schedulers.exec.container.container_hangs import write_stacks
+from trainyard.schedulers.exec.container.container_usage import record_of
 from trainyard.schedulers.exec.container.logs import LOG_CONFIG
+from trainyard.schedulers.exec.usage_file import UsageRecord
 from trainyard.system.processes import signal_name
 
 #: Marks containers and networks; its value is the job's directory.
@@ -167,6 +170,19 @@ class ContainerHost:
         self._container = container
         self.is_alive, self.terminate, self.kill = container.is_alive, container.terminate, container.kill
         self.remove = container.remove
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its program has been started, and has not ended as far as can be seen."""
+        return bool(self._container.id) and self._container.is_alive()
+
+    def usage(self, number: int, attempt: int) -> UsageRecord | None:
+        """Return what it uses now; see `record_of`."""
+        return record_of(self._cluster.engine, self._container.id, number, attempt)
+
+    def write_stacks(self, headline: str) -> str:
+        """Write the stacks of its processes to its log; returns what went wrong, or ""."""
+        return write_stacks(self._cluster.engine, self._container.id, headline)
 
     def start(self) -> None:
         """Create and start the container.

@@ -127,7 +127,7 @@ class ProcessHost(ProcessGroup):
         self._program = command[0]
         self._command = ["sh", "-c", _IN_DIRECTORY, "sh", cwd, *view.wrap(command)]
         self._log_path = log_path
-        self._environ = {
+        self.environ = {
             **environ,
             "SAGEMAKER_BASE_DIR": tree.path,
             CURRENT_HOST: plan.name,
@@ -151,11 +151,11 @@ class ProcessHost(ProcessGroup):
 
     def start(self) -> None:
         """Start its program, which writes to the log itself."""
-        if "/" not in self._program and find_program(self._program, self._environ.get("PATH", "")) is None:
+        if "/" not in self._program and find_program(self._program, self.environ.get("PATH", "")) is None:
             raise StartFailure(f"cannot start {self._program}: No such file or directory")
         log = f"{self._log_path}.log"
         try:
-            self.spawn("/bin/sh", self._command, self._environ, (log, log))
+            self.spawn("/bin/sh", self._command, self.environ, (log, log))
         except OSError as error:
             raise StartFailure(f"cannot start {self._program}: {error.strerror}") from error
 

@@ -1,0 +1,92 @@
+"""The driver's own decisions, which need no cluster: retries by class of failure, and telling of the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.receiver import receiving
+from trainyard.schedulers.ray.options import RayOpts
+from trainyard.schedulers.ray.request import make_request
+from trainyard.schedulers.ray.shipped.ray_driver import Driver
+from trainyard.specs import AppDef, RetryPolicy, Role
+from trainyard.workspace.toolkit_files import toolkit_archive
+
+OUT_OF_MEMORY = ["Traceback (most recent call last):", '  File "t.py", line 1', "MemoryError"]
+EXCEPTION = ["Traceback (most recent call last):", '  File "t.py", line 1', "ValueError: bad"]
+
+
+def driver_of(policy: RetryPolicy = RetryPolicy.APPLICATION, **options: Any) -> Driver:
+    role = Role("train", "", entrypoint="python", num_replicas=2, max_retries=1, retry_policy=policy)
+    request = make_request(AppDef("job", [role]), RayOpts(**options), "job-1", "http://head:8265", "gcs://p")
+    return Driver(request.whole_plan, "")
+
+
+def fail(driver: Driver, lines: list[str], reason: str = "exit code 1", code: int | None = 1) -> Any:
+    replica = driver.replicas[1]
+    replica.state, replica.reason, replica.code = "FAILED", reason, code
+    replica.tail.extend(lines)
+    driver.restarting.clear()
+    driver.failed(replica)
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        (RetryPolicy.REPLICA, {"train/1"}),
+        (RetryPolicy.ROLE, {"train/0", "train/1"}),
+        (RetryPolicy.APPLICATION, {"train/0", "train/1"}),
+    ],
+)
+def test_each_class_has_its_own_number(policy: RetryPolicy, names: set[str]) -> None:
+    driver = driver_of(policy, retry={"oom": "2", "node": "1", "exception": "0"})
+    for _ in range(2):
+        fail(driver, OUT_OF_MEMORY)
+        assert driver.restarting == names
+    fail(driver, [], "lost on worker: ActorDiedError: The actor died unexpectedly", None)
+    assert driver.restarting == names
+    replica = fail(driver, OUT_OF_MEMORY)
+    assert driver.restarting == set()
+    assert [note.rpartition("started again: ")[2] for note in replica.notes] == [
+        "oom: retry 1 of 2",
+        "oom: retry 2 of 2",
+        "node: retry 1 of 1",
+        "oom: 2 of 2 retries are used up",
+    ]
+
+
+def test_what_has_no_rule_is_retried_as_the_role_says() -> None:
+    driver = driver_of(retry={"exception": "0"})
+    fail(driver, EXCEPTION)
+    assert driver.restarting == set()
+    fail(driver, ["odd"], "exit code 9", 9)
+    assert driver.restarting == {"train/0", "train/1"}
+    fail(driver, ["odd"], "exit code 9", 9)
+    assert driver.restarting == set()
+
+
+def test_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
+    with receiving() as receiver:
+        driver = driver_of(notify=[receiver.url], notify_secret="hush-hush-1")
+        driver.plan["notify"]["handle"] = "ray://s/job-1"
+        driver.final, driver.msg = "FAILED", "train/1: exit code 1"
+        driver.tell()
+        [message] = receiver.wait_for(1)
+        [(headers, _)] = receiver.received
+    assert (message["handle"], message["state"]) == ("ray://s/job-1", "FAILED")
+    assert message["reason"] == "train/1: exit code 1"
+    assert headers["webhook-signature"].startswith("v1,")
+
+
+def test_the_secret_is_not_shown() -> None:
+    role = Role("train", "", entrypoint="python")
+    opts = RayOpts(notify=["https://u:pass-1@h/x"], notify_secret="hush-hush-1", retry={"oom": "1"})
+    shown = str(make_request(AppDef("job", [role]), opts, "job-1", "http://head:8265", "gcs://p"))
+    assert "hush-hush-1" not in shown
+    assert "pass-1" not in shown
+    assert '"retry"' in shown
