@@ -113,3 +113,12 @@ def test_of_a_line_of_megabytes_the_beginning_is_read():
     found = failed(log="y" * 5_000_000 + "\nstep 1\nRuntimeError: CUDA out of memory\n")
     assert found.cause.name == "gpu_out_of_memory"
     assert max(map(len, found.log)) < 10_000
+
+
+def test_a_lost_node_explains_replicas_of_which_nothing_is_known():
+    replicas = [
+        ReplicaStatus(k, AppState.FAILED, "r", reason="it did not say how it ended") for k in range(2)
+    ]
+    status = AppStatus(AppState.FAILED, msg="a node failed", roles=[RoleStatus("r", replicas)])
+    found = explain_failure(status, lambda _: [])
+    assert (found.cause.name, found.evidence, found.replica.id) == ("node_lost", "a node failed", 0)

@@ -138,6 +138,11 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
         rank = traceback.rank or rank
     has_exception = traceback is not None or any(log_end.NAMES_EXCEPTION.match(line) for line in errors)
     cause, evidence = _decide(replica, said, errors, lines, signal, has_exception)
+    if (
+        cause.name == "unknown"
+    ):  # what the scheduler says of the job may hold for its replicas, such as a lost node
+        found = causes.first_match(causes.rules(), SCHEDULER, _texts(status.msg))
+        cause, evidence = found or (cause, evidence)
     shown = report.splitlines() if traceback is None and "Traceback" in report else []
     rank = rank or _rank_of(evidence, lines)
     return Failure(
