@@ -109,6 +109,11 @@ def test_nothing_varies(script: str) -> None:
         points(script, "--lr", '"1,2"', "a,b")
 
 
+def test_values_that_are_given_twice(script: str) -> None:
+    with pytest.raises(UsageError, match="values of seed are given 2 times"):
+        points(script, "--seed", "1,2", "--lr", "1,2", "--seed", "3,4")
+
+
 def test_the_grid_of_python() -> None:
     found = grid({"msg": ["a", "b"], "num_replicas": [1]}, image="x")
     assert found[1] == Point({"msg": "b", "num_replicas": "1"}, {"image": "x", "msg": "b", "num_replicas": 1})

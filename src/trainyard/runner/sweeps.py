@@ -69,7 +69,7 @@ def points_from_words(
     lists, see `values_of`. Those of parameters that are lists or dicts themselves are left alone.
 
     Raises:
-        UsageError: nothing varies, or there are too many points.
+        UsageError: nothing varies, an option's values are given twice, or there are too many points.
     """
     axes: dict[int, tuple[str, str, list[str]]] = {}
     for index, name, before, value in _values(component, words):
@@ -82,6 +82,12 @@ def points_from_words(
             "nothing varies: no option has several values",
             hint="Write them with commas, or a range: --lr 1e-3,1e-4 --seed 0..9",
         )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"the values of {name} are given {names.count(name)} times",
+                hint=f"Give all of them at once: --{name} A,B,C",
+            )
     total = _check_number({index: values for index, (_, _, values) in axes.items()}, sample)
     chosen: Iterable[int] = range(total)
     if sample is not None and sample < total:
