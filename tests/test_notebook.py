@@ -137,7 +137,7 @@ def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:
     ("line", "message"),
     [
         ("--bad", "unknown option --bad"),
-        ("--dryrun", "cannot take --dryrun"),
+        ("--dryrun", "does not support --dryrun"),
         ("--workspace .", "the notebook's workspace"),
         ("-s nowhere", "nowhere"),
         ('"open', "No closing quotation"),

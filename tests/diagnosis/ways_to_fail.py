@@ -106,7 +106,11 @@ WAYS: dict[str, Way] = {
         "import socket\na = socket.create_server(('127.0.0.1', 0))\nplace = a.getsockname()\na.close()\n"
         "socket.create_connection(place)",
     ),
-    "permission": Way("permission", "open('/proc/sys/kernel/ostype', 'w')"),
+    "permission": Way(
+        "permission",
+        "import os, tempfile\nfolder = tempfile.mkdtemp()\nos.chmod(folder, 0)\n"
+        "os.getuid() or os.setuid(65534)\nopen(folder + '/data')",
+    ),
     "text on stderr, then a buffer of stdout": Way(
         "exit", "print('step 1')\nraise SystemExit('the data set is empty')", evidence="the data set is empty"
     ),

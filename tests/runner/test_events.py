@@ -88,7 +88,7 @@ def test_a_failing_receiver_harms_nothing(
 def test_the_logger_gets_json(runner: Runner, app: AppDef, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trainyard.events"):
         runner.dryrun(app, "fake")
-    (record,) = caplog.records
+    (record,) = [each for each in caplog.records if each.name == "trainyard.events"]
     assert json.loads(record.getMessage())["api"] == "dryrun"
 
 

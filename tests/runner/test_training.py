@@ -126,7 +126,7 @@ def test_schedulers_that_carry_it_out_themselves_are_left_alone() -> None:
 
 
 def test_what_cannot_be_brought_is_refused(runner: Runner) -> None:
-    with pytest.raises(ConfigError, match="cannot bring the toolkit"):
+    with pytest.raises(ConfigError, match="cannot provide the toolkit"):
         runner.dryrun(training(), "fake")
     with pytest.raises(ConfigError, match="need a distribution"):
         script(script="train.py", nproc=2)

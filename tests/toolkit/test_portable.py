@@ -80,8 +80,10 @@ def test_other_modules_use_nothing_that_only_linux_has() -> None:
     for path in SOURCE.rglob("*.py"):
         if path.name in (
             "kernel.py",
-            "host_namespaces.py",
-        ):  # the namespaces of the latter are refused elsewhere
+            "host_namespaces.py",  # refused elsewhere
+            "hung_program.py",  # this and the next look whether there is a /proc
+            "stack_dump.py",
+        ):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             match = None

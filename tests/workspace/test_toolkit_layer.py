@@ -61,7 +61,7 @@ def test_an_installation_without_it_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("trainyard.__file__", str(tmp_path / "a/b/__init__.py"))
     with pytest.raises(ConfigError, match="missing in") as caught:
         toolkit_archive()
-    assert "Install trainyard again" in caught.value.hint
+    assert "Reinstall trainyard" in caught.value.hint
 
 
 def test_it_is_not_imported() -> None:

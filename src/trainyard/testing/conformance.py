@@ -352,7 +352,7 @@ class SchedulerConformance:
     def test_lines_are_followed_while_the_job_runs(self, scheduler: Scheduler[Any]) -> None:
         if not self.can_follow:
             pytest.skip("logs cannot be followed")
-        app_id = self.submit(scheduler, self.role("echo first; sleep 600"))
+        app_id = self.submit(scheduler, self.role("echo first; exec sleep 600"))
         try:
             followed = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
             assert next(followed) == "first\n"

@@ -24,6 +24,7 @@ BUCKET = re.compile(r"s3://[^/\"]+/")
 NOT_OF_THE_SDK = (
     "batch_queue",
     *QUEUE_OPTIONS,
+    "retry",
     "training_plan_extension",
     "instance_preferences",
     "instance_placement_config",
