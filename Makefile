@@ -101,6 +101,17 @@ $(NEMO)/bin/nemorun:
 .PHONY: $(NEMO)
 $(NEMO): $(NEMO)/bin/nemorun
 
+# Monarch, torchft and Ax, which are built on TorchX and find trainyard in its place. Their PyTorch is the CPU build,
+# where the index has one.
+PRODUCTS := .venv-products
+$(PRODUCTS)/bin/monarch:
+	$(PYTHON) -m venv $(PRODUCTS)
+	$(PRODUCTS)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0' \
+	  'torchmonarch==0.7.0' 'torchft==0.2.0' 'ax-platform==1.3.1' pyfakefs docstring-parser pyyaml filelock fsspec \
+	  tabulate || { rm -rf $(PRODUCTS); exit 1; }
+.PHONY: $(PRODUCTS)
+$(PRODUCTS): $(PRODUCTS)/bin/monarch
+
 # The AWS CLI, as a client of the endpoint on this machine.
 AWSCLI := .venv-awscli
 $(AWSCLI)/bin/aws:

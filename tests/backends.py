@@ -94,6 +94,15 @@ def nemo_python() -> str:
     return os.path.join(NEMO, "bin", "python")
 
 
+PRODUCTS = _environment("TRAINYARD_PRODUCTS", "products")
+
+
+def products_python() -> str:
+    """Return the Python that has Monarch, torchft and Ax; skips without one."""
+    need("torchx_products")
+    return os.path.join(PRODUCTS, "bin", "python")
+
+
 FRAMEWORKS = _environment("TRAINYARD_FRAMEWORKS", "frameworks")
 
 
@@ -188,6 +197,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "torchx": _program_of(TORCHX, "python"),
     "hydra": _program_of(HYDRA, "python"),
     "nemo_run": _program_of(NEMO, "python"),
+    "torchx_products": _program_of(PRODUCTS, "python"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

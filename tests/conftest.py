@@ -11,11 +11,12 @@ from tests import backends
 from trainyard import system
 
 # A busy machine is slow, which is no defect.
-settings.register_profile("trainyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("trainyard")
+settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("all"), max_examples=30)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fast" if config.option.markexpr == "not slow" else "all")
     # Whoever is started in the background by a shell without job control inherits that these are ignored,
     # and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)

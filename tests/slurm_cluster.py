@@ -106,6 +106,7 @@ class SlurmCluster(Cluster):
         credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
             jobs wait as long to be started again when a node fails.
         node_seconds: how long a node may be silent before it counts as lost, and its jobs with it.
+        more: more lines of slurm.conf.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class SlurmCluster(Cluster):
         credential_seconds: int = 60,
         node_seconds: int = 6,
         nodes: tuple[str, ...] = NODES,
+        more: str = "",
     ) -> None:
         super().__init__(root, _ADDRESSES)
+        self._more = more
         self.accounting = accounting
         self.nodes = nodes
         self._sizes = {
@@ -217,7 +220,7 @@ class SlurmCluster(Cluster):
         conf = _CONF + (
             _WITH_ACCOUNTING if self.accounting else "AccountingStorageType=accounting_storage/none\n"
         )
-        (root / "slurm.conf").write_text(conf.format(**values))
+        (root / "slurm.conf").write_text(conf.format(**values) + self._more)
         devices = root / "dev"
         for index in range(4):
             os.mknod(devices / f"gpu{index}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null

@@ -148,6 +148,7 @@ TEXTS = [
         "AKIAIOSFODNN7EXAMPLE eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdef-_ xoxb-123456789012-abcdef",
         "*** *** ***",
     ),
+    ("cat: /etc/passwd: Permission denied", "cat: /etc/passwd: Permission denied"),
     (
         "image my-secret:v1 registry/auth-token:latest --image me/token:v2 localhost:5000/secret:1.0",
         "image my-secret:v1 registry/auth-token:latest --image me/token:v2 localhost:5000/secret:1.0",

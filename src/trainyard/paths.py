@@ -94,14 +94,22 @@ def remove_tree(path: str) -> None:
     Raises:
         OSError: something cannot be removed.
     """
-    import shutil
-
     try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
+        _remove(path)
     except PermissionError:
         for directory, _, _ in os.walk(path):  # from the top, so that what was closed is walked too
             if not os.access(directory, os.W_OK | os.X_OK | os.R_OK):
                 os.chmod(directory, 0o700)
-        shutil.rmtree(path)
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    """Remove a directory, from which other processes may be removing files too."""
+    import shutil
+
+    while True:
+        try:
+            return shutil.rmtree(path)
+        except FileNotFoundError:  # before Python 3.13, also of a file in it that has vanished meanwhile
+            if not os.path.lexists(path):
+                return None

@@ -12,13 +12,15 @@ import os
 import sys
 from importlib import import_module
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 PREFIXES = ("trainyard", "torchx")
+#: What is not the plugin's failure when it is raised in its code.
+INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit)
 NAMESPACE = "torchx_plugins"
 #: Folders of the packages in which TorchX's 2026 versions look for plugins, by kind.
 NAMESPACE_FOLDERS = {"schedulers": "schedulers", "named_resources": "named_resources", "tracker": "trackers"}
@@ -50,13 +52,31 @@ class EntryPoint:
             target: Any = import_module(module.strip())
             for part in filter(None, attribute.strip().split(".")):
                 target = getattr(target, part)
-        except Exception as error:
-            raise ConfigError(
-                f"the plugin {self.name!r} ({self.group} = {self.value}) cannot be loaded: "
-                f"{type(error).__name__}: {error}",
-                hint="Repair or uninstall the distribution that provides it.",
-            ) from error
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # SystemExit too
+            raise self._error("cannot be loaded", error) from error
         return target
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the function, and call it.
+
+        Raises:
+            ConfigError: the import or the call fails; the message names the plugin.
+        """
+        function = self.load()
+        try:
+            return function(*args, **kwargs)
+        except (*INTERRUPTIONS, TrainyardError):
+            raise
+        except BaseException as error:  # SystemExit too
+            raise self._error("failed", error) from error
+
+    def _error(self, what: str, error: BaseException) -> ConfigError:
+        return ConfigError(
+            f"the plugin {self.name!r} ({self.group} = {self.value}) {what}: {type(error).__name__}: {error}",
+            hint="Repair or uninstall the distribution that provides it.",
+        )
 
 
 class NamespacePlugin(EntryPoint):
@@ -104,7 +124,9 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
         torchx_alias.install()  # from which the decorator is imported
         try:
             functions = vars(import_module(f"{package}.{module}")).values()
-        except Exception as error:
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # SystemExit too
             errors.append((f"{package}.{module}", f"{type(error).__name__}: {error}"))
             continue
         for function in functions:

@@ -90,7 +90,7 @@ class Redactor(secret_rules.SecretFilter):
 
 
 def secrets_among(words: Iterable[str]) -> set[str]:
-    """Return the secrets that a command line holds: what follows ``--token``, and ``TOKEN=``."""
+    """Return the secrets of a command line: what follows ``--token``, and ``TOKEN=``; each of a list."""
     found: set[str] = set()
 
     def collect(name: str, secret: str) -> str:
@@ -98,7 +98,10 @@ def secrets_among(words: Iterable[str]) -> set[str]:
         return ""
 
     secret_rules.SecretFilter(collect).words(words)
-    return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
+    each = {
+        part for secret in found for part in (secret, *secret.split(","))
+    }  # a sweep's points have the parts
+    return {secret for secret in each if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:

@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard._toolkit import archive as archive
     from trainyard._toolkit import channels as channels
+    from trainyard._toolkit import end_notice as end_notice
     from trainyard._toolkit import host_ledger as host_ledger
     from trainyard._toolkit import hung_program as hung_program
     from trainyard._toolkit import notification as notification
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     **dict.fromkeys(("archive", "channels", "hung_program", "notification", "outputs"), ""),
-    **dict.fromkeys(("host_ledger", "retry_rule", "secret_rules", "stack_dump", "store", "sync"), ""),
+    **dict.fromkeys(
+        ("end_notice", "host_ledger", "retry_rule", "secret_rules", "stack_dump", "store", "sync"), ""
+    ),
     **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
     **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
 }

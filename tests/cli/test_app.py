@@ -198,3 +198,43 @@ def test_a_current_directory_that_has_been_removed_is_named(cli: Cli) -> None:
     assert result.returncode == 3, result
     assert "the current directory" in result.stderr
     assert "has been removed" in result.stderr
+
+
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(cli: Cli) -> None:
+    """SystemExit, and what else is no Exception, would end a command without a word or with a traceback."""
+    site = cli.directory / "site"
+    (site / "torchx_plugins" / "named_resources").mkdir(parents=True)
+    (site / "torchx_plugins" / "named_resources" / "ends.py").write_text("raise SystemExit(4)\n")
+    (site / "ends.py").write_text("raise SystemExit(4)\n")
+    (site / "made.py").write_text(
+        "class Odd(BaseException):\n    pass\n\n\n"
+        "def nothing(*args, **more):\n    return 42\n\n\n"
+        "def ends(*args, **more):\n    raise SystemExit(4)\n\n\n"
+        "def odd(*args, **more):\n    raise Odd('away')\n"
+    )
+    cli.plugins()
+    (site / "ends-1.0.dist-info").mkdir()
+    (site / "ends-1.0.dist-info" / "entry_points.txt").write_text(
+        "[trainyard.schedulers]\nwithout = made:nothing\nodd = made:odd\n"
+        "[torchx.schedulers]\nends = ends:create\nfactory = made:ends\n"
+        "[trainyard.cmds]\nending = ends:Command\n"
+        "[trainyard.events]\nending = made:ends\n"
+        "[trainyard.failure_rules]\nending = made:ends\nnone = made:nothing\n"
+        "[torchx.named_resources]\ntiny = made:ends\n"
+    )
+    for scheduler, text in {
+        "without": "made 'int', which is not a scheduler",
+        "odd": "Odd: away",
+        "ends": "cannot be loaded: SystemExit: 4",
+        "factory": "failed: SystemExit: 4",
+    }.items():
+        assert text in cli("run", "-s", scheduler, "utils.echo", code=3).err
+        assert text in cli("list", "-s", scheduler, code=3).err
+    assert "the plugin 'ending'" in cli("ending", code=3).err
+    result = cli("run", "--dryrun", "utils.sh", "-h", "tiny", "true", code=3)
+    assert "the plugin 'tiny'" in result.err
+    assert "torchx_plugins.named_resources.ends cannot be loaded: SystemExit: 4" in result.err
+    failed = cli("run", "--wait", "utils.sh", "false", code=1)
+    assert "the event receiver 'ending' failed" in failed.err
+    assert "failure rules of the plugin 'ending' are left out" in failed.err
+    assert "why: sh/0 exited with an error" in failed.err

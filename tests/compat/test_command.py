@@ -90,7 +90,7 @@ PRINTED = {
     "torchx run component.py:train --help": "usage: trainyard run component.py:train",
 }
 STATUS_JSON = "torchx status --json slurm://torchx_user/1234"  # has tests below
-#: Those that name a scheduler which TorchX has removed, and what they are told.
+#: Those that name a scheduler which TorchX has removed, and the answer.
 ANSWERED = {
     line: (f"there is no scheduler '{name}': TorchX removed it in {year}", hint)
     for name, year, hint in (

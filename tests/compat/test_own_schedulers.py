@@ -196,6 +196,17 @@ def test_a_workspace_without_files_is_left_out_as_torchx_does(tmp_path: Path) ->
     assert info.record["workspace"] is None
 
 
+def test_names_of_variables_with_a_value_in_them_are_taken_as_processes_take_them() -> None:
+    app = job("true")
+    app.roles[0].env = {"SANITIZER=1": "1", "A": "b=c"}
+    with TorchxRunner("s") as runner, pytest.warns(UserWarning, match="'=', which begins .*SANITIZER=1"):
+        info = runner.dryrun(app, "local_cwd", {})
+    assert info.app is not None
+    env = info.app.roles[0].env
+    assert (env["SANITIZER"], env["A"]) == ("1=1", "b=c")
+    assert app.roles[0].env == {"SANITIZER=1": "1", "A": "b=c"}
+
+
 def test_what_monarch_does_with_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls of `monarch.job.spmd` 0.7.0: serve, wait for replicas, their hosts, kill."""
     monkeypatch.chdir(tmp_path)

@@ -8,14 +8,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests import backends
 from tests.docs.documents import ROOT
+from tests.toolkit.image import docker, make_image, require_docker
 
 from trainyard.components import metrics, serve, utils
-from trainyard.specs import Role
+from trainyard.runner import get_runner
+from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
 from trainyard.workspace.toolkit_files import toolkit_archive
 
 SOURCES = {"trainyard": str(ROOT / "src"), "toolkit": str(ROOT / "toolkit" / "src")}
@@ -75,3 +84,95 @@ def test_a_python_with_none_of_them_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("has none of trainyard-toolkit, trainyard and torchx\n")
+
+
+# ---- in containers
+
+
+class Management(BaseHTTPRequestHandler):
+    """Fetches the model that a registration names, as TorchServe's management API does."""
+
+    models: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        (url,) = urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)["url"]
+        with urllib.request.urlopen(url) as response:
+            self.models.append(response.read())
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "registered"}')
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def torchx_packages() -> str:
+    """Return the folder in which TorchX is installed."""
+    show = "import os, torchx; print(os.path.dirname(torchx.__path__[0]))"
+    return subprocess.check_output([backends.torchx_python(), "-c", show], text=True).strip()
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    require_docker()
+    name = f"trainyard-test-{uuid.uuid4().hex[:8]}"
+    make_image(name)
+    yield name
+    docker("rmi", "-f", name, check=False)
+
+
+@pytest.fixture
+def management(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Management, "models", [])
+    gateway = docker(
+        "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"
+    ).stdout.strip()
+    with ThreadingHTTPServer((gateway, 0), Management) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{gateway}:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.xdist_group("docker")
+@pytest.mark.parametrize("place", [*SOURCES, "torchx"])
+def test_containers(place: str, image: str, management: str, tmp_path: Path) -> None:
+    """All four programs of one job, in a container that has one of the three installed."""
+    packages = torchx_packages() if place == "torchx" else SOURCES[place]
+    installed = (
+        packages if place == "torchx" else str(ROOT)
+    )  # in a clone the toolkit is linked into trainyard
+    (tmp_path / "a").write_bytes(b"content\n")
+    board = metrics.tensorboard("logs", start_on_file=f"{tmp_path}/a", image=image)
+    args = board.roles[0].args
+    args[args.index("--") + 1 :] = ["python", "-c", "print('board')"]
+    parts = [
+        utils.copy(f"{tmp_path}/a", f"{tmp_path}/deep/b", image=image),
+        utils.booth(1, 2, 3, f"{tmp_path}/trials", image=image),
+        board,
+        serve.torchserve(f"{tmp_path}/a", management, image=image),
+    ]
+    app = AppDef("programs", [role for part in parts for role in part.roles])
+    for role in app.roles:
+        role.env["PYTHONPATH"] = packages
+        role.resource = Resource(cpu=1, gpu=0, memMB=256)
+        role.mounts += [
+            BindMount(installed, installed, read_only=True),
+            BindMount(str(tmp_path), str(tmp_path)),
+        ]
+    with get_runner() as runner:
+        handle = runner.run(app, "local_docker")
+        try:
+            status = runner.wait(handle)
+            assert status is not None
+            logs = {role.name: "".join(runner.log_lines(handle, role.name)) for role in app.roles}
+            assert status.state == AppState.SUCCEEDED, logs
+        finally:
+            runner.delete(handle)
+    assert (tmp_path / "deep/b").read_bytes() == b"content\n"
+    assert [p.read_text() for p in (tmp_path / "trials").iterdir()] == ['{\n  "booth_eval": 5.0\n}']
+    assert "board\n" in logs[board.roles[0].name]
+    assert Management.models == [b"content\n"]

@@ -1,14 +1,10 @@
-"""What `trainyard why` says of jobs that fail for real on this machine."""
+"""What `trainyard why` says besides causes: changes, commands to try, scripts under the toolkit."""
 
 from __future__ import annotations
 
-import pytest
-
-from tests.diagnosis.ways_to_fail import COMMAND, WAYS, command_of
 from trainyard.runner import get_runner
 from trainyard.runner.explanation import explain
 from trainyard.specs import AppDef, Role
-from trainyard.specs.status import AppState
 
 
 def run(runner, command, replicas=1, **options):
@@ -18,20 +14,6 @@ def run(runner, command, replicas=1, **options):
     status = runner.wait(handle, timeout=50)
     assert status is not None
     return handle, status
-
-
-# a command that cannot be run is refused before the job is submitted
-@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.kind != COMMAND])
-def test_the_cause_and_the_replica_are_named(name):
-    way = WAYS[name]
-    with get_runner() as runner:
-        handle, status = run(runner, command_of(way), way.replicas)
-        assert status.state == AppState.FAILED
-        failure = explain(runner, handle, status).failure
-    assert failure.cause.name == way.cause, failure
-    assert failure.replica.id == way.replica
-    assert failure.rank == way.rank
-    assert way.evidence in failure.evidence
 
 
 def test_a_time_limit_is_doubled_by_the_command_to_try():
@@ -69,3 +51,20 @@ def test_a_script_under_the_toolkit(tmp_path, monkeypatch):
         failure = explain(runner, handle, runner.wait(handle, timeout=50)).failure
     assert failure.cause.name == "usage"
     assert failure.evidence == "train.py: error: unrecognized arguments: --rate 1"
+
+
+def test_a_line_longer_than_memory_is_read_from_near_its_end(tmp_path, monkeypatch):
+    """A program may leave a hole of gigabytes in its output; a traceback follows it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(
+        "import os\n"
+        "os.ftruncate(2, 1 << 40)\n"
+        "os.lseek(2, 0, os.SEEK_END)\n"
+        "os.write(2, b'\\nerror: --password hunter2hunter2 was refused\\n')\n"
+        "raise SystemExit(3)\n"
+    )
+    with get_runner() as runner:
+        handle = runner.run(AppDef("j", [Role("r", "", entrypoint="python", args=["t.py"])]), "local_cwd")
+        failure = explain(runner, handle, runner.wait(handle)).failure
+    assert failure.evidence == "error: --password <redacted> was refused"
+    assert failure.log[-1] == failure.evidence

@@ -5,10 +5,13 @@ See ``evidence.tsv`` for where the texts are from.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from trainyard import plugins
+from trainyard.diagnosis import causes, waiting
 from trainyard.diagnosis.failures import explain_failure
 from trainyard.diagnosis.waiting import explain_waiting
 from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
@@ -55,6 +58,69 @@ def test_ends_of_logs(expected, code, line, text):
 def test_words_for_waiting(expected, text):
     found = explain_waiting(AppStatus(AppState.PENDING, msg=text))
     assert (found.kind, found.reason) == (expected, text)
+
+
+NO_CHANGE = waiting.KINDS["no_capacity"][1]
+QUOTA = "exceeded quota: compute, requested: requests.cpu=4, used: requests.cpu=8, limited: requests.cpu=10"
+FLAVOR = (
+    "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor x, 2 more needed"
+)
+SLOTS = "waits for 2 of 2 GPUs (1 free); held by a"
+MOST = "the compute environment hosts has at most 16 vCPUs, and a replica needs 32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "change"),
+    [
+        ("no_capacity", SLOTS, "With 1 instead of 2 GPUs it could start now."),
+        ("no_capacity", SLOTS + "; behind b", NO_CHANGE),
+        ("no_capacity", SLOTS.replace("1 free", "0 free"), NO_CHANGE),
+        ("quota", QUOTA, "The quota leaves requests.cpu=2: with no more it could start now."),
+        ("quota", FLAVOR, "With 2 cpu less it could start now."),
+        ("impossible", MOST, "Ask for at most 16 vCPUs a replica."),
+    ],
+)
+def test_the_smallest_change_is_named_where_the_words_tell_it(kind, text, change):
+    found = explain_waiting(AppStatus(AppState.PENDING, msg=text))
+    assert (found.kind, found.advice) == (kind, change)
+
+
+def test_each_rule_has_recorded_evidence():
+    lines = [(row[1], line.strip()) for row in ROWS if row[0] != "waiting" for line in row[-1].split(" / ")]
+    waits = [(row[1], row[2]) for row in ROWS if row[0] == "waiting"]
+    tables = [
+        *((rule.cause, rule.pattern, lines) for rule in [*causes.rules(), *causes.log_rules()]),
+        *((kind, pattern, waits) for kind, pattern in waiting.rules()),
+    ]
+    assert [
+        (name, pattern)
+        for name, pattern, evidence in tables
+        if not any(name == of and re.search(pattern, text, re.IGNORECASE) for of, text in evidence)
+    ] == []
+
+
+def test_plugins_add_causes_and_reasons_to_wait(tmp_path, monkeypatch):
+    info = tmp_path / "site_rules-1.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text(
+        "[trainyard.failure_rules]\na = site_rules:failures\n"
+        "[trainyard.waiting_rules]\nb = site_rules:waits\n"
+    )
+    (tmp_path / "site_rules.py").write_text(
+        "from trainyard.diagnosis.causes import SCHEDULER, Cause, Rule\n"
+        "def failures():\n"
+        "    licence = Cause('licence', 'found no licence', 'Ask for seats.')\n"
+        "    return [Rule(licence, SCHEDULER, 'LIC-7'), Rule('bad_gpu', SCHEDULER, 'LIC-8')]\n"
+        "def waits():\n"
+        "    return [('quota', 'SITE_BUDGET')]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins._all_entry_points.cache_clear()
+    try:
+        assert (failed("LIC-7").cause.text, failed("LIC-8").cause.name) == ("found no licence", "bad_gpu")
+        assert explain_waiting(AppStatus(AppState.PENDING, msg="waiting: SITE_BUDGET")).kind == "quota"
+    finally:
+        plugins._all_entry_points.cache_clear()
 
 
 TORCHRUN = """\

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainyard.specs import macros
 
 PYTHON, SHELL, COMMAND = "python", "shell", "command"
+ONE_OF_TWO = 2
+#: Runs its other arguments in the second replica alone.
+_SECOND_ALONE = 'for number; do :; done; [ "$number" = 1 ] || exit 0; exec "$@"'
 
 
 @dataclass
@@ -18,18 +23,31 @@ class Way:
         program: the program's text, or a command.
         kind: how it is run.
         replicas: how many replicas the job has.
-        replica: which of them fails first.
+        replica: which of them fails first. The last argument of the program is its number; `ONE_OF_TWO` has
+            only the second one run the program, while the first succeeds.
         rank: which process of the replica fails; "" if it has one.
         evidence: what the line that shows the cause has in it.
+        options: options of the scheduler.
+        memory: what each replica may have, in MB; 0 for what is usual.
+        image: the image, where it is not the usual one.
+        happens: what is done to the job once it runs; it gets the handle.
     """
 
     cause: str
     program: str
     kind: str = PYTHON
-    replicas: int = 1
+    replicas: int = 0
     replica: int = 0
     rank: str = ""
     evidence: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    memory: int = 0
+    image: str = ""
+    happens: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.replicas:  # a command is run as it is
+            self.replicas, self.replica = (1, 0) if self.kind == COMMAND else (ONE_OF_TWO, 1)
 
 
 _THIRD = "import sys, time\nif sys.argv[1] == '3':\n    raise KeyError('label')\ntime.sleep(1)\n"
@@ -59,6 +77,37 @@ _CHILD = """\
 import subprocess, sys
 subprocess.run([sys.executable, "-c", "import nothing_of_that_name"], check=True)
 """
+_PACKAGE = """\
+import pathlib, sys, tempfile
+folder = pathlib.Path(tempfile.mkdtemp(), "models")
+folder.mkdir()
+(folder / "__init__.py").write_text("from .unet import UNet")
+(folder / "unet.py").write_text("from .attention import Attention")
+sys.path.insert(0, str(folder.parent))
+import models
+"""
+_TORN = """\
+import pickle, tempfile
+with tempfile.TemporaryFile() as file:
+    pickle.dump({"step": 10, "weights": [0.5] * 100}, file)
+    file.truncate(file.tell() - 50)
+    file.seek(0)
+    pickle.load(file)
+"""
+_DIVERGES = """\
+import math
+loss = 1e300
+for step in range(9):
+    loss -= 1e5 * loss
+    if not math.isfinite(loss):
+        raise RuntimeError(f"loss is {loss} at step {step}")
+"""
+_RATE = """\
+def optimizer(lr):
+    if lr < 0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+optimizer(-0.1)
+"""
 _SIGNAL = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 
 WAYS: dict[str, Way] = {
@@ -75,8 +124,12 @@ WAYS: dict[str, Way] = {
         "missing_program", "echo begin\nno-such-program", SHELL, evidence="no-such-program"
     ),
     "not executable": Way("not_executable", "/etc/passwd", COMMAND),
-    "segmentation fault": Way("segfault", _SIGNAL.format("SIGSEGV")),
-    "abort": Way("aborted", _SIGNAL.format("SIGABRT")),
+    "import error inside a package": Way("missing_module", _PACKAGE, evidence="'models.attention'"),
+    "corrupt checkpoint": Way("corrupt_file", _TORN, evidence="truncated"),
+    "bad hyperparameter": Way("exception", _RATE, evidence="Invalid learning rate: -0.1"),
+    "loss diverges": Way("not_finite", _DIVERGES, evidence="at step"),
+    "segmentation fault": Way("segfault", "import ctypes\nctypes.string_at(0)"),
+    "abort": Way("aborted", "import os\nos.abort()"),
     "bus error": Way("bus_error", _SIGNAL.format("SIGBUS")),
     "illegal instruction": Way("illegal_instruction", _SIGNAL.format("SIGILL")),
     "killed": Way("killed", _SIGNAL.format("SIGKILL")),
@@ -132,4 +185,5 @@ def command_of(way: Way) -> list[str]:
     if way.kind == COMMAND:
         return way.program.split()
     words = ["python", "-c", way.program] if way.kind == PYTHON else ["sh", "-c", way.program, "sh"]
-    return [*words, macros.replica_id]
+    alone = ["sh", "-c", _SECOND_ALONE, "sh"] if way.replica == 1 and "argv" not in way.program else []
+    return [*alone, *words, macros.replica_id]

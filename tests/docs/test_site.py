@@ -34,6 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "site"
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page(site: Path) -> None:
     for page in PAGES:
         directory = site / page.removesuffix("index.md").removesuffix(".md")
@@ -41,11 +42,13 @@ def test_the_site_has_every_page(site: Path) -> None:
         assert "<h1" in text, page
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     loaded = re.compile(r'(?:<script[^>]+src|<link[^>]+rel="stylesheet"[^>]+href|<img[^>]+src)="(https?:|//)')
     assert [path for path in site.rglob("*.html") if loaded.search(path.read_text())] == []
 
 
+@pytest.mark.slow
 def test_llms_txt_names_pages(site: Path) -> None:
     named = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text())
     assert sorted(named) == sorted(set(PAGES) - {"index.md"})

@@ -17,6 +17,7 @@ import signal
 import ssl
 import struct
 import subprocess
+import tempfile
 import termios
 import threading
 import time
@@ -290,6 +291,8 @@ class Stub:
         metadata["name"] = name
         metadata["namespace"] = job["metadata"]["namespace"]
         metadata.setdefault("annotations", {})[INDEX] = str(index)
+        if "backoffLimitPerIndex" in job["spec"]:
+            metadata["annotations"]["batch.kubernetes.io/job-index-failure-count"] = str(failures)
         metadata.setdefault("labels", {})[INDEX] = str(index)
         metadata["ownerReferences"] = [{"uid": job["metadata"]["uid"]}]
         template["spec"]["hostname"] = f"{job['metadata']['name']}-{index}"
@@ -306,6 +309,9 @@ class Stub:
         variables = self._variables(pod, container)
         words = [expand(word, variables) for word in (*container["command"], *container.get("args", ()))]
         environ = {"PATH": os.environ["PATH"], **variables}
+        last_words = os.path.join(tempfile.gettempdir(), f"{name}.termination-log")
+        if variables.get("TRAINYARD_TERMINATION_MESSAGE") == container["terminationMessagePath"]:
+            environ["TRAINYARD_TERMINATION_MESSAGE"] = last_words
         read, write = os.pipe()
         log = self.logs[name, 0]
         with self.lock:
@@ -338,6 +344,10 @@ class Stub:
         }
         if code:
             end["message"] = b"".join(line for _, line in log.lines)[-2048:].decode("utf-8", "replace")
+        if os.path.exists(last_words):
+            with open(last_words, encoding="utf-8") as file:
+                end["message"] = file.read()
+            os.remove(last_words)
         with self.lock:
             if self.stopped:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import ssl
 import stat
@@ -325,6 +326,10 @@ def test_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("[1", "is not YAML"),
         ("7", "is not a kubeconfig"),
+        ("clusters: [1]", "clusters is not a list of named entries"),
+        ("users: {name: u}", "users is not a list of named entries"),
+        ("contexts: [{name: x, context: c}]", "context is not a mapping"),
+        ("[" * 5000, "nested too deeply"),
         ("{}", "no current context"),
         (
             '{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}',
@@ -338,6 +343,12 @@ def test_kubeconfigs_that_cannot_be_used(tmp_path: Path, content: str, said: str
     path.write_text(content)
     with pytest.raises(ConfigError, match=said):
         connect("", str(path), 5)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config")
+    with pytest.raises(ConfigError, match="it is a FIFO"):
+        connect("", str(tmp_path / "config"), timeout=1.0)
 
 
 def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,21 @@ from typing import Any
 
 import pytest
 
+from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
+from tests.receiver import receiving
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.progress import Silent
-from trainyard.schedulers.base import Dependency
+from trainyard.runner import get_runner
+from trainyard.runner.explanation import explain
+from trainyard.schedulers.base import Check, Dependency
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
-from trainyard.specs import AppDef, AppState, RetryPolicy
+from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from trainyard.workspace.toolkit_files import toolkit_archive
 
 Scheduler = KubernetesScheduler
 
@@ -438,6 +443,32 @@ def test_doctor(stub: Stub, scheduler: Scheduler) -> None:
     assert "Kueue (v1beta2)" in checks["queues"].text
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grows: bool) -> None:
+    if grows:
+        stub.groups["karpenter.sh"] = ["v1"]
+
+    def node(name: str, gpus: str, **spec: Any) -> dict[str, Any]:
+        size = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": gpus}
+        info = {"operatingSystem": "linux", "architecture": "arm64"}
+        return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": size, "nodeInfo": info}}
+
+    def look(gpus: int) -> dict[str, Check]:
+        image = "127.0.0.1:1/no/registry:1"
+        role = Role("r", image, entrypoint="true", resource=Resource(cpu=2, gpu=gpus, memMB=1024))
+        info = scheduler.submit_dryrun(AppDef("fits", [role]), {})
+        return {check.name: check for check in scheduler.check_job(info)}
+
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    stub.extra["/api/v1/nodes"] = {"items": [node("a", "4"), node("b", "8", taints=[taint])]}
+    checks = look(4)
+    assert (checks["nodes"].ok, checks["nodes"].text) == (True, "1 of 2 could hold a pod, if empty")
+    assert checks["image 127.0.0.1:1/no/registry:1"].ok is None
+    checks = look(8)
+    assert checks["nodes"].ok is (None if grows else False)
+    assert checks["nodes"].text == "none of 2 could hold a pod (a: it has 4 nvidia.com/gpu; b: taint team)"
+
+
 def run_cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, **env}
     return subprocess.run(
@@ -509,3 +540,67 @@ def test_retries_by_class(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> N
     assert replica.restarts == 1
     assert replica.reason.endswith("; not started again: exception: it is not to be retried")
     assert replica.reason in response.msg
+
+
+@pytest.mark.slow
+def test_the_pod_tells_of_the_last_end_and_of_a_hang(
+    stub: Stub, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    """The toolkit in the pod stops a script that hangs, and notifies after the last attempt alone."""
+    (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
+    (tmp_path / "t.py").write_text(
+        "import os, time\nif os.environ['TRAINYARD_ATTEMPT'] == '0': 1 / 0\ntime.sleep(60)"
+    )
+    document = {"version": 1, "name": "job", "program": "t.py", "code": str(tmp_path), "host_count": 1}
+    train = role(
+        entrypoint=sys.executable,
+        args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
+        env={"TRAINYARD_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
+        max_retries=1,
+    )
+    with receiving() as receiver:
+        asked = {"notify": [receiver.url], "notify_secret": "hush-hush-1", "hang_timeout": 1.0}
+        with pytest.warns(RuntimeWarning, match="notify: kubernetes leaves it to the job's first container"):
+            app_id = scheduler.submit(app(train), {**asked, "on_hang": "stop"})
+        response = scheduler.wait(app_id, 50)
+        [(headers, body)] = receiver.received
+    assert response is not None
+    assert response.state is AppState.FAILED
+    (replica,) = response.roles_statuses[0].replicas
+    assert "stopped because it hung: no output for 1 s" in replica.reason
+    assert replica.restarts == 1
+    message = json.loads(body)
+    assert (message["handle"], message["state"], message["restarts"]) == (
+        f"kubernetes://test/{app_id}",
+        "FAILED",
+        1,
+    )
+    assert (message["cause"]["name"], message["cause"]["replica"]) == ("hung", "trainer/0")
+    assert headers["webhook-signature"].startswith("v1,")
+    shown = json.dumps(stub.all("jobs")) + json.dumps(stub.all("pods"))
+    assert receiver.url not in shown
+    assert "hush-hush-1" not in shown
+    assert "end of the stacks" in "".join(scheduler.log_iter(app_id, "trainer", 0))
+
+
+@pytest.mark.slow
+def test_why_tells_of_a_pod_that_hangs(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
+    (tmp_path / "t.py").write_text("import time\ntime.sleep(600)")
+    document = {"version": 1, "name": "job", "program": "t.py", "code": str(tmp_path), "host_count": 1}
+    train = role(
+        entrypoint=sys.executable,
+        args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
+        env={"TRAINYARD_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
+    )
+    with get_runner("s") as runner:
+        handle = runner.run(app(train), "kubernetes", {"hang_timeout": 0.5})
+
+        def noted() -> list[str]:
+            status = runner.status(handle)
+            assert status is not None
+            return explain(runner, handle, status).status.replicas()[0].notes
+
+        found = "it hangs: no output for 0.5 s and no GPU activity; its log has the stacks"
+        wait_until(lambda: noted() == [found], "the note")
+        runner.cancel(handle)

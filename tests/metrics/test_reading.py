@@ -6,6 +6,8 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from trainyard.runner import get_runner
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs import AppDef, Role
 from trainyard.specs.app import RetryPolicy
+from trainyard.specs.status import AppState
 
 SCRIPT = """
 import json, sys
@@ -150,3 +153,39 @@ def test_a_long_log_is_read_in_blocks_with_its_times(runner):
     assert not any(map(math.isnan, times))
     job = ProcessJob.find(handle.rpartition("/")[2])
     assert os.path.getsize(os.path.join(job.layout()[0][2], "stdout.log")) > 3 << 20
+
+
+def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch):
+    from moto import mock_aws
+
+    from trainyard.metrics import stored_results
+    from trainyard.schedulers.aws.session import AwsSession
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setattr(stored_results, "LISTED_EVERY", 0.0)
+    handle = start(runner, "", 2)
+    ended = runner.wait(handle)
+    ended.results = "s3://results/job/output"
+    states = [AppState.RUNNING, AppState.RUNNING, AppState.SUCCEEDED]
+    events = (Path(__file__).parent / "recorded" / "tensorboardX.tfevents.recorded").read_bytes()
+    with mock_aws():
+        client = AwsSession().client("s3")
+        client.create_bucket(Bucket="results")
+        monkeypatch.setattr(runner, "status", lambda _: replace(ended, state=states.pop(0)))
+        with MetricReader(runner, handle) as reader:
+            key = "job/output/trainer-1/runs/a.tfevents.1"
+            sizes = []
+            for part in (events[: len(events) // 2], events, events):
+                client.put_object(Bucket="results", Key=key, Body=part)
+                client.put_object(Bucket="results", Key="job/output/model.bin", Body=b"x")
+                reader.update()
+                [series] = reader.by_name()["loss"]
+                sizes.append(len(series))
+            assert series.place == "trainer/1"
+            assert sizes == [2, 5, 5]
+            copy = reader._stored.folder
+            assert [path.name for path in Path(copy).rglob("*") if path.is_file()] == ["a.tfevents.1"]
+        assert not Path(copy).exists()

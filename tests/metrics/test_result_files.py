@@ -164,7 +164,7 @@ def test_what_a_job_put_into_a_database_cannot_stop_the_reading(tmp_path, row):
     (series,) = table.by_name()["loss"]
     assert series.last == 2.5
     assert len(files.problems) == 1
-    assert "a.db cannot be read" in files.problems[0]
+    assert "a.db cannot be read" in files.problems[0] or "a.db is left out" in files.problems[0]
 
 
 def test_a_view_that_computes_for_ever_is_not_read(tmp_path):
@@ -185,3 +185,27 @@ def test_links_to_files_elsewhere_are_not_followed(tmp_path):
     database(results / "own.bin", (1, '{"loss": 1}'))
     (results / "latest.db").symlink_to("own.bin")
     assert ResultFiles(str(results), []).add_to(MetricTable())
+
+
+def test_a_row_that_cannot_be_read_hides_no_other(tmp_path):
+    rows = [
+        ("2020-01-01", "r", 1, '{"loss": "\u0001'),
+        ("2020-01-01", "r", None, '{"loss": 2}'),
+        (None, b"\xff", 2, b"\xff"),
+        ("2020-01-01", "r", "x", '{"loss": 3}'),
+        ("2020-01-01", "r", 3, "[" * 100_000),
+        ("2020-01-01", "r", 4, '{"loss": 0.5}'),
+    ]
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        database.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step, metrics TEXT)"
+        )
+        database.executemany(
+            "INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", rows
+        )
+    table = MetricTable(None)
+    files = ResultFiles(str(tmp_path), [("r", 0)])
+    assert files.add_to(table)
+    assert [series.last for series in table.by_name()["loss"]] == [0.5]
+    assert [problem.partition(" of ")[0] for problem in files.problems] == ["row 1"]
+    assert not files.add_to(table)

@@ -58,13 +58,20 @@ def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
     content = os.urandom(8 * MIB)
 
     def kill_with_two_parts() -> None:
-        # the registry acknowledges a part before it has written it
-        # and its size before the digest so far, without which it begins again after a restart
-        while not any(path.stat().st_size for path in own.data.rglob(f"_uploads/*/hashstates/*/{4 * MIB}")):
+        # The registry acknowledges parts before it has written them: first the digest so far, then the data.
+        # If either is missing after a restart, it begins again; so it does if it has some of the next part.
+        def has_written() -> bool:
+            digests = own.data.rglob(f"_uploads/*/hashstates/*/{4 * MIB}")
+            parts = own.data.rglob("_uploads/*/data")
+            return any(path.stat().st_size for path in digests) and any(
+                path.stat().st_size >= 4 * MIB for path in parts
+            )
+
+        while not has_written():
             threading.Event().wait(0.01)
         own.kill()
 
-    source = Trap(content, 5 * MIB, kill_with_two_parts)
+    source = Trap(content, 4 * MIB, kill_with_two_parts)
     time = FakeTime(own.revive)
     progress = Recorder()
     client = connect(own.host, clock=time, progress=progress)

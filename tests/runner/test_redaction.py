@@ -205,6 +205,7 @@ def test_credentials_after_their_kind_are_replaced_too(kind: str) -> None:
 def test_secrets_of_a_command_line() -> None:
     words = ["--api-key", "first1", "--token=second2", "--env", "A=b,HF_TOKEN='third 3'", "--lr", "0.1"]
     assert secrets_among(words) == {"first1", "second2", "third 3"}
+    assert secrets_among(["--token", "first1,second2"]) == {"first1,second2", "first1", "second2"}
     assert secrets_among(["--token", "--other", "--max-tokens", "5000", "--password=ab"]) == set()
 
 

@@ -195,13 +195,6 @@ def test_backends_with_arrays_get_one(scheduler: str, script: str, monkeypatch: 
     assert [word for word in words[scheduler] if word not in text] == []
 
 
-def test_what_cannot_be_limited_is_refused(script: str) -> None:
-    with get_runner() as runner:
-        found = grid({"msg": "ab"}, image="busybox:1")
-        with pytest.raises(ConfigError, match="aws_batch cannot limit"):
-            runner.dryrun_sweep("utils.echo", found, "aws_batch", {"queue": "q"}, parallel=2)
-
-
 def test_points_under_the_toolkit_store_apart(script: str, tmp_path: Path) -> None:
     Path("save.py").write_text(
         "import os, sys; open(os.path.join(os.environ['SM_MODEL_DIR'], 'm'), 'w').write(sys.argv[2])\n"

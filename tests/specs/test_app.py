@@ -149,6 +149,12 @@ def test_resource_copy_adds_capabilities_and_shares_nothing() -> None:
         ({"max_retries": True}, "max_retries is of type bool; it must be a whole number"),
         ({"retry_policy": "REPLICA"}, "retry_policy is of type str; it must be a RetryPolicy"),
         ({"resource": None}, "resource is None; it must be a Resource"),
+        ({"resource": Resource(None, 0, 1)}, "cpu is None; it must be a number"),  # type: ignore[arg-type]
+        ({"resource": Resource(1, 0, "1G")}, "memMB is of type str; it must be a number"),  # type: ignore[arg-type]
+        (
+            {"resource": Resource(1, 0, 1, devices={"efa": "x"})},
+            "devices['efa'] is of type str; it must be a whole number",
+        ),  # type: ignore[dict-item]
         ({"mounts": ["type=bind"]}, "mounts[0] is of type str; it must be a mount (see parse_mounts)"),
         ({"port_map": {"http": "80"}}, "port_map['http'] is of type str; it must be a whole number"),
     ],
@@ -163,5 +169,9 @@ def test_values_of_the_wrong_type_are_named(changes: dict[str, Any], said: str) 
 def test_roles_that_are_none() -> None:
     with pytest.raises(ConfigError, match=r"roles\[0\] is of type str; it must be a Role"):
         validate_app(AppDef("job", ["r"]))  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"metadata is None; it must be a dict"):
+        validate_app(AppDef("job", metadata=None))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"the job is None; it must be an AppDef"):
+        validate_app(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="roles is of type Role; it must be a list of Role"):
         validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]

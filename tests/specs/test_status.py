@@ -147,6 +147,19 @@ def test_long_messages_are_folded() -> None:
     assert "second line" in shown
 
 
+def test_of_a_report_that_was_cut_off_the_beginning_of_its_message_is_shown() -> None:
+    message = "ValueError: " + "\n".join(f'batch {n} \u00e9"' for n in range(100))
+    whole = json.dumps({"message": {"message": message, "extraInfo": {"timestamp": "1"}}})
+    for end in (len(whole) - 1, len(whole) - 70, 60, 27):
+        found, _ = error_message(whole[:end])
+        assert found
+        assert message.startswith(found)
+    shown = AppStatus(AppState.FAILED, structured_error_msg=whole[:-3]).format().splitlines()
+    assert "ValueError: batch 0" in "".join(shown)
+    assert "... 40 more lines ..." in "".join(shown)
+    assert "batch 99" in shown[-1]
+
+
 @given(
     st.text()
     | st.builds(

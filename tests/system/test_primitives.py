@@ -230,6 +230,7 @@ def run_tests(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_local_jobs_run_without_the_primitives_of_linux() -> None:
     names = "success or failure_with or idempotent or roles_and or are_followed or retries_are"

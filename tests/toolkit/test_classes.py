@@ -39,6 +39,7 @@ REACHED: dict[str, tuple[Callable[[Tree], object] | None, int]] = {
     errors.OUT_OF_MEMORY: (lambda tree: tree.script("bytearray(1 << 62)"), 1),
     errors.SIGNAL: (lambda tree: tree.script("import os; os.kill(os.getpid(), 11)"), 139),
     errors.TIMEOUT: (lambda tree: tree.script("import time; time.sleep(100)"), 143),
+    errors.HUNG: (lambda tree: tree.script("import time; time.sleep(100)"), 143),
     errors.PREEMPTED: (
         lambda tree: tree.script("import os, signal; os.kill(os.getppid(), 15); signal.pause()"),
         143,
@@ -57,6 +58,8 @@ def test_class(tree: Tree, name: str, tmp_path: Path) -> None:
     env = {"TRAINYARD_INSTALLER": "pip", "PIP_NO_INDEX": "1"}
     if name == errors.TIMEOUT:
         env["TRAINYARD_TIMEOUT_SECONDS"] = "0.5"
+    if name == errors.HUNG:
+        env["TRAINYARD_HANG"] = "0.5 stop"
     if make is None:  # a fault of ours: nothing that a job does should reach it, so one is put in
         fault = "import trainyard_toolkit.environment as e\ne.Environment.to_env_vars = lambda self: 1 / 0\n"
         (tmp_path / "sitecustomize.py").write_text(fault)

@@ -105,6 +105,7 @@ def test_a_package_that_cannot_be_built_is_an_install_error(tree: Tree, tmp_path
     assert "requirements.txt" not in tree.failure
 
 
+@pytest.mark.slow
 def test_a_package_without_that_module_is_the_scripts_failure(
     tree: Tree, tmp_path: Path, package: str
 ) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -19,7 +20,10 @@ from tests import backends
 from tests.ui.conftest import record
 from trainyard.runner import get_runner
 from trainyard.runner.history import History
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.serialize import to_json
 from trainyard.specs.status import AppState
+from trainyard.ui.job_page import TABS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -98,8 +102,9 @@ def job(home: Path, tmp_path: Path) -> Iterator[Job]:
     job.end()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """One for all tests; each has a context in it, without another's cookies."""
     backends.need("chromium")
     from playwright.sync_api import sync_playwright
 
@@ -396,3 +401,66 @@ def test_a_page_of_another_origin_gets_and_changes_nothing(
     assert job.state() is AppState.RUNNING
     page.reload()
     shown(page, "[data-row] .badge.running")
+
+
+#: Runs in whichever context it is taken for HTML: as text, in an attribute, in a script.
+HOSTILE = (
+    "'\"></td></script><script>window.ran=1</script><img src=x onerror=window.ran=1><svg onload=window.ran=1>"
+)
+HOSTILE_SCRIPT = f"""
+import json
+hostile = {HOSTILE!r}
+for step in range(3):
+    print(json.dumps({{"step": step, "loss": 1.0, hostile: 2.0}}))
+    print(hostile)
+    print("\\x1b]8;;javascript:window.ran=1\\x07" + hostile + "\\x1b]8;;\\x07")
+raise RuntimeError(hostile)
+"""
+WATCH = """window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => {
+    window.violations.push(event.violatedDirective);
+});"""
+
+
+def test_names_and_lines_that_are_html_run_no_script(
+    browser: Any, server: Server, home: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "hostile.py"
+    script.write_text(HOSTILE_SCRIPT)
+    with get_runner() as runner:
+        handle = runner.run_component("utils.python", ["--script", str(script)], "local_cwd")
+        runner.wait(handle)
+    app = AppDef(
+        HOSTILE, [Role(HOSTILE, image=HOSTILE, entrypoint=HOSTILE, args=[HOSTILE], env={"A": HOSTILE})]
+    )
+    recorded = record(
+        History(), HOSTILE, "FAILED", msg=HOSTILE, argv=[HOSTILE], app=to_json(app), component=HOSTILE
+    )
+    page, complaints = opened(browser, server)
+    page.add_init_script(WATCH)
+    visited: list[tuple[str, dict[str, Any]]] = [
+        ("/", {}),
+        ("/", {"q": HOSTILE}),
+        ("/jobs/all", {"action": "cancel", "q": HOSTILE}),
+    ]
+    visited += [("/charts", {"handle": handle}), ("/compare", {"handle": [handle, recorded]})]
+    for each in (handle, recorded):
+        visited += [("/job", {"handle": each, "tab": tab}) for tab in TABS]
+    seen = ""
+    for path, query in visited:
+        page.goto(f"{server.origin}{path}?{urlencode(query, doseq=True)}")
+        page.wait_for_load_state("load")
+        if query == {"handle": handle, "tab": TABS[0]}:
+            shown(page, ".log .l:has-text('RuntimeError')")
+            shown(page, ".chart[data-points]")
+        seen += page.locator("main").inner_text()
+        assert page.evaluate("[window.ran ?? 0, window.violations]") == [0, []], (path, query)
+        assert page.locator("main img, main script, main svg[onload], a[href^=javascript]").count() == 0
+    assert seen.count("window.ran=1</script>") > 8  # it is shown, as text
+    assert complaints == []
+    # what the browser would have said
+    page.evaluate("""() => {
+        try { document.body.insertAdjacentHTML("beforeend", "<img src=x onerror=window.ran=1>") } catch {}
+    }""")
+    page.wait_for_function("window.violations.length", timeout=60_000)
+    assert page.evaluate("window.ran ?? 0") == 0

@@ -82,7 +82,7 @@ def test_a_page_reads_no_more_jobs_than_it_shows(page: Page, monkeypatch: pytest
 
 
 class Stuck:
-    """Makes a scheduler that does not answer until it is told to."""
+    """Makes a scheduler that does not answer before `answers` is set."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()

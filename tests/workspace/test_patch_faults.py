@@ -16,6 +16,7 @@ __all__ = ["code", "own_daemon", "small_daemon"]
 pytestmark = pytest.mark.xdist_group("docker")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_leaves_no_image(small_daemon: OwnDaemon, code: Path) -> None:
     make_base("base:1", "WORKDIR /app", host=small_daemon.host)
     (code / "big").write_bytes(os.urandom(40_000_000))

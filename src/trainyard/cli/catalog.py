@@ -74,7 +74,7 @@ def load_command(name: str) -> Any:
         return import_module(f"trainyard.cli.commands.{name.replace('-', '_')}")
     plugins = plugin_commands()
     if name in plugins:
-        return plugins[name].load()()
+        return plugins[name].call()
     if name in OTHER_NAMES:
         raise UsageError(
             f"there is no command {name!r}", hint=f"It is called `trainyard {OTHER_NAMES[name]}`."

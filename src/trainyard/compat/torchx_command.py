@@ -372,7 +372,7 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     for name, point in plugins.items():
         sub = commands.add_parser(name, help=point.value)
         if name in argv:
-            command = point.load()()
+            command = point.call()
             command.add_arguments(sub)
             sub.set_defaults(action=lambda args, _, command=command: command.run(args))
     args = parser.parse_args(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -60,6 +61,26 @@ def _holds_no_files(workspace: str) -> bool:
     return os.path.isdir(folder) and not any(files for _, _, files in os.walk(folder))
 
 
+def _with_names_of_variables(app: AppDef) -> AppDef:
+    """Return the job with variables as processes see them: what follows a name's first "=" is the value.
+
+    TorchX sends names with "=" as they are; torchft's examples have one.
+    """
+    roles = getattr(app, "roles", None)
+    if not isinstance(roles, list) or not all(isinstance(getattr(role, "env", None), dict) for role in roles):
+        return app  # it is refused, with the reason
+    odd = sorted({name for role in roles for name in role.env or {} if name.find("=") > 0})
+    if not odd:
+        return app
+    warnings.warn(f"names of variables hold '=', which begins the value: {', '.join(odd)}", stacklevel=3)
+    changed = copy.copy(app)
+    changed.roles = [copy.copy(role) for role in roles]
+    for role in changed.roles:
+        pairs = [f"{name}={value}".partition("=") for name, value in (role.env or {}).items()]
+        role.env = {name: value for name, _, value in pairs}
+    return changed
+
+
 class TorchxRunner(Runner):
     """Submits jobs and looks after them, as TorchX's runner does."""
 
@@ -103,7 +124,7 @@ class TorchxRunner(Runner):
         if workspace and _holds_no_files(str(workspace)):
             warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
             workspace = None
-        info = super().dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        info = super().dryrun(_with_names_of_variables(app), scheduler, cfg, workspace, parent_run_id, **more)
         info.given = app  # type: ignore[attr-defined]
         return info
 

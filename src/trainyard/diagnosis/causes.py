@@ -252,7 +252,7 @@ _TABLE = [
     ),
     Cause(
         "hung",
-        "hung: it showed no activity",
+        "hung",
         "Its log has the stacks of its processes. Look for one that waits for another, or for a lock.",
     ),
     Cause(
@@ -270,7 +270,10 @@ _TABLE = [
         "Ask for as many processes as the job has CPUs, or name the slots of the hosts.",
     ),
     Cause("dependency", "never started: a job that it waits for did not end as required"),
-    Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
+    Cause("submission", "was never started", "Submit it again."),
+    Cause(
+        "removed", "was removed while it ran", "Somebody or something removed its container. Run it again."
+    ),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
     Cause("exception", "raised an exception", "Fix the line that the traceback names."),
     Cause("exit", "exited with an error", "The end of its log usually says why."),
@@ -293,7 +296,8 @@ _RETRY_CLASSES = {
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
-    Rule("architecture", START, r"exec format error|cannot execute binary file"),
+    Rule("architecture", START,
+        r"exec format error|cannot execute binary file|^/\S+: 1: \W?ELF\W*: not found"),
     Rule("missing_library", START, r"error while loading shared libraries|cannot open shared object file"),
     Rule("missing_interpreter", START, r"bad interpreter|cannot execute: required file not found"),
     Rule("wrong_version", START, r"symbol lookup error|version `\S+' not found"),
@@ -309,7 +313,7 @@ _RULES = [
     )),
     Rule("node_lost", SCHEDULER, (
         r"node failed|NODE_FAIL|NodeLost|a node (was lost|died)|machine went down|Host EC2|"
-        r"DisruptionTarget|its host was"
+        r"DisruptionTarget|its host was|DUE TO NODE FAIL"
     )),
     Rule("preempted", SCHEDULER, r"preempt|\bspot\b|taken (back|away)|InterruptedNoCapacity|Evicted"),
     Rule("timeout", SCHEDULER, (
@@ -317,12 +321,15 @@ _RULES = [
         r"deadline has passed"
     )),
     Rule("hung", SCHEDULER, r"because it hung\b"),
+    Rule("hung", LOG, r" trainyard-toolkit ERROR .* was stopped because it hung: no output for "),
     Rule("image", SCHEDULER, (
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
-        r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
+        r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName|"
+        r"pyxis: (failed to import|couldn't)|could not open image|FATAL: .*(oci|docker|library)://"
     )),
     Rule("dependency", SCHEDULER,
         r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
+    Rule("removed", SCHEDULER, r"its container was removed"),
     Rule("submission", SCHEDULER, r"submission was interrupted"),
     Rule("disk_full", SCHEDULER, r"the disk of its log is full"),
     Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
@@ -508,15 +515,30 @@ def cause_of_signal(text: str) -> str:
 def rules() -> list[Rule]:
     """Return the rules of plugins, then ours, in the order in which they are tried.
 
-    Raises:
-        ConfigError: a plugin cannot be loaded.
+    A plugin that fails is left out with a warning: the others still explain the job.
     """
+    from trainyard.errors import ConfigError
     from trainyard.plugins import entry_points
 
     added: list[Rule] = []
     for point in entry_points("failure_rules"):
-        added += point.load()()
+        try:
+            offered = list(point.call())
+        except (ConfigError, TypeError) as error:
+            _warn_of_plugin(point.name, str(error))
+            continue
+        added += [rule for rule in offered if isinstance(rule, Rule)]
+        if not all(isinstance(rule, Rule) for rule in offered):
+            _warn_of_plugin(point.name, "it offers something that is not a Rule")
     return [*added, *_RULES]
+
+
+def _warn_of_plugin(name: str, problem: str) -> None:
+    import warnings
+
+    warnings.warn(
+        f"failure rules of the plugin {name!r} are left out: {problem}", RuntimeWarning, stacklevel=3
+    )
 
 
 def log_rules() -> list[Rule]:

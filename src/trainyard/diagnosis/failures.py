@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from trainyard.specs.status import AppStatus, ReplicaStatus
 
     LogEnd = Callable[[ReplicaStatus], Sequence[str]]
+    JobOutput = Callable[[], Sequence[str]]
 
 #: At most as many failed replicas are looked at for one that did not fail as a consequence of others.
 MOST_LOOKED_AT = 8
+#: Causes that say only how a program ended; the backend's own programs may know more.
+_UNEXPLAINED = frozenset({"unknown", "killed"})
+#: What they write of errors: slurmstepd, srun, and the container runtimes that they start.
+_BY_BACKEND = re.compile(r"\b(error|FATAL|ERROR)\b:?")
 #: Exit codes of crashes: no text of the log is better evidence.
 _CRASHES = frozenset({132, 135, 136, 139})
 _LONGEST_EVIDENCE = 300
@@ -72,17 +77,21 @@ class Failure:
         return f"{name} (rank {self.rank})" if self.rank else name
 
 
-def explain_failure(status: AppStatus, log_of: LogEnd) -> Failure:
+def explain_failure(status: AppStatus, log_of: LogEnd, job_output: JobOutput = tuple) -> Failure:
     """Return why a job failed.
 
     Args:
         status: its status.
         log_of: returns the last lines of a replica's log.
+        job_output: returns what the backend's own programs wrote about the job.
     """
     failed = first_failures(status)
     first: Failure | None = None
     for replica in failed[:MOST_LOOKED_AT]:
-        found = _explain_replica(status, replica, [line[:_LONGEST_LINE] for line in log_of(replica)])
+        lines = [line[:_LONGEST_LINE] for line in log_of(replica)]
+        found = _explain_replica(status, replica, lines)
+        if found.cause.name in _UNEXPLAINED or (found.cause.name == "exit" and not found.log):
+            _add_job_output(found, job_output())
         first = first or found
         if not found.cause.is_consequence:
             first = found
@@ -154,6 +163,16 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
         log_end.around(lines, evidence if evidence in lines else ""),
         "\n".join(reasons),
     )
+
+
+def _add_job_output(failure: Failure, lines: Sequence[str]) -> None:
+    """Explain a failure by what the backend's own programs wrote, if that names a cause."""
+    said = [line for line in lines if _BY_BACKEND.search(line)]
+    found = causes.first_match(causes.rules(), SCHEDULER, said)
+    if found is None or found[0].name in _UNEXPLAINED:
+        return
+    failure.cause, failure.evidence = found[0], found[1].strip()[:_LONGEST_EVIDENCE]
+    failure.log = failure.log or log_end.around(lines, found[1])
 
 
 def _rank_of(evidence: str, lines: Sequence[str]) -> str:

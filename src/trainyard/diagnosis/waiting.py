@@ -1,4 +1,8 @@
-"""Why a job waits: the reasons of all schedulers, reduced to a few kinds, and what would start it."""
+"""Why a job waits: the reasons of all schedulers, reduced to a few kinds, and what would start it.
+
+Plugins add rules by the entry point group ``trainyard.waiting_rules``: a function without arguments that
+returns an iterable of pairs, the name of a kind (`KINDS`) and a regular expression for a scheduler's words.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +81,7 @@ _RULES = [
     )),
     ("held", r"JobHeld|\bheld\b|REQUEUE_HOLD|PSUSP|user hold|operator hold"),
     ("suspended", r"suspended"),
+    ("impossible", r"request > maximum capacity|has at most \d+ vCPUs"),
     ("impossible", r"cannot start:|can never|BadConstraints|DependencyNeverSatisfied|MISCONFIGURATION"),
     ("impossible", (
         r"no (compute environment|host|node|queue)\w* .*(fits|can hold|large enough)|"
@@ -118,12 +123,62 @@ _RULES = [
 ]  # fmt: skip
 
 
+#: The smallest change that would start a job, where the scheduler's words tell it. Words of `slots`, of
+#: Kubernetes' quotas, of Kueue and of the environments of AWS Batch.
+_CHANGES = [
+    (
+        r"waits for (?P<asked>\d+) of \d+ (?P<unit>\w+) \((?P<free>[1-9]\d*) free\)(?!.*(and \d|; behind))",
+        "With {free} instead of {asked} {unit} it could start now.",
+    ),
+    (
+        r"requested: (?P<name>\S+?)=\d+, used: (?P=name)=(?P<used>\d+), limited: (?P=name)=(?P<limit>\d+)",
+        "The quota leaves {name}={left}: with no more it could start now.",
+    ),
+    (
+        r"insufficient unused quota for (?P<name>\S+) in flavor \S+, (?P<more>\w+) more needed",
+        "With {more} {name} less it could start now.",
+    ),
+    (
+        r"for (?P<name>\S+) in flavor \S+, \S* ?request > maximum capacity \(\w+ > (?P<limit>\w+)\)",
+        "Ask for at most {limit} {name}.",
+    ),
+    (
+        r"has at most (?P<limit>\d+) vCPUs, and a replica needs",
+        "Ask for at most {limit} vCPUs a replica.",
+    ),
+]
+
+
+def _smallest_change(text: str) -> str:
+    """Return the smallest change that would start a job, as far as the scheduler's words tell it; else ""."""
+    for pattern, change in _CHANGES:
+        found = re.search(pattern, text)
+        if found:
+            said = found.groupdict()
+            left = max(0, int(said["limit"]) - int(said["used"])) if "used" in said else 0
+            return change.format(**said, left=left)
+    return ""
+
+
+def rules() -> list[tuple[str, str]]:
+    """Return the rules of plugins, then ours, in the order in which they are tried.
+
+    Raises:
+        ConfigError: a plugin cannot be loaded.
+    """
+    from trainyard.plugins import entry_points
+
+    added = [rule for point in entry_points("waiting_rules") for rule in point.load()()]
+    return [*added, *_RULES]
+
+
 def explain_waiting(status: AppStatus, position: str = "") -> Waiting:
     """Return why a job that has not started waits."""
     replicas = [each.reason for each in status.replicas() if each.reason and each.state == AppState.PENDING]
     said = list(dict.fromkeys([*([] if status.msg in ("", NONE) else [status.msg]), *replicas]))
-    for kind, pattern in _RULES:
+    for kind, pattern in rules():
         for text in said:
             if re.search(pattern, text, re.IGNORECASE):
-                return Waiting(kind, *KINDS[kind], text, position)
+                words, advice = KINDS[kind]
+                return Waiting(kind, words, _smallest_change(text) or advice, text, position)
     return Waiting("unknown", *KINDS["unknown"], said[0] if said else "", position)

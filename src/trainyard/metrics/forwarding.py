@@ -58,7 +58,7 @@ def make_forwarder(text: str) -> MetricForwarder:
             f"there is no metrics forwarder {name!r}, only {', '.join(known)}",
             hint=did_you_mean(name, known),
         )
-    made: MetricForwarder = makers[name].load()(destination)
+    made: MetricForwarder = makers[name].call(destination)
     return made
 
 

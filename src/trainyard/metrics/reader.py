@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from trainyard.metric_search import MetricSearch
     from trainyard.metrics.series import Series
+    from trainyard.metrics.stored_results import StoredResults
     from trainyard.runner import Runner
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.responses import LogBlock, LogGrowth, ReplicaUsage
@@ -102,6 +103,7 @@ class MetricReader:
         self._follow = follow
         self._folders = list(files)
         self._files: dict[str, ResultFiles] = {}
+        self._stored: StoredResults | None = None
         self._usage = UsageMetrics()
         self._record = _record_of(runner, handle)
         self.definitions = {**definitions_of(self._record), **(definitions or {})}
@@ -127,6 +129,9 @@ class MetricReader:
             self._searching.close()
             self._searching = None
         self._blocks = None
+        if self._stored is not None:
+            self._stored.close()
+            self._stored = None
 
     @property
     def problems(self) -> list[str]:
@@ -136,6 +141,7 @@ class MetricReader:
             own += self._searching.problems
         for files in self._files.values():
             own += files.problems
+        own += self._stored.problems if self._stored is not None else []
         if self._table.is_full:
             own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
         return own
@@ -180,12 +186,26 @@ class MetricReader:
         """Yield the directories that may hold files with metrics."""
         results = self.status.results if self.status is not None else None
         folder = local_path(results or "")
-        if results and not folder:
+        if results and results.startswith("s3://"):
+            folder = self._copy_of(results)
+        elif results and not folder:
             self._problems[f"metrics in files of {results} are not read: fetch them, and use --files"] = None
         for root in [*self._folders, *([folder] if folder else [])]:
             if root not in self._files:
                 self._files[root] = ResultFiles(root, self._replicas)
             yield self._files[root]
+
+    def _copy_of(self, uri: str) -> str:
+        """Return the directory of this machine that has what is in S3 by now."""
+        if self._stored is None:
+            from trainyard.metrics.stored_results import StoredResults
+            from trainyard.schedulers.aws.session import AwsSession
+
+            cfg = self._record.cfg if self._record is not None else {}
+            self._stored = StoredResults(uri, AwsSession(cfg.get("region"), cfg.get("profile")))
+        has_ended = self.status is None or is_terminal(self.status.state)
+        self._stored.refresh(at_once=has_ended)
+        return self._stored.folder
 
     # ---- lines
 

@@ -32,6 +32,12 @@ _LONGEST_ROW = 1 << 20
 Place = tuple[str, int]
 
 
+def has_metrics(path: str) -> bool:
+    """Tell whether a file of this name may hold metrics."""
+    name = os.path.basename(path)
+    return _EVENTS in name or name.endswith(_DATABASES)
+
+
 class ResultFiles:
     """The files with metrics below a directory.
 
@@ -46,7 +52,13 @@ class ResultFiles:
         self._by_folder = {f"{role}-{k}": (role, k) for role, k in self._replicas}
         self._position: dict[str, Any] = {}
         self._damaged: set[str] = set()
-        self.problems: list[str] = []
+        self._odd: dict[str, str] = {}  # the first row of a database that cannot be read
+        self._problems: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """Why metrics are not complete, in words."""
+        return [*self._problems, *self._odd.values()]
 
     def add_to(self, table: MetricTable) -> bool:
         """Add what is new to a table; returns whether anything was."""
@@ -79,7 +91,7 @@ class ResultFiles:
                 if entry.is_dir(follow_symlinks=False):
                     if depth < DEEPEST:
                         pending.append((entry.path, depth + 1))
-                elif _EVENTS not in entry.name and not entry.name.endswith(_DATABASES):
+                elif not has_metrics(entry.name):
                     continue
                 elif entry.is_file() and not self._leads_out(entry):
                     yield entry.path
@@ -104,8 +116,8 @@ class ResultFiles:
         return place, "/".join(rest)
 
     def _problem(self, text: str) -> None:
-        if text not in self.problems:
-            self.problems.append(text)
+        if text not in self._problems:
+            self._problems.append(text)
 
     def _add_events(self, path: str, table: MetricTable) -> bool:
         from trainyard.metrics.event_files import DamagedFile, read_scalars
@@ -134,7 +146,6 @@ class ResultFiles:
         Its table ``metrics`` (Trackio 0.43) has an ``id`` that rises, ``timestamp`` as ISO text,
         ``run_name``, ``step`` and, as a JSON object, ``metrics``.
         """
-        import json
         import sqlite3
         from urllib.parse import quote
 
@@ -152,20 +163,24 @@ class ResultFiles:
                     "SELECT id, timestamp, run_name, step, metrics FROM metrics"
                     " WHERE id > ? ORDER BY id LIMIT ?"
                 )
-                while rows := connection.execute(query, (last, _ROWS)).fetchall():
-                    last = int(rows[-1][0])
-                    for _, stamp, run, step, text in rows:
+                connection.text_factory = _text
+                before = None
+                while last != before:
+                    before = last
+                    for number, stamp, run, step, text in connection.execute(query, (last, _ROWS)):
+                        last = int(number)
                         first_run = run if first_run is None else first_run
-                        numbers = json.loads(text)
-                        for name, value in numbers.items() if isinstance(numbers, dict) else ():
-                            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                                full = name if run == first_run else f"{run}/{name}"
-                                table.add(
-                                    full, place, float(value), float(step), _seconds(stamp), source=TRACKIO
-                                )
+                        prefix = "" if run == first_run else f"{run}/"
+                        try:
+                            found = _numbers(text)
+                            for name, value in found.items():
+                                moment = _seconds(stamp)
+                                table.add(prefix + name, place, value, float(step), moment, source=TRACKIO)
+                        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                            self._odd.setdefault(path, f"row {number} of {path} is left out: {error}")
             finally:
                 connection.close()
-        except (sqlite3.Error, ValueError, TypeError, OverflowError, RecursionError) as error:
+        except (sqlite3.Error, ValueError, TypeError) as error:
             self._problem(f"{path} cannot be read: {error}")
         self._position[path] = (last, first_run)
         return bool(last > start)
@@ -179,6 +194,27 @@ def _is_trackio(connection: Any) -> bool:
         return False
     columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
     return {"id", "timestamp", "run_name", "step", "metrics"} <= columns
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _numbers(text: str | bytes) -> dict[str, float]:
+    """Return the numbers of a row's JSON object.
+
+    Raises:
+        ValueError, TypeError, OverflowError, RecursionError: it is not JSON that can be read.
+    """
+    import json
+
+    value = json.loads(text)
+    items = value.items() if isinstance(value, dict) else ()
+    return {
+        str(name): float(number)
+        for name, number in items
+        if isinstance(number, (int, float)) and not isinstance(number, bool)
+    }
 
 
 def _seconds(stamp: str) -> float:

@@ -50,7 +50,7 @@ class Series:
         self.count = 0
         self.least = math.nan
         self.greatest = math.nan
-        self.least_step = self.greatest_step = math.nan
+        self.greatest_step = math.nan
         self.counts_values = True
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Series:
         self.values.append(value)
         self.count += 1
         if not self.least <= value and not math.isnan(value):
-            self.least, self.least_step = value, step
+            self.least = value
         if not self.greatest >= value and not math.isnan(value):
             self.greatest, self.greatest_step = value, step
         if len(self.values) > MOST_POINTS:

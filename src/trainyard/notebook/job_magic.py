@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CELL_FILE = "cell.py"
 DEFAULT_COMPONENT = "train.script"
 #: How many of the newest lines of each log a table shows.
-SHOWN_LINES = 10
+SHOWN_LINES, SHOWN_BYTES = 10, 64 << 10
 #: Of how many replicas a table shows the log.
 SHOWN_LOGS = 4
 
@@ -125,14 +125,17 @@ class CellJob:
         return "\n".join(filter(None, lines))
 
     def _logs(self, replicas: Sequence[tuple[str, int]], log_blocks: Callable[..., Any]) -> list[str]:
+        from trainyard.redaction import redact_text
         from trainyard.schedulers.base import LogQuery
+        from trainyard.schedulers.lines import end_of
         from trainyard.terminal import clean
 
         shown = []
         for replica in replicas:
             try:
-                blocks = log_blocks(self.handle, [replica], LogQuery(last=SHOWN_LINES))
-                text = b"".join(block.data for block in blocks).decode(errors="replace")
+                query = LogQuery(last=SHOWN_LINES, most_bytes=SHOWN_BYTES)
+                data = end_of(log_blocks(self.handle, [replica], query), SHOWN_BYTES)
+                text = redact_text(data.decode(errors="replace"))  # notebooks are kept, and shown to others
             except (TrainyardError, NotImplementedError) as error:
                 text = f"the log cannot be read: {error}"
             if text:

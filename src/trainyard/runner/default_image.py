@@ -48,5 +48,5 @@ def default_image() -> str:
 
     for point in entry_points("version"):
         if point.name == ENTRY_POINT:
-            return str(point.load()(TORCHX_VERSION))
+            return str(point.call(TORCHX_VERSION))
     return TORCHX_IMAGE

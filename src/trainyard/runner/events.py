@@ -96,7 +96,9 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
         return
     try:
         handler(event)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a receiver cannot end the command
         _failed.add(name)
         from trainyard.redaction import redact_text
         from trainyard.terminal import clean_lines

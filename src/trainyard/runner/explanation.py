@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Stream
     from trainyard.specs.status import AppStatus, ReplicaStatus
 
-#: How many lines of a log's end are read.
+#: How much of a log's end is read: lines, and bytes, since a program may write a line without an end.
 LOG_LINES = 2000
+LOG_BYTES = 4 << 20
 MOST_CHANGES = 8
+#: Schedulers on which the toolkit inside the job looks for hangs; how its notes in the log begin; of how many
+#: replicas the logs are read for them.
+_HANGS_IN_LOGS = ("kubernetes", "aws_batch", "aws_sagemaker")
+_HANG_NOTE = " trainyard-toolkit WARNING "
+MOST_REPLICAS = 16
 _WAITS = (AppState.SUBMITTED, AppState.PENDING)
 #: Causes that do not lie in the job: the same job may succeed.
-_TRANSIENT = frozenset({"preempted", "node_lost", "supervisor", "submission", "terminated"})
+_TRANSIENT = frozenset({"preempted", "node_lost", "supervisor", "submission", "terminated", "removed"})
 
 
 @dataclass
@@ -59,8 +65,11 @@ class Explanation:
     def headline(self) -> str:
         """The failure in one line: the replica, what happened, and the line that shows it."""
         assert self.failure is not None
-        evidence = self.failure.evidence.strip()
-        return f"{self.failure.place} {self.failure.cause.text}" + (f": {evidence}" if evidence else "")
+        evidence, text = self.failure.evidence.strip(), self.failure.cause.text
+        words = text.removeprefix("was ")
+        if evidence.startswith(words):  # the scheduler says the same, and more exactly
+            return f"{self.failure.place} {text}{evidence[len(words) :]}"
+        return f"{self.failure.place} {text}" + (f": {evidence}" if evidence else "")
 
     def short(self) -> list[str]:
         """Return the failure in three lines."""
@@ -108,9 +117,38 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
     elif status.state in _WAITS:
         from trainyard.diagnosis.waiting import explain_waiting
 
-        explanation.waiting = explain_waiting(status, _position(runner, handle))
+        explanation.waiting = waiting = explain_waiting(status, _position(runner, handle))
+        if waiting.kind == "no_capacity":
+            waiting.advice = _smallest_change(runner, handle) or waiting.advice
         explanation.try_command = _next_command(explanation, None)
+    elif status.state == AppState.RUNNING and handle.partition("://")[0] in _HANGS_IN_LOGS:
+        _note_hangs(runner, handle, status)
     return explanation
+
+
+def _note_hangs(runner: Runner, handle: str, status: AppStatus) -> None:
+    """Add to replicas what the toolkit has noted of hangs in their logs."""
+    record = _recorded(runner, handle)
+    if record is None or not record.cfg.get("hang_timeout"):
+        return
+    for replica in status.replicas()[:MOST_REPLICAS]:
+        try:
+            lines = _end_of_log(runner, handle, replica)
+        except (TrainyardError, NotImplementedError, OSError):
+            continue
+        noted = [line.partition(_HANG_NOTE)[2].strip() for line in lines if _HANG_NOTE in line]
+        replica.notes = [*replica.notes, *(text for text in noted[-1:] if text.startswith("it "))]
+
+
+def _end_of_log(
+    runner: Runner, handle: str, replica: ReplicaStatus, streams: Stream | None = None
+) -> list[str]:
+    from trainyard.schedulers.base import LogQuery
+    from trainyard.schedulers.lines import end_of
+
+    query = LogQuery(last=LOG_LINES, streams=streams, most_bytes=LOG_BYTES)
+    data = end_of(runner.log_blocks(handle, [(replica.role, replica.id)], query), LOG_BYTES)
+    return data.decode("utf-8", "replace").splitlines()
 
 
 def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
@@ -120,18 +158,19 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
     problems: list[str] = []
 
     def log_of(replica: ReplicaStatus, streams: Stream | None = None) -> Sequence[str]:
-        from trainyard.schedulers.base import LogQuery
-
-        query = LogQuery(last=LOG_LINES, streams=streams)
         try:
-            blocks = runner.log_blocks(handle, [(replica.role, replica.id)], query)
-            data = b"".join(block.data for block in blocks)
+            return _end_of_log(runner, handle, replica, streams)
         except (TrainyardError, NotImplementedError, OSError) as error:
             problems.append(error.message if isinstance(error, TrainyardError) else str(error))
             return []
-        return data.decode("utf-8", "replace").splitlines()
 
-    failure = explain_failure(status, log_of)
+    def job_output() -> Sequence[str]:
+        try:
+            return runner.scheduler(handle.partition("://")[0]).job_output(_id(handle))
+        except (TrainyardError, OSError):
+            return ()  # it would only have said more
+
+    failure = explain_failure(status, log_of, job_output)
     failure.problem = problems[0] if problems else ""
     if failure.cause.name == "exit" and failure.replica is not None and not problems:
         from trainyard.diagnosis.log_end import last_words
@@ -140,7 +179,18 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
         # what waited in a buffer is written to stdout at the very end, after the reason on stderr
         if failure.replica.structured_error_msg == NONE:
             failure.evidence = last_words(log_of(failure.replica, Stream.STDERR)) or failure.evidence
+    _mask_secrets(failure)
     return failure
+
+
+def _mask_secrets(failure: Failure) -> None:
+    """Replace secrets in what an explanation quotes: it is pasted into issues, and sent to others."""
+    from trainyard.redaction import Redactor
+
+    mask = Redactor().text
+    failure.evidence, failure.reason = mask(failure.evidence), mask(failure.reason)
+    failure.traceback = mask("\n".join(failure.traceback)).split("\n") if failure.traceback else []
+    failure.log = mask("\n".join(failure.log)).split("\n") if failure.log else []
 
 
 def _recorded(runner: Runner, handle: str) -> JobRecord | None:
@@ -171,6 +221,13 @@ def _position(runner: Runner, handle: str) -> str:
     scheduler, _, app_id = handle.partition("://")[0], "", handle.rpartition("/")[2]
     try:
         return runner.scheduler(scheduler).queue_position(app_id)
+    except (TrainyardError, OSError):
+        return ""
+
+
+def _smallest_change(runner: Runner, handle: str) -> str:
+    try:
+        return runner.scheduler(handle.partition("://")[0]).smallest_change(_id(handle))
     except (TrainyardError, OSError):
         return ""
 

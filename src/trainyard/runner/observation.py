@@ -291,7 +291,11 @@ def _listed_record(history: History, app_handle: str) -> JobRecord | None:
 
 
 def definition(history: History, app_handle: str, response: DescribeAppResponse | None) -> AppDef | None:
-    """Return a job's definition: the scheduler's, or else the history's; None if there is no such job."""
+    """Return a job's definition: the scheduler's, or else the history's; None if there is no such job.
+
+    Raises:
+        UnreachableError: neither has it, and the job cannot be seen now.
+    """
     from trainyard.specs.app import AppDef
     from trainyard.specs.serialize import from_json
 
@@ -300,6 +304,13 @@ def definition(history: History, app_handle: str, response: DescribeAppResponse 
     record = _listed_record(history, app_handle)
     if record is not None and record.app:
         return from_json(AppDef, record.app)
+    if response is not None and response.state == AppState.UNREACHABLE:
+        from trainyard.errors import UnreachableError
+
+        raise UnreachableError(
+            f"cannot look at {app_handle}: {response.msg}",
+            hint="Nothing is known about the job now. Try again later.",
+        )
     return None if response is None else AppDef(response.app_id, [], dict(response.metadata))
 
 

@@ -226,12 +226,14 @@ def dryrun_sweep(
     """Check all points and make the request of their job; see `Runner.dryrun_sweep`.
 
     Raises:
-        ConfigError: a point is wrong, or the number of those that run at a time cannot be limited.
+        ConfigError: a point is wrong.
     """
     backend = runner.scheduler(scheduler)
     apps = _made(points, lambda point: runner.component_app(component, point.args))
     difference = _difference(points, apps)
-    if not backend.capabilities.arrays or difference:
+    # where the backend cannot limit how many tasks of an array run at a time, we can with a job for each
+    has_limit = parallel is None or "max_running" in backend.run_opts()
+    if not (backend.capabilities.arrays and has_limit) or difference:
         from trainyard.runner.point_jobs import plan_of
 
         return plan_of(runner, component, points, apps, scheduler, cfg, parallel, **rest)
@@ -242,22 +244,11 @@ def dryrun_sweep(
 
 
 def array_options(backend: Any, cfg: Mapping[str, Any] | None, parallel: int | None) -> dict[str, Any]:
-    """Return the options with which a scheduler runs replicas independently.
-
-    Raises:
-        ConfigError: the number of those that run at a time cannot be limited there.
-    """
+    """Return the options with which a scheduler runs replicas independently."""
     options, known = dict(cfg or {}), backend.run_opts()
     if "array" in known:
         options["array"] = True
-    if parallel is None:
-        return options
-    if "max_running" not in known:
-        raise ConfigError(
-            f"{backend.backend} cannot limit how many points run at a time (--parallel)",
-            hint="Limit it where its jobs run: by the size of the queue or of the compute environment.",
-        )
-    return {**options, "max_running": parallel}
+    return options if parallel is None else {**options, "max_running": parallel}
 
 
 def _difference(points: Sequence[Point], apps: Sequence[AppDef]) -> str:

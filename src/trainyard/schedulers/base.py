@@ -326,6 +326,14 @@ class Scheduler(ABC, Generic[T]):
         """Return a waiting job's place in the queue and its expected start, in words; "" if unknown."""
         return ""
 
+    def smallest_change(self, app_id: str) -> str:
+        """Return what would start a job now that waits for capacity, in words; "" if unknown."""
+        return ""
+
+    def job_output(self, app_id: str) -> Sequence[str]:
+        """Return the last lines that the backend's programs wrote about a job, beside its logs."""
+        return ()
+
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
@@ -529,10 +537,14 @@ def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None
     return None
 
 
-def not_ended(app_id: str, state: object) -> ConfigError:
-    """Return the error of a job that cannot be deleted, since it has not ended."""
-    from trainyard.errors import ConfigError
+def not_ended(app_id: str, state: object) -> TrainyardError:
+    """Return the error of a job that cannot be deleted, since it has not ended, as far as can be seen."""
+    from trainyard.errors import ConfigError, UnreachableError
 
+    if str(state) == "UNREACHABLE":
+        return UnreachableError(
+            f"{app_id} cannot be seen now, so it cannot be deleted", hint="Try again later."
+        )
     return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
 
 

@@ -118,6 +118,18 @@ def last_lines(
         yield from blocks_of(key, kept)
 
 
+def end_of(blocks: Iterable[LogBlock], most_bytes: int) -> bytes:
+    """Return the last bytes of one replica's log, holding no more: a line may be longer than memory."""
+    kept: deque[bytes] = deque()
+    size = 0
+    for block in blocks:
+        kept.append(block.data[-most_bytes:])
+        size += len(kept[-1])
+        while size - len(kept[0]) >= most_bytes:
+            size -= len(kept.popleft())
+    return b"".join(kept)[-most_bytes:]
+
+
 class TimedLine(bytes):
     """A line, and when it was written, in nanoseconds since the epoch."""
 
@@ -174,17 +186,18 @@ def iter_lines(data: bytes) -> Iterator[bytes]:
             yield match.group()
 
 
-def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int) -> int:
+def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int, begin: int = 0) -> int:
     """Return where the last ``count`` lines before ``end`` begin in a file.
 
     Args:
         read: returns this many bytes of the file, from an offset.
         count: how many lines.
         end: offset of the end.
+        begin: offset before which nothing is wanted, be it the beginning of a line or not.
     """
     place, found = end, 0
-    while place > 0:
-        start = max(0, place - READ_SIZE)
+    while place > begin:
+        start = max(begin, place - READ_SIZE)
         data = read(place - start, start)
         if place == end and data.endswith(b"\n"):
             data = data[:-1]  # the end of the last line begins no other
@@ -193,7 +206,7 @@ def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int)
             return start + len(data.rsplit(b"\n", count - found)[0]) + 1
         found += lines
         place = start
-    return 0
+    return begin
 
 
 def blocks_until_ended(

@@ -92,11 +92,20 @@ def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerExcept
 
 
 def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
-    """Return what a factory made as a scheduler of ours; a plugin's may have TorchX's interface."""
+    """Return what a factory made as a scheduler of ours; a plugin's may have TorchX's interface.
+
+    Raises:
+        ConfigError: it is not a scheduler.
+    """
     from trainyard.schedulers.base import Scheduler
 
     if isinstance(made, Scheduler):
         return made
+    if not callable(getattr(made, "schedule", None)):
+        raise ConfigError(
+            f"the plugin of the scheduler {name!r} made {type(made).__name__!r}, which is not a scheduler",
+            hint="Repair or uninstall the distribution that provides it.",
+        )
     known = hasattr(type(made), "as_ours")  # of `trainyard.compat.torchx_own_schedulers`
     ours: Scheduler[Any] | None = made.as_ours() if known else None
     if ours is not None:
@@ -136,7 +145,7 @@ def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
     it has such a parameter or takes any.
     """
     if not point.group.startswith("torchx."):
-        return _deferred(point.load)
+        return point.call
 
     def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
         import inspect
@@ -151,7 +160,8 @@ def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
         takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
         known = {name: value for name, value in given.items() if takes_any or name in parameters}
         known.pop("session_name", None)
-        return factory(session_name, **known)
+        made: Scheduler[Any] = point.call(session_name, **known)
+        return made
 
     return create
 

@@ -142,6 +142,8 @@ class LogQuery:
         should_tail: whether to follow until the job ends.
         streams: which output stream; None for the scheduler's default.
         last: only this many of the lines that exist already; None for all.
+        most_bytes: with ``last``, no more than about this many bytes of each stream, where the scheduler has
+            files: a line that is longer begins in its middle. None for whole lines.
         timed: whether blocks should tell when their lines were written, where the scheduler knows it.
     """
 
@@ -152,6 +154,7 @@ class LogQuery:
     streams: Stream | None = None
     last: int | None = None
     timed: bool = False
+    most_bytes: int | None = None
 
 
 @dataclass

@@ -60,8 +60,16 @@ class HangOpts:
     )
 
 
-def check_supervision(opts: Any) -> None:
+#: Before the name of a variable of the job that holds a target.
+IN_VARIABLE = "env:"
+
+
+def check_supervision(opts: Any, *, in_job: bool = False) -> None:
     """Check these options of a scheduler that has some of them.
+
+    Args:
+        opts: the options.
+        in_job: whether what notifies runs in the job, and so knows its variables.
 
     Raises:
         ConfigError: one of them is wrong.
@@ -84,14 +92,24 @@ def check_supervision(opts: Any) -> None:
     for target in getattr(opts, "notify", None) or ():
         if not target.strip() or "\0" in target or _is_broken_url(target):
             raise ConfigError(f"notify: {target!r} is not a URL or a command", hint=_EXAMPLE)
+        if target.startswith(IN_VARIABLE) and not in_job:
+            raise ConfigError(
+                f"notify: {target!r} is a variable of the job, which only the job itself could read",
+                hint="Give the URL or command: on this scheduler no other user can read it.",
+            )
 
 
 def _is_broken_url(target: str) -> bool:
-    if not target.lower().startswith(("http://", "https://")):
+    """Tell whether a target is a URL to which nothing can be sent: of another scheme, without host, ..."""
+    import re
+
+    if re.match(r"[A-Za-z][A-Za-z0-9+.\-]*://", target) is None:
         return False
     from urllib.parse import urlsplit
 
     try:
-        return not urlsplit(target).hostname
-    except ValueError:
+        parts = urlsplit(target)
+        port = parts.port
+    except ValueError:  # a port that is not a number, or too large
         return True
+    return parts.scheme not in ("http", "https") or not parts.hostname or port == 0

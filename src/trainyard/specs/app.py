@@ -6,7 +6,7 @@ from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 
-from trainyard.errors import refuse
+from trainyard.errors import ConfigError, refuse
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.specs.limits import (
     MOST_CPUS,
@@ -175,6 +175,8 @@ def validate_app(app: AppDef) -> None:
     Raises:
         ConfigError: no roles, equal names, a missing entrypoint or image, counts out of range.
     """
+    if not isinstance(app, AppDef):
+        raise ConfigError(f"the job is {_a(app)}; it must be an AppDef")
     problems = _app_type_problems(app)
     for role in [] if problems else app.roles:
         problems += [f"role {role.name!r}: {problem}" for problem in _role_type_problems(role)]
@@ -196,7 +198,7 @@ def _app_type_problems(app: AppDef) -> list[str]:
     roles: Any = app.roles
     if not isinstance(roles, (list, tuple)):
         return [f"roles is {_a(roles)}; it must be a list of Role"]
-    problems = _wrong("name", app.name, str, "a text")
+    problems = _wrong("name", app.name, str, "a text") + _wrong("metadata", app.metadata, dict, "a dict")
     for number, role in enumerate(roles):
         problems += _wrong(f"roles[{number}]", role, Role, "a Role")
     return problems
@@ -213,6 +215,11 @@ def _role_type_problems(role: Role) -> list[str]:
         problems += _wrong("min_replicas", role.min_replicas, int, "a whole number")
     problems += _wrong("retry_policy", role.retry_policy, RetryPolicy, "a RetryPolicy")
     problems += _wrong("resource", role.resource, Resource, "a Resource")
+    if isinstance(role.resource, Resource):
+        for name in ("cpu", "gpu", "memMB"):
+            problems += _wrong(name, getattr(role.resource, name), (int, float), "a number")
+        problems += _wrong("capabilities", role.resource.capabilities, dict, "a dict")
+        problems += _wrong_items("devices", role.resource.devices, dict, int, "a whole number")
     problems += _wrong_items("args", role.args, list, str, "a text")
     problems += _wrong_items("env", role.env, dict, str, "a text")
     problems += _wrong_items("port_map", role.port_map, dict, int, "a whole number")

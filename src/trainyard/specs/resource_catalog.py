@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from trainyard.errors import ConfigError, did_you_mean
@@ -60,7 +60,7 @@ class NamedResources(Mapping[str, Resource]):
             from trainyard.plugins import entry_points
 
             self._added = {
-                point.name: _deferred(point.load)
+                point.name: point.call
                 for point in entry_points("named_resources")
                 if point.name not in self._ours()
             }
@@ -69,10 +69,6 @@ class NamedResources(Mapping[str, Resource]):
                 for name, factory in import_module(custom).NAMED_RESOURCES.items():
                     self.add(name, factory)
         return self._added
-
-
-def _deferred(load: Callable[[], ResourceFactory]) -> ResourceFactory:
-    return lambda: load()()
 
 
 class UnknownResourceError(ConfigError, KeyError):

@@ -44,10 +44,7 @@ def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
     problems = []
     for name, text in (given or {}).items():
         if name not in CLASSES:
-            problems.append(
-                f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}".rstrip()
-                + f" There are: {', '.join(CLASSES)}."
-            )
+            problems.append(f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}")
             continue
         times, _, size = str(text).partition(":")
         try:

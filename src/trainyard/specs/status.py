@@ -221,6 +221,8 @@ class AppStatus:
 # ---- as text for a person, with torchelastic's error files unfolded
 
 WIDTH = 80
+#: How many lines of a program's report of its failure are shown; some quote all their data.
+MOST_LINES = 60
 
 
 def _clean(text: str) -> str:
@@ -290,14 +292,15 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     """Split an error file's text into its message and its extra information.
 
     Takes both layouts that torchelastic has written: the message nested under ``message`` and the flat
-    one. Text that is not JSON is returned as the message.
+    one. Of a file that was cut off, the message is what there is of it. Text that is not JSON is returned as
+    the message.
     """
     import json
 
     try:
         data = json.loads(structured)
     except (ValueError, RecursionError):
-        return structured, {}
+        return _of_incomplete_file(structured)
     if not isinstance(data, dict):
         return str(data), {}
     body = data.get("message", data)
@@ -316,6 +319,19 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     return str(message if message is not None else structured), info
 
 
+def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
+    import json
+    import re
+
+    message = structured.startswith("{") and re.search(
+        r'"message": *"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)', structured
+    )
+    if not message:
+        return structured, {}
+    found = re.search(r'"timestamp": *"?([\d.]+)"?[,}]', structured)
+    return json.loads(f'"{message[1]}"', strict=False), {"timestamp": found[1]} if found else {}
+
+
 def error_lines(structured: str, indent: str = "  ") -> list[str]:
     """Fold an error file's message at 80 columns, its first line marked as the error."""
     import textwrap
@@ -323,9 +339,12 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
     message, info = error_message(structured)
     when = info.get("timestamp")
     head = f"{indent}error" + (f" at {local_time(when)}" if when is not None else "") + ":"
+    lines = message.splitlines()
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES // 2 : -MOST_LINES // 2] = [f"... {len(lines) - MOST_LINES} more lines ..."]
     body = [
         part
-        for line in message.splitlines() or [""]
+        for line in lines or [""]
         for part in textwrap.wrap(line, WIDTH - len(indent) - 2, drop_whitespace=False) or [""]
     ]
     # The text is the program's own: its control characters must not reach a terminal.

@@ -90,7 +90,7 @@ def our_app(app: Any) -> Any:
     for role, theirs in zip(roles, foreign, strict=True):
         if role is not theirs and _changes_requests(theirs):
             role.pre_proc = theirs.pre_proc
-    return app_specs.AppDef(app.name, roles, dict(app.metadata))
+    return app_specs.AppDef(app.name, roles, dict(app.metadata or {}))
 
 
 def _changes_requests(role: Any) -> bool:

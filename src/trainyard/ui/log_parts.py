@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from trainyard.errors import BackendError
-from trainyard.schedulers.lines import compile_regex
+from trainyard.schedulers.lines import compile_regex, end_of
 from trainyard.schedulers.responses import LogPart, LogQuery, LogRange, Stream
 from trainyard.ui.log_spool import LogCopies
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.ui.runner_pool import RunnerPool
 
 #: Bytes of a log that are shown at once; lines while a log is being copied.
-CHUNK, LAST_LINES = 64 << 10, 1000
+CHUNK, LAST_LINES, LAST_BYTES = 64 << 10, 1000, 1 << 20
 #: Bytes that are searched at a time, and seconds that one request searches.
 SEARCHED, SEARCH_SECONDS = 256 << 10, 2.0
 #: Seconds that reading a log may take, and that a copy is waited for.
@@ -127,9 +127,9 @@ class LogParts:
         """Return the last lines of a log, however long it takes to copy it."""
 
         def read_end(runner: Runner) -> bytes:
-            query = LogQuery(last=LAST_LINES, streams=Stream(view.stream) if view.stream else None)
-            blocks = runner.log_blocks(view.handle, [(view.role, view.replica)], query)
-            return b"".join(block.data for block in blocks)
+            stream = Stream(view.stream) if view.stream else None
+            query = LogQuery(last=LAST_LINES, streams=stream, most_bytes=LAST_BYTES)
+            return end_of(runner.log_blocks(view.handle, [(view.role, view.replica)], query), LAST_BYTES)
 
         return await self._pool.ask(view.handle.partition("://")[0], read_end, LOG_PATIENCE)
 

@@ -10,6 +10,7 @@ import pytest
 from tests.aws.fake import FakeAws
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from trainyard.schedulers.base import Check
+from trainyard.specs import AppDef, Resource, Role
 
 ROLE = "arn:aws:iam::123456789012:role/jobs"
 
@@ -77,6 +78,25 @@ def test_queues(
     check = found(scheduler, queue="mine", **cfg)[name]
     assert check.ok is False
     assert words in check.text
+
+
+def test_a_job_is_compared_with_the_hosts_of_its_queue(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
+    resources = {"type": "EC2", "maxvCpus": 64, "instanceTypes": ["g5.xlarge"]}
+    still.batch.add_environment("hosts", computeResources=resources)
+    still.batch.add_queue("mine", ("hosts",))
+
+    def look(cpu: int) -> Check:
+        role = Role("r", "127.0.0.1:1/no/registry:1", entrypoint="true", resource=Resource(cpu, 1, 1024))
+        info = scheduler.submit_dryrun(AppDef("fits", [role]), {"queue": "mine"})
+        checks = {check.name: check for check in scheduler.check_job(info)}
+        assert checks["image 127.0.0.1:1/no/registry:1"].ok is None
+        return checks["the job"]
+
+    assert look(4).ok
+    assert (
+        look(8).text
+        == "no instance type of the compute environment hosts (g5.xlarge) has 8 vCPUs, 1024 MiB, 1 GPUs"
+    )
 
 
 def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> None:

@@ -10,17 +10,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.aws.moto_server import Moto, running_moto
+from tests.receiver import receiving
+from tests.toolkit.image import docker
 from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.batch.scheduler import create_scheduler
 from trainyard.schedulers.base import Stream
+from trainyard.specs import AppDef, AppState, Resource, Role
 from trainyard.testing import SchedulerConformance
+from trainyard.workspace.toolkit_files import toolkit_archive
 
 pytestmark = [pytest.mark.xdist_group("moto"), pytest.mark.timeout(180)]
 
@@ -231,3 +238,49 @@ def test_doctor(cli: CommandLine, moto: Moto) -> None:
     text = cli("doctor", "-s", "aws_batch", "-cfg", f"queue=none,image_repo={image}", code=4)
     assert "there is no queue none in us-east-1" in text
     assert f"there is no repository {image}" in text
+
+
+@pytest.fixture
+def training_image(moto: Moto) -> Iterator[str]:
+    """The image with the toolkit and a script that hangs."""
+    name, tag = f"trainyard-hang-{uuid.uuid4().hex[:8]}", f"trainyard-moto-hang:{uuid.uuid4().hex[:12]}"
+    docker("create", "--name", name, moto.image, "true")
+    try:
+        files = {"toolkit.pyz": toolkit_archive(), "t.py": b"import time\ntime.sleep(100)\n"}
+        with tempfile.TemporaryDirectory() as folder:
+            for file, content in files.items():
+                (Path(folder) / file).write_bytes(content)
+                docker("cp", str(Path(folder) / file), f"{name}:/tmp/{file}")
+        docker("commit", name, tag)
+        yield tag
+    finally:
+        docker("rm", "-f", name)
+        docker("rmi", "-f", tag, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:notify:RuntimeWarning")
+def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None:
+    """The toolkit in a real container stops the script that hangs, and notifies a receiver outside."""
+    document = {"version": 1, "name": "job", "program": "t.py", "code": "/tmp", "host_count": 1}
+    train = Role(
+        "train",
+        training_image,
+        entrypoint="python3",
+        args=["/tmp/toolkit.pyz", "train"],
+        env={"TRAINYARD_JOB": json.dumps(document)},
+        resource=Resource(cpu=1, gpu=0, memMB=256),
+    )
+    gateway = docker(
+        "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"
+    ).stdout.strip()
+    with receiving(gateway) as receiver, closing(create_scheduler("test")) as scheduler:
+        cfg = {"queue": moto.queue, "notify": [receiver.url], "hang_timeout": 1.0, "on_hang": "stop"}
+        app_id = scheduler.submit(AppDef("job", [train]), cfg)
+        [message] = receiver.wait_for(1)
+        response = scheduler.wait(app_id, 60)
+    assert (message["handle"], message["state"]) == (f"aws_batch://test/{app_id}", "FAILED")
+    assert (message["cause"]["name"], message["cause"]["replica"]) == ("hung", "train/0")
+    assert message["reason"] == "t.py was stopped because it hung: no output for 1 s"
+    assert response is not None
+    assert response.state is AppState.FAILED

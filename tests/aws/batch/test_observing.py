@@ -454,6 +454,16 @@ def test_batchs_own_reason_comes_first_and_a_good_queue_adds_nothing(
     assert create_scheduler("test").describe(app_id) is not None
 
 
+def test_the_place_in_the_queue_is_that_of_batchs_snapshot(
+    still: FakeAws, scheduler: AWSBatchScheduler
+) -> None:
+    jobs = [submit(still, scheduler) for _ in range(3)]
+    for _, job_id in jobs[:2]:
+        still.batch.advance(job_id, "RUNNABLE")
+    assert scheduler.queue_position(jobs[1][0]) == "number 2 of the first 2 runnable jobs of its queue"
+    assert scheduler.queue_position(jobs[2][0]) == ""
+
+
 # ---- lists
 
 

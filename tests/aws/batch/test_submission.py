@@ -30,6 +30,24 @@ def names_of(aws: FakeAws) -> list[str]:
     return [job.name for job in aws.batch.jobs.values()]
 
 
+def test_points_that_run_some_at_a_time_are_jobs(
+    still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.runner import Runner, point_jobs
+    from trainyard.runner.sweeps import grid
+
+    monkeypatch.setattr(point_jobs, "_feed_in_background", lambda handle: None)
+    with Runner("test", {"aws_batch": lambda *_, **__: scheduler}) as runner:
+        found = grid({"msg": ["one", "two", "three"]}, image="busybox:1")
+        handle = runner.run_sweep("utils.echo", found, "aws_batch", {"queue": "queue"}, parallel=2)
+        assert handle.startswith("sweep://")
+        assert len(still.batch.jobs) == 2
+        first = next(iter(still.batch.jobs))
+        still.batch.advance(first, "SUCCEEDED")
+        point_jobs.submit_points(runner, handle.rpartition("/")[2], wait=False)
+        assert len(still.batch.jobs) == 3
+
+
 def test_calls_of_a_submission(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     scheduler.submit(app(), CFG)
     assert [call.operation for call in still.calls] == [

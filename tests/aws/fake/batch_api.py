@@ -69,6 +69,15 @@ class BatchApi:
         ]
         return _page("jobQueues", found, params, 100)
 
+    def get_job_queue_snapshot(self, params: Params) -> Params:
+        queue = self._queue(params["jobQueue"])["jobQueueArn"]
+        with self._batch.lock:
+            jobs = [
+                job for job in self._batch.jobs.values() if job.queue == queue and job.status == "RUNNABLE"
+            ]
+        front = [{"jobArn": arn("job", job.id), "earliestTimeAtPosition": job.created} for job in jobs[:100]]
+        return {"frontOfQueue": {"jobs": front, "lastUpdatedAt": 1}}
+
     def describe_compute_environments(self, params: Params) -> Params:
         wanted = params.get("computeEnvironments")
         found = [

@@ -30,7 +30,13 @@ WAITS = """
 print('up', flush=True)
 while not os.path.exists(os.environ['GO']):
     time.sleep(0.05)
-open(BASE + '/model/weights', 'w').write('w')
+while True:
+    try:
+        with open(BASE + '/model/weights', 'w') as file:
+            file.write('w')
+        break
+    except OSError:
+        time.sleep(0.05)
 print('done', flush=True)
 """
 
@@ -111,7 +117,7 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     jobs.end(over)
     go.unlink()
     here = {"S3OutputPath": (disk.path / "results").as_uri()}
-    script = WAITS.replace("while", "open(BASE + '/model/early', 'w').write('e' * 5000)\nwhile")
+    script = WAITS.replace("while", "open(BASE + '/model/early', 'w').write('e' * 5000)\nwhile", 1)
     running, orphan = start(jobs, go, script, OutputDataConfig=here), start(jobs, go)
     jobs.says(running, "up")
     jobs.says(orphan, "up")

@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opts(**given: Any) -> AWSSageMakerOpts:
-    return AWSSageMakerOpts("R", "ml.m5.large", **given)
+    return AWSSageMakerOpts(role="R", instance_type="ml.m5.large", **given)
 
 
 def plan(app: AppDef, workspace: Workspace | None = None, **given: Any) -> CodePackage | None:

@@ -196,6 +196,6 @@ def test_everything_is_every_option() -> None:
         *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait",
         "model_channel_name", "instance_preferences", "disable_profiler", "output_path", "source_dir",
         "git_config", "dependencies", "toolkit", "image_repo", "quiet", "batch_queue", "max_retry_attempts",
-        *QUEUE_OPTIONS,
+        "notify", "notify_secret", "hang_timeout", "on_hang", *QUEUE_OPTIONS,
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} == others | set(EVERYTHING)

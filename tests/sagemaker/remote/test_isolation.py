@@ -36,7 +36,11 @@ def app_of(program: str = "train.py", **env: str) -> AppDef:
 
 def plan(app: AppDef, directory: Path, **given: Any) -> CodePackage | None:
     options = {"enable_network_isolation": True, **given}
-    return plan_code(app, Workspace({str(directory): ""}), AWSSageMakerOpts(ROLE, "ml.m5.large", **options))
+    return plan_code(
+        app,
+        Workspace({str(directory): ""}),
+        AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options),
+    )
 
 
 def write(directory: Path, **files: str) -> Path:
@@ -211,7 +215,10 @@ def test_programs_that_are_no_scripts_install_nothing(project: Path) -> None:
 
 def test_an_archive_in_s3_is_not_read(tmp_path: Path) -> None:
     options = AWSSageMakerOpts(
-        ROLE, "ml.m5.large", enable_network_isolation=True, source_dir="s3://code/sourcedir.tar.gz"
+        role=ROLE,
+        instance_type="ml.m5.large",
+        enable_network_isolation=True,
+        source_dir="s3://code/sourcedir.tar.gz",
     )
     assert plan_code(app_of(), Workspace(), options) is not None
 
@@ -225,7 +232,10 @@ def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> No
     ):
         subprocess.run(["git", *words], cwd=repository, check=True)
     options = AWSSageMakerOpts(
-        ROLE, "ml.m5.large", enable_network_isolation=True, git_config={"repo": str(repository)}
+        role=ROLE,
+        instance_type="ml.m5.large",
+        enable_network_isolation=True,
+        git_config={"repo": str(repository)},
     )
     package = plan_code(app_of(), Workspace(), options)
     assert package is not None
@@ -245,13 +255,15 @@ def test_code_of_an_earlier_job_that_is_in_s3_alone_counts_by_its_files(project:
     earlier = Workspace(frozen=package.manifest.fingerprint)
     options = {"enable_network_isolation": True}
     with pytest.raises(ConfigError, match="what could not be read"):
-        plan_code(app_of(), earlier, AWSSageMakerOpts(ROLE, "ml.m5.large", **options))  # type: ignore[arg-type]
+        plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
     options["environment"] = {"PIP_NO_INDEX": "1"}  # type: ignore[assignment]
-    assert plan_code(app_of(), earlier, AWSSageMakerOpts(ROLE, "ml.m5.large", **options))  # type: ignore[arg-type]
+    assert plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
 
 
 def test_code_that_the_container_would_fetch_itself_is_refused(home: Path) -> None:
-    options = AWSSageMakerOpts(ROLE, "ml.m5.large", enable_network_isolation=True, source_dir="")
+    options = AWSSageMakerOpts(
+        role=ROLE, instance_type="ml.m5.large", enable_network_isolation=True, source_dir=""
+    )
     elsewhere = {"SAGEMAKER_SUBMIT_DIRECTORY": "s3://code/x.tar.gz"}
     with pytest.raises(ConfigError, match=r"fetch its code from s3://code/x\.tar\.gz") as refused:
         plan_code(app_of(**elsewhere), Workspace(), options)
@@ -262,7 +274,7 @@ def test_code_that_the_container_would_fetch_itself_is_refused(home: Path) -> No
 
 def made(app: AppDef, **given: Any) -> None:
     options = {"enable_network_isolation": True, **given}
-    make_job(app, AWSSageMakerOpts(ROLE, "ml.m5.large", **options), code=PlannedCode("k"))
+    make_job(app, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options), code=PlannedCode("k"))
 
 
 @pytest.mark.parametrize(

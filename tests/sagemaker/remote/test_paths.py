@@ -65,7 +65,7 @@ def test_a_full_disk_while_packing_says_where(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = AppDef("job", [Role("train", "i:1", entrypoint="python", args=["train.py"])])
-    package = plan_code(app, Workspace(), AWSSageMakerOpts("R", "ml.m5.large"))
+    package = plan_code(app, Workspace(), AWSSageMakerOpts(role="R", instance_type="ml.m5.large"))
     assert package is not None
 
     def full(name: str, path: Path) -> None:

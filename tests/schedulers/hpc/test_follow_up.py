@@ -1,4 +1,4 @@
-"""What follows on the end of a cluster's job: others are told, or it is started again."""
+"""What follows on the end of a cluster's job: notifications, or a new start."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ def test_the_secret_lies_in_one_private_file_and_is_never_shown(cluster):
     cluster.cancel(app_id)
 
 
+@pytest.mark.slow
 def test_memory_grows_and_others_are_told_of_the_last_end_alone(cluster):
     with receiving() as receiver:
         app_id = submit(cluster, HUNGRY, retry={"oom": "2:100M"}, notify=[receiver.url])
@@ -110,6 +111,7 @@ def test_what_would_fail_again_is_not_repeated(cluster):
     assert (entry["cause"], entry["again"]) == ("exception", False)
 
 
+@pytest.mark.slow
 def test_retries_end_and_each_has_its_log(cluster):
     app_id = submit(cluster, "echo attempt $TRAINYARD_ATTEMPT; exit 7", retry={"other": "2"})
     found = cluster.wait(app_id, PATIENCE)
@@ -131,6 +133,7 @@ def test_a_refusal_of_the_queue_is_the_reason(cluster, queue, tmp_path):
     assert "the queue refuses to start it again: no more jobs" in found.msg
 
 
+@pytest.mark.slow
 def test_a_job_whose_follow_up_was_cancelled_has_ended(cluster, tmp_path):
     go = tmp_path / "go"
     app_id = submit(cluster, f"until [ -e {go} ]; do sleep 0.05; done; exit 7", retry={"other": "1"})
@@ -147,6 +150,7 @@ def test_what_cannot_go_together_is_refused(cluster, cfg):
         cluster.submit_dryrun(AppDef("job", [role("true")]), {"retry": {"oom": "1"}, **cfg})
 
 
+@pytest.mark.slow
 def test_a_silent_program_shows_its_stacks_and_goes_on(cluster):
     app_id = submit(cluster, "echo up; sleep 300", hang_timeout=0.5)
     wait_until(lambda: "hangs: no output for 0.5 s" in cluster.describe(app_id).msg, "that it hangs")
@@ -156,6 +160,7 @@ def test_a_silent_program_shows_its_stacks_and_goes_on(cluster):
     cluster.cancel(app_id)
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_stopped_if_that_is_asked(cluster):
     app_id = submit(
         cluster,

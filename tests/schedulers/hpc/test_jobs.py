@@ -13,6 +13,7 @@ from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
 from trainyard.components.train import script as train_script
 from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError, UsageError
+from trainyard.runner import Runner
 from trainyard.runner.preparation import prepare
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
@@ -136,6 +137,15 @@ def test_a_queue_that_is_away_says_nothing_of_jobs(cluster, queue):
         submit(cluster, "exit 0")
     assert caught.value.hint.startswith("Nothing was submitted")
     assert os.listdir(os.path.dirname(folder_of(cluster, app_id))) == [app_id]
+    with pytest.raises(UnreachableError, match="cannot be seen now"):
+        cluster.delete(app_id)
+    with Runner(
+        "s", {cluster.backend: lambda *_, **__: cluster}
+    ) as runner:  # which knows nothing of this job
+        handle = f"{cluster.backend}://s/17"
+        for look in (runner.describe, runner.replicas):
+            with pytest.raises(UnreachableError, match="connection refused"):
+                look(handle)
     (queue / "down").unlink()
     cluster._queries.clear()
     cluster.cancel(app_id)

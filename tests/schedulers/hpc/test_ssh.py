@@ -268,6 +268,7 @@ def test_a_job_runs_on_another_host(remote, login_node, tmp_path):
     assert login_node.logins() == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(remote, login_node, tmp_path):
     go = tmp_path / "go"
     script = f"seq 1 1000; while [ ! -e {go} ]; do sleep 0.1; done; seq 1001 2000; printf end"

@@ -50,9 +50,11 @@ def test_all_are_told_once_after_the_end(jobs, tmp_path):
 def test_what_cannot_be_told_changes_nothing(jobs):
     app_id, end = jobs.run(role("exit 0"), notify=["exit 4"])
     folder = Path(ProcessJob.of(app_id).path)
-    wait_until((folder / outbox.SETTLED).exists, "the end of the sender")
+    text = "exit 4 was not notified: it ended with exit code 4"
+    log = folder / outbox.LOG
+    wait_until(lambda: log.exists() and text in log.read_text(), "the sender's last words")
+    assert (folder / outbox.SETTLED).exists()
     assert (end.state, end.msg) == (AppState.SUCCEEDED, "<NONE>")
-    assert "exit 4 was not notified: it ended with exit code 4" in (folder / outbox.LOG).read_text()
 
 
 @pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard")])
@@ -79,7 +81,10 @@ def test_the_next_look_tells_what_a_killed_sender_has_not(jobs, monkeypatch):
     assert message["state"] == "SUCCEEDED"
 
 
-@pytest.mark.parametrize("target", ["http://", "https:///path", " "])
+@pytest.mark.parametrize(
+    "target",
+    ["http://", "https:///path", "http://h:99999/", "http://h:x/", "file:///etc/passwd", "env:HOOK", " "],
+)
 def test_targets_that_cannot_be_told_are_refused(jobs, target):
     with pytest.raises(ConfigError, match="notify"):
         jobs.submit(role("exit 0"), notify=[target])

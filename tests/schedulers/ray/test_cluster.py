@@ -173,6 +173,15 @@ def test_a_time_limit_ends_the_job(cluster: RayCluster, scheduler: RayScheduler,
     assert (shared / app_id / "logs" / "worker-0" / "0.out").read_text() == "on\n"
 
 
+def test_a_job_that_hangs_is_stopped(cluster: RayCluster, scheduler: RayScheduler) -> None:
+    app_id = submit(scheduler, "echo on; sleep 600", {"hang_timeout": 2.0, "on_hang": "stop"})
+    response = end_of(scheduler, app_id)
+    hung = "stopped because it hung: no output for 2 s"
+    assert (response.state, response.msg) == (AppState.FAILED, f"worker/0 was {hung}")
+    assert response.roles_statuses[0].replicas[0].reason == hung
+    assert "the stacks of its 2 processes" in log_of(scheduler, app_id)
+
+
 def test_without_the_token_nobody_gets_in(
     tmp_path_factory: pytest.TempPathFactory,
     scheduler: RayScheduler,

@@ -1,7 +1,8 @@
-"""The driver's own decisions, which need no cluster: retries by class of failure, and telling of the end."""
+"""What driver and actors do without a cluster: retries by class of failure, telling of the end, hangs."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from tests.receiver import receiving
 from trainyard.schedulers.ray.options import RayOpts
 from trainyard.schedulers.ray.request import make_request
+from trainyard.schedulers.ray.shipped import replica_actor
 from trainyard.schedulers.ray.shipped.ray_driver import Driver
+from trainyard.schedulers.ray.shipped.replica_actor import ReplicaActor
 from trainyard.specs import AppDef, RetryPolicy, Role
 from trainyard.workspace.toolkit_files import toolkit_archive
 
@@ -90,3 +93,45 @@ def test_the_secret_is_not_shown() -> None:
     assert "hush-hush-1" not in shown
     assert "pass-1" not in shown
     assert '"retry"' in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_hang", ["report", "stop"])
+def test_a_replica_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_hang: str) -> None:
+    """The program goes on when its stacks are in the log, or is stopped."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "toolkit.pyz").write_bytes(toolkit_archive())
+    shutil.copy(Path(replica_actor.__file__).with_name("replica_process.py"), package)
+    monkeypatch.chdir(package)
+    ended = tmp_path / "ended"
+    loop = f"while not os.path.exists({str(ended)!r}): time.sleep(0.1)"
+    script = f"import os, time\ndef waits():\n    {loop}\nwaits()"
+    role = Role("train", "", entrypoint="python3", args=["-c", script])
+    opts = RayOpts(hang_timeout=0.5, on_hang=on_hang, job_dir=str(tmp_path / "jobs"), grace_period=20)
+    plan = make_request(AppDef("job", [role]), opts, "job-1", "http://head:8265", "gcs://p").whole_plan
+    actor = ReplicaActor(plan, plan["roles"][0], 0)
+    assert actor.start(0, {}) == ""
+    log, outcome, notes = "", None, []
+    while outcome is None:
+        text, outcome, _, note = actor.read()
+        log += text
+        notes += [note] if note else []
+        if on_hang == "report" and "end of the stacks" in log:
+            ended.touch()
+    assert actor.process is not None
+    assert actor.process.stdin is not None
+    actor.process.stdin.close()
+    found = "no output for 0.5 s and no GPU activity"
+    assert f"err| trainyard: {found}; the stacks of its process:" in log
+    assert "in waits" in log
+    if on_hang == "report":
+        assert (outcome["code"], outcome["hung"]) == (0, "")
+    else:
+        assert outcome["hung"] == "stopped because it hung: no output for 0.5 s"
+        driver = Driver(plan, "")
+        driver.replicas[0].state = "RUNNING"
+        driver.ended(driver.replicas[0], outcome)
+        assert (driver.replicas[0].state, driver.replicas[0].reason) == ("FAILED", outcome["hung"])
+        assert driver.stopping == ("FAILED", f"train/0 was {outcome['hung']}")
+    assert notes[:1] in ([], [f"it hangs: {found}; its log has the stacks"])

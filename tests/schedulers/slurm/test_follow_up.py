@@ -1,10 +1,11 @@
-"""What follows on the end of a job on a real Slurm: every end is told once, failures are retried."""
+"""What follows on the end of a job on a real Slurm: one notification of every end, retries of failures."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from tests import backends, slurm_cluster
 from tests.receiver import receiving
 from trainyard.specs import AppState
 
@@ -77,3 +78,49 @@ def test_a_node_that_was_lost_is_avoided_and_noted(own_slurm):
     ledger = json.loads((folder.parent.parent / "bad-hosts.json").read_text())
     assert ledger["node"][first]["job"] == app_id
     assert jobs.log(app_id)[-1] != f"on {first}\n"
+    [host] = [check for check in jobs.scheduler.doctor({}) if check.name == "host"]
+    assert host.text.startswith(f"{first}: 1 x node, last at ")
+    assert app_id in host.text
+    assert str(folder.parent.parent / "bad-hosts.json") in host.hint
+
+
+PREEMPTING_AND_BOUNDED = """\
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=low Nodes=n3 PriorityTier=1 MaxTime=60
+PartitionName=high Nodes=n3 PriorityTier=9 MaxTime=60
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
+"""
+
+
+def test_slurm_itself_ends_jobs_and_they_are_submitted_again(monkeypatch):
+    """For a job of more weight, and over their memory limit."""
+    backends.need("slurm")
+    with slurm_cluster.private_cluster(more=PREEMPTING_AND_BOUNDED) as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        jobs = Jobs()
+        script = 'echo up; [ "$TRAINYARD_ATTEMPT" != 0 ] || sleep 300'
+        fills = "exec python3 -Sc \"import time; x = b'x' * (90 << 20); time.sleep(8)\""
+        with receiving(f"{cluster.net}.1") as receiver:
+            common = {"notify": [receiver.url]}
+            preempted = jobs.submit(
+                role(script), partition="low", retry={"preempted": "2", "other": "0"}, **common
+            )
+            large = jobs.submit(role(fills), partition="gpu", retry={"oom": "2:1G", "other": "0"}, **common)
+            jobs.wait_for_line(preempted, "up")
+            cluster.run("sbatch", "-p", "high", "--exclusive", "--output=/dev/null", "--wrap=true")
+            for app_id in (preempted, large):
+                found = jobs.seen(app_id, lambda found: found.state in (AppState.SUCCEEDED, AppState.FAILED))
+                assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1), found.msg
+            entries = {
+                app_id: json.loads((settled(jobs, app_id) / "retries").read_text())
+                for app_id in (preempted, large)
+            }
+            messages = receiver.wait_for(2)
+    assert sorted((message["job"], message["state"]) for message in messages) == sorted(
+        (app_id, "SUCCEEDED") for app_id in entries
+    )
+    assert (entries[preempted]["class"], entries[large]["class"]) == ("preempted", "oom")
+    assert "with 128 MB of memory: oom: retry 1 of 2" in entries[large]["text"]

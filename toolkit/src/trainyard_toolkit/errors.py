@@ -31,6 +31,7 @@ OUT_OF_MEMORY = "out_of_memory"
 SIGNAL = "signal"
 PREEMPTED = "preempted"
 TIMEOUT = "timeout"
+HUNG = "hung"
 INTERNAL_ERROR = "internal_error"
 
 FAILURE_CLASSES = (
@@ -41,6 +42,7 @@ FAILURE_CLASSES = (
     SIGNAL,
     PREEMPTED,
     TIMEOUT,
+    HUNG,
     INTERNAL_ERROR,
 )
 

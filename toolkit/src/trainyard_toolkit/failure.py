@@ -140,6 +140,15 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
     return report
 
 
+def from_hang(outcome: Outcome, name: str, reason: str) -> Report:
+    """The report on a script that was stopped because it hung."""
+    report = Report(errors.HUNG, f"{name} was {reason}", outcome.exit_code or 1)
+    lines = outcome.stderr.decode("utf-8", "replace").splitlines()
+    report.fields["stderr"] = [line[:LINE_LIMIT] for line in lines[-STDERR_LINES:]]
+    report.fields["hint"] = "The log has the stacks of its processes: look for one that waits for another."
+    return report
+
+
 def _status(outcome: Outcome, first: dict[str, str]) -> int:
     """The script's own status: that of the first rank that failed, by its launcher's report. torchrun itself
     always ends with 1, and mpirun gives the signal that killed a rank as an exit code.

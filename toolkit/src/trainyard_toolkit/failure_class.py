@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Where a rule looks: at the scheduler's words, at exceptions and reports, at any line of the log's end.
 SCHEDULER, ERROR, LOG = "scheduler", "error", "log"
+#: Causes that name none: what the queue's programs wrote is better evidence.
+UNEXPLAINED = frozenset({"unknown", "killed"})
+_BY_QUEUE = re.compile(r"\berror\b", re.I)
 _CRASHES = frozenset({126, 127, 132, 135, 139})
 _LONGEST_EVIDENCE = 300
 
@@ -82,6 +85,11 @@ class Table:
             return self._made("exception", errors[-1])
         found = self._match(self._rules, ERROR, lines) or self._match(self._log_rules, LOG, lines)
         return found or self._made(named or ("exit" if code else "unknown"), "" if named else last)
+
+    def cause_by_queue(self, lines: Sequence[str]) -> Found | None:
+        """Return the cause that the queue's programs name in what they wrote, as slurmstepd does; or None."""
+        found = self._match(self._rules, SCHEDULER, [line for line in lines if _BY_QUEUE.search(line)])
+        return None if found is None or found.name in UNEXPLAINED else found
 
     def _match(self, rules: Iterable[Any], where: str, lines: Sequence[str]) -> Found | None:
         for cause, place, pattern in rules:

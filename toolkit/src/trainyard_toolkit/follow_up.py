@@ -1,4 +1,4 @@
-"""What follows on the end of a cluster's job: it is started again after some failures, or others are told.
+"""What follows on the end of a cluster's job: a new start after some failures, notifications of the end.
 
 A small job, the follow-up, waits in the queue for the end of the submission, whatever that is, and runs this
 in the job's folder on shared storage. Where the end is plain, the job's script runs it before, and takes the
@@ -121,6 +121,21 @@ class JobFolder:
             except OSError:
                 pass
         return found
+
+    def queue_output(self) -> list[str]:
+        """Return the last lines of what the queue's programs wrote about the last submission."""
+        folder = os.path.join(self.path, "logs")
+        try:
+            paths = [
+                os.path.join(folder, name)
+                for name in os.listdir(folder)
+                if name.endswith(".out") and name != "follow-up.out"
+            ]
+            with open(max(paths, key=os.path.getmtime), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+                return file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):  # there is none
+            return []
 
 
 class End:
@@ -250,6 +265,8 @@ def _explained(job: JobFolder, end: End) -> End:
         found = table.cause_of(said_of_job, None, job.log_end(name, attempt) if name else "")
         first = found, name, None
     end.found, end.replica, end.exit_code = first
+    if end.found.name in failure_class.UNEXPLAINED:
+        end.found = table.cause_by_queue(job.queue_output()) or end.found
     if not end.reason and end.replica:
         ended = job.last[end.replica][2] or {}
         role, _, index = end.replica.rpartition("-")

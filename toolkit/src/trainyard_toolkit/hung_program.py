@@ -55,14 +55,18 @@ class HungProgram:
         if silent < self.seconds:
             return False
         found = f"no output for {self.seconds:g} s and no GPU activity"
-        code = stack_dump.main(stack_dump.DUMP, self.pid, self.logs[-1], found)
-        if code == stack_dump.GPU_AT_WORK:
+        if self.show_stacks(found) == stack_dump.GPU_AT_WORK:
             self._alive = time.time()
             return False
-        self._dumped = max(map(changed, self.logs))
         self.hangs = True
         self.note(f"it hangs: {found}; its log has the stacks")
         return True
+
+    def show_stacks(self, headline: str) -> int:
+        """Append the stacks to the log, unless a GPU is at work; returns an exit code of `stack_dump`."""
+        code = stack_dump.main(stack_dump.DUMP, self.pid, self.logs[-1], headline)
+        self._dumped = max(map(changed, self.logs))
+        return code
 
     def last_sign(self) -> float:
         """Return when the program gave its last sign of life, seconds since the epoch."""
@@ -92,6 +96,77 @@ class HungProgram:
             _send([*everything, *stack_dump.descendants_of(self.pid)], signal.SIGKILL)
 
 
+class PipedProgram(HungProgram):
+    """A program whose output passes through somebody who counts it.
+
+    Args:
+        pid: the program.
+        seconds: without a sign of life after which it hangs.
+        results: folders that it writes results to.
+        written: returns how much it has written so far.
+        output: a descriptor that the stacks go to.
+        say: called with words for what is found.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        seconds: float,
+        results: Sequence[str],
+        written: Callable[[], int],
+        output: int,
+        say: Callable[[str], object],
+    ) -> None:
+        super().__init__(pid, [], seconds, "", "")
+        self._folders = list(results)
+        self._written = written
+        self._output = output
+        self._say = say
+        self._seen = written()
+
+    def show_stacks(self, headline: str) -> int:
+        """Write the stacks, unless a GPU is at work; returns an exit code of `stack_dump`."""
+        if stack_dump.gpu_at_work(os.environ.get("CUDA_VISIBLE_DEVICES")):
+            return stack_dump.GPU_AT_WORK
+        stack_dump.write_stacks(self.pid, self._output, headline, self._written)
+        self._seen = self._written()  # the stacks are no sign of life
+        return stack_dump.DUMPED
+
+    def last_sign(self) -> float:
+        """Return when it gave its last sign of life, as far as it was asked for."""
+        now = self._written()
+        if now != self._seen:
+            self._seen, self._alive = now, time.time()
+        return max([self._alive, *map(newest_below, self._folders)])
+
+    def note(self, text: str) -> None:
+        """Say what was found."""
+        self._say(text)
+
+
+def watch(program: HungProgram, on_hang: str, grace: float, stopping: Callable[[str], object]) -> None:
+    """Watch a program to its end, or until it is stopped.
+
+    Args:
+        program: the program.
+        on_hang: `REPORT` or `STOP`.
+        grace: seconds that it has to end when it is stopped.
+        stopping: called with the reason just before it is stopped.
+    """
+    while _lives(program.pid):
+        if program.look() and on_hang == STOP:
+            time.sleep(min(program.seconds, LONGEST_PAUSE))  # others that wait for it show their stacks first
+            stopping(stop_reason(program.seconds))
+            program.stop(grace)
+            return
+        time.sleep(min(program.seconds / LOOKS, LONGEST_PAUSE))
+
+
+def stop_reason(seconds: float) -> str:
+    """Return in words why a program was stopped."""
+    return f"stopped because it hung: no output for {seconds:g} s"
+
+
 def main(words: Sequence[str]) -> int:
     """Watch a program to its end: ``[OPTION VALUE]... SECONDS PID``, options as in the usage of `cli`.
 
@@ -106,15 +181,13 @@ def main(words: Sequence[str]) -> int:
     seconds, pid = float(left[0]), int(left[1])
     one = {name: values[-1] for name, values in options.items()}
     program = HungProgram(pid, options["log"], seconds, one.get("results", ""), one.get("mark", ""))
-    while _lives(pid):
-        if program.look() and one.get("on-hang") == STOP:
-            time.sleep(min(seconds, LONGEST_PAUSE))  # others that wait for this one show their stacks first
-            if "reason" in one:
-                with open(one["reason"], "w", encoding="utf-8") as file:
-                    file.write(f"stopped because it hung: no output for {seconds:g} s")
-            program.stop(float(one.get("grace", "60")))
-            return 0
-        time.sleep(min(seconds / LOOKS, LONGEST_PAUSE))
+
+    def leave_reason(text: str) -> None:
+        if "reason" in one:
+            with open(one["reason"], "w", encoding="utf-8") as file:
+                file.write(text)
+
+    watch(program, one.get("on-hang", REPORT), float(one.get("grace", "60")), leave_reason)
     return 0
 
 

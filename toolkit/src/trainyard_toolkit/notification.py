@@ -18,6 +18,7 @@ import hmac
 import json
 import os
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -36,6 +37,8 @@ SETTLED = (TOLD, FAILED)
 MOST_ATTEMPTS, FIRST_DELAY, LONGEST_DELAY = 8, 1.0, 120.0
 TIMEOUT_SECONDS = 30.0
 COMMAND_SECONDS = 300.0
+#: How long an attempt at a URL takes in all: `TIMEOUT_SECONDS` holds for each byte of an answer.
+POST_SECONDS = 60.0
 #: A command that ends with it is tried again (sysexits.h, EX_TEMPFAIL).
 TRY_AGAIN = 75
 #: Holds the document of an outbox where no file can.
@@ -210,6 +213,11 @@ class Outbox:
                 sleep(max(delay * (1 - 0.5 * random.random()), wait))
                 delay = min(2 * delay, LONGEST_DELAY)
         self.document.pop("secret", None)
+        from .masking import Masker
+
+        masked = Masker()
+        for target in self.document["targets"]:  # nothing is sent any more, so no secret is needed
+            target["to"], target["error"] = masked.text(target["to"]), masked.text(target["error"])
         self.save()
         os.replace(self.path, self.settled)
         try:
@@ -242,8 +250,27 @@ def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> 
     """Send a message by POST, following no redirect.
 
     Raises:
-        NotDelivered: it was not accepted (a status from 200 to 299).
+        NotDelivered: it was not accepted (a status from 200 to 299), or not in time.
     """
+    failure: "list[Optional[Exception]]" = []
+
+    def attempt() -> None:
+        try:
+            _post(url, delivery, message, secret)
+            failure.append(None)
+        except Exception as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(POST_SECONDS)
+    if not failure:
+        raise NotDelivered(f"no answer within {POST_SECONDS:g} s")
+    if failure[0] is not None:
+        raise failure[0]
+
+
+def _post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> None:
     import http.client
     import urllib.error
     import urllib.parse
@@ -321,6 +348,7 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]", direc
                 stdin=message_file,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except OSError as error:
             raise NotDelivered(f"it cannot be started: {error.strerror}", is_final=True) from None
@@ -329,7 +357,7 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]", direc
     try:
         code = process.wait(COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # what it started too
         process.wait()
         raise NotDelivered(f"it did not end within {COMMAND_SECONDS:g} s", is_final=True) from None
     if code:

@@ -339,13 +339,14 @@ _SIGNATURES = _set(
 )
 #: Headers whose value is the rest of the line.
 _LINES = _set("authorization proxy-authorization cookie set-cookie")
-#: A text goes on with these after an option or name that it speaks of.
+#: A text goes on with these after an option, name or path that it speaks of; errors of the system among them.
 _PROSE = _set(
     "a an and any are as at be because but by can cannot contains could did does expected expects"
     " failed for from given has have if in invalid into is isn't it its kept may means missing must need"
     " needs never no not of on only option options or rejected required requires set should so stands"
     " takes than that the then there they this to too twice unable unknown unset until value wants was"
     " were when where which who will with without wrong"
+    " permission operation input/output read-only connection device stale"
 )
 _VERSION = LazyPattern(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
 

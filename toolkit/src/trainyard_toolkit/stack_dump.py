@@ -16,7 +16,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 GPU, DUMP = "gpu", "dump"
 #: Exit codes.
@@ -59,15 +59,33 @@ def main(mode: str, pid: int, log: str, headline: str) -> int:
         return GPU_AT_WORK
     if mode == DUMP:
         with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as file:
-            pids = [pid, *descendants_of(pid)]
-            count = "its process" if len(pids) == 1 else f"its {len(pids)} processes"
-            file.write(f"trainyard: {headline}; the stacks of {count}:\n".encode())
-            for each in pids[:MOST_PROCESSES]:
-                file.write(f"--- {_title(each)}\n".encode("utf-8", "replace"))
-                if not _by_py_spy(each, file.fileno()) and not _by_faulthandler(each, log):
-                    file.write("".join(f"{line}\n" for line in by_kernel(each)).encode("utf-8", "replace"))
-            file.write(b"trainyard: end of the stacks\n")
+            write_stacks(pid, file.fileno(), headline, lambda: os.path.getsize(log))
     return DUMPED
+
+
+def write_stacks(pid: int, output: int, headline: str, written: Callable[[], int]) -> None:
+    """Write the stacks of a program and all that it started to a descriptor.
+
+    Args:
+        pid: the program.
+        output: the descriptor.
+        headline: why, in words.
+        written: returns how much the program has written to its log; it writes some stacks itself.
+    """
+
+    def say(text: str) -> None:
+        content = text.encode("utf-8", "replace")
+        while content:
+            content = content[os.write(output, content) :]
+
+    pids = [pid, *descendants_of(pid)]
+    count = "its process" if len(pids) == 1 else f"its {len(pids)} processes"
+    say(f"trainyard: {headline}; the stacks of {count}:\n")
+    for each in pids[:MOST_PROCESSES]:
+        say(f"--- {_title(each)}\n")
+        if not _by_py_spy(each, output) and not _by_faulthandler(each, written):
+            say("".join(f"{line}\n" for line in by_kernel(each)))
+    say("trainyard: end of the stacks\n")
 
 
 def gpu_at_work(visible: str | None) -> bool:
@@ -154,20 +172,20 @@ def _by_py_spy(pid: int, output: int) -> bool:
     return done.returncode == 0
 
 
-def _by_faulthandler(pid: int, log: str) -> bool:
+def _by_faulthandler(pid: int, written: Callable[[], int]) -> bool:
     """Have a process write its own stacks; False if it would not, or has not."""
     if not listens(pid):
         return False
-    before = os.path.getsize(log)
+    before = written()
     try:
         os.kill(pid, SIGNAL)
     except OSError:
         return False
     deadline = time.monotonic() + ANSWER_SECONDS
-    while os.path.getsize(log) == before and time.monotonic() < deadline:
+    while written() == before and time.monotonic() < deadline:
         time.sleep(0.02)
     size = before
-    while size < (size := os.path.getsize(log)):  # until it has written all of it
+    while size < (size := written()):  # until it has written all of it
         time.sleep(0.05)
     return size > before
 

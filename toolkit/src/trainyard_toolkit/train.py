@@ -12,15 +12,19 @@ from .layout import DEFAULT_BASE, Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from .child_process import Outcome
+    from .end_notice import EndNotice
     from .host_namespaces import HostView
     from .job_document import Job
     from .masking import Masker
     from .metrics import Recorder
     from .outputs import Results
+    from .script_watch import ScriptWatch
+
+    Observer = Callable[[bytes], None]
 
 
 class Training:
@@ -41,6 +45,8 @@ class Training:
         self._mask_secrets_of()
         self.results: Results | None = None
         self.view: HostView | None = None
+        self.watch: ScriptWatch | None = None
+        self.notice = _end_notice()
         self._line: list[str] = []
         self.status = 0
 
@@ -64,7 +70,10 @@ class Training:
                 log.write(log.WARNING if report.stopped else log.ERROR, text)
         if self.job is not None:
             self.layout.hand_over(*self.job.local_targets())
-        return 0 if report is None else report.exit_code
+        code = 0 if report is None else report.exit_code
+        if self.notice is not None:
+            self.notice.send(report, code, self.masker)
+        return code
 
     def _attempt(self) -> failure.Report | None:
         """Prepare and run the script; return the failure, None after success."""
@@ -138,6 +147,7 @@ class Training:
             log.warning(f"The variable {variable} is left out: it is longer than the system allows.")
         self._open_results(env)
         recorders = self._recorders()
+        self._open_watch(env, variables)
         run = script_launch.Launch(
             env,
             name,
@@ -146,7 +156,7 @@ class Training:
             self._policy(),
             self.layout.code,
             owns_process=True,
-            observers={fd: recorder.observe for fd, recorder in recorders.items()},
+            observers=self._observers({fd: recorder.observe for fd, recorder in recorders.items()}),
         )
 
         def prepare() -> None:
@@ -154,7 +164,11 @@ class Training:
             self._announce(env, variables, run.script())
 
         run.prepare = prepare
-        outcome = script_launch.run(run)
+        try:
+            outcome = script_launch.run(run)
+        finally:
+            if self.watch is not None:
+                self.watch.end()
         for recorder in recorders.values():
             recorder.close()
         return self._judge(outcome, run)
@@ -174,6 +188,8 @@ class Training:
     def _judge(self, outcome: Outcome, run: script_launch.Launch) -> failure.Report | None:
         if outcome.stop_signal is None and not outcome.timed_out:
             self.status = outcome.status
+        if self.watch is not None and self.watch.stop_reason and outcome.stop_signal is None:
+            return failure.from_hang(outcome, run.name, self.watch.stop_reason)
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())
@@ -182,14 +198,52 @@ class Training:
         """Time limits, from the environment and the job document, which wins."""
         policy = Policy(input_config.env_number("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
         policy.timeout = input_config.env_number("TRAINYARD_TIMEOUT_SECONDS", 0.0) or None
-        if self.results is not None:
-            policy.on_start = lambda pid: self.results.start() if self.results else None
+        policy.on_start = self._begin if self.results is not None or self.watch is not None else None
         if self.job is not None:
             policy.on_stop = self.job.start_stop_hook
             policy.timeout = self.job.timeout_seconds or policy.timeout
             if self.job.grace_seconds is not None:
                 policy.grace = self.job.grace_seconds
+        if self.watch is not None:
+            self.watch.grace = policy.grace
         return policy
+
+    def _begin(self, pid: int) -> None:
+        """Watch the script, which runs now, and what it writes. Forking comes before threads."""
+        if self.watch is not None:
+            self.watch.start(pid)
+        if self.results is not None:
+            self.results.start()
+
+    def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
+        """Prepare to watch the script for hangs, if that is asked for and its output comes to this host."""
+        if not os.environ.get("TRAINYARD_HANG"):
+            return
+        from . import script_watch
+
+        kind = script_launch.distribution_of(env)
+        if kind in (script_launch.MPI, script_launch.SMDDP) and not env.is_master:
+            return  # mpirun brings the output to the first host
+        folders = [self.layout.model, self.layout.output_data, self.layout.checkpoints]
+        self.watch = script_watch.asked_for(os.environ, folders)
+        if self.watch is not None:
+            self.watch.prepare(variables)
+
+    def _observers(self, metrics: dict[int, Observer]) -> dict[int, Observer]:
+        """Who sees the script's output as it passes, by descriptor."""
+        watch = self.watch
+        if watch is None:
+            return metrics
+
+        def observer(other: Observer | None) -> Observer:
+            def observe(data: bytes) -> None:
+                watch.observe(data)
+                if other is not None:
+                    other(data)
+
+            return observe
+
+        return {fd: observer(metrics.get(fd)) for fd in (1, 2)}
 
     def _recorders(self) -> dict[int, Recorder]:
         """Who reads the output for metrics, if any are asked for."""
@@ -251,6 +305,15 @@ class Training:
             if self.view is not None:
                 self.view.close()
         return report
+
+
+def _end_notice() -> EndNotice | None:
+    """Take what is for notifications of the job's end out of the environment; None if none is asked for."""
+    if "TRAINYARD_NOTIFY" not in os.environ:
+        return None
+    from . import end_notice
+
+    return end_notice.EndNotice(os.environ)
 
 
 def _on_stop(handler: object) -> None:

@@ -89,10 +89,12 @@ class StoredObject:
     Attributes:
         size: in bytes.
         has_sha256: whether S3 checked its content against a SHA-256 when it was written.
+        etag: changes with the content.
     """
 
     size: int
     has_sha256: bool
+    etag: str = ""
 
 
 class S3:
@@ -135,7 +137,9 @@ class S3:
                 return {}
             for each in page.get("Contents") or []:
                 checksums = each.get("ChecksumAlgorithm") or []
-                found[each["Key"][len(prefix) :]] = StoredObject(each["Size"], SHA256 in checksums)
+                found[each["Key"][len(prefix) :]] = StoredObject(
+                    each["Size"], SHA256 in checksums, each.get("ETag", "")
+                )
             if not page.get("IsTruncated"):
                 return found
             params["ContinuationToken"] = page["NextContinuationToken"]

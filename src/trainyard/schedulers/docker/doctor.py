@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.docker.image_reference import image_problem
 from trainyard.docker.image_store import inspect_image, registry_platforms
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.base import Check
+from trainyard.schedulers.job_images import images_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.docker.engine import Engine
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
 #: Names of processors as the kernel has them, and as images have them.
@@ -48,17 +48,9 @@ def examine_job(engine: Engine, info: AppDryRunInfo[Any]) -> list[Check]:
         facts = engine.request("GET", "/info")
         checks = [check for role in app.roles for check in _size(role, facts)]
         platform = str(cfg.get("platform") or f"{facts.get('OSType')}/{_processor(facts)}")
-        return [*checks, *(_image(engine, image, platform) for image in _images(info, app))]
+        return [*checks, *(_image(engine, image, platform) for image in images_of(info))]
     except TrainyardError as error:
         return [Check("daemon", False, error.message, error.hint)]
-
-
-def _images(info: AppDryRunInfo[Any], app: AppDef) -> list[str]:
-    """Return the images that have to be there: of those that code is put into, what they are made from."""
-    made = [] if info.shipment is None else info.shipment.plan().get("images", [])
-    bases = {item["image"]: item["base"] for item in made}
-    images = [bases.get(role.image, role.image) for role in app.roles]
-    return list(dict.fromkeys(image for image in images if image and not image_problem(image)))
 
 
 def _image(engine: Engine, image: str, platform: str) -> Check:

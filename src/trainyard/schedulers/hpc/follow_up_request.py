@@ -133,6 +133,7 @@ def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -
 
 def _document(plan: JobPlan, handle: str, words: QueueWords) -> dict[str, Any]:
     """Return ``follow-up.json``."""
+    from trainyard.diagnosis.cause_table import causes_table
     from trainyard.specs.retries import parse_retries
 
     retry = plan.opts.retry
@@ -146,34 +147,6 @@ def _document(plan: JobPlan, handle: str, words: QueueWords) -> dict[str, Any]:
         "retry": None if retry is None else {name: vars(rule) for name, rule in parse_retries(retry).items()},
         "max_retries": max(role.max_retries for role in plan.app.roles),
         "table": causes_table(),
-    }
-
-
-def causes_table() -> dict[str, Any]:
-    """Return the causes of failures and their rules, those of plugins too, as the toolkit takes them."""
-    from trainyard.diagnosis import causes
-
-    known = dict(causes.CAUSES)
-
-    def row(rule: causes.Rule) -> list[str]:
-        cause = causes.cause(rule.cause)
-        known.setdefault(cause.name, cause)
-        return [cause.name, rule.where, rule.pattern]
-
-    rules = [row(rule) for rule in causes.rules()]
-    log_rules = [row(rule) for rule in causes.log_rules()]
-    return {
-        "causes": {
-            cause.name: {
-                "text": cause.text,
-                "class": cause.retry_class,
-                "is_consequence": cause.is_consequence,
-            }
-            for cause in known.values()
-        },
-        "rules": rules,
-        "log_rules": log_rules,
-        "by_exit_code": {str(code): name for code, name in causes.BY_EXIT_CODE.items()},
     }
 
 

@@ -1,17 +1,19 @@
-"""What jobs leave on shared storage: their folders, and code that no folder names any more."""
+"""What jobs leave on shared storage: folders, code that no folder names any more, hosts that failed them."""
 
 from __future__ import annotations
 
 import json
 import posixpath
+import time
 
+from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.shared_folder import job_folder
 from trainyard.schedulers.responses import Leftover
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainyard.schedulers.hpc.storage import Storage
     from trainyard.schedulers.responses import ListAppResponse
@@ -73,3 +75,29 @@ def _unused_code(
         for path, (size, changed) in zip(unused, storage.disk_usage(unused), strict=True)
         if changed and now - changed >= older_than
     ]
+
+
+def avoided_hosts(storage: Storage, shared: str, now: float) -> Iterator[Check]:
+    """Show which hosts retries avoid, and why: those on which jobs failed by no fault of their own.
+
+    Args:
+        storage: the shared storage.
+        shared: the folder of all jobs and code on it.
+        now: seconds since the epoch.
+    """
+    from trainyard.toolkit_import import host_ledger
+
+    path = posixpath.join(shared, host_ledger.FILE_NAME)
+    (content,) = storage.read([path])
+    ledger = host_ledger.parse(content or b"{}", now)
+    for failure_class, hosts in sorted(ledger.items()):
+        for host, entry in sorted(hosts.items(), key=lambda item: -float(item[1]["last"])):
+            last = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(entry["last"])))
+            yield Check(
+                "host",
+                None,
+                f"{host}: {entry.get('count')} x {failure_class}, last at {last} "
+                f"in {entry.get('job')}: {entry.get('evidence')}",
+                f"Retries avoid it until {host_ledger.KEPT_SECONDS / 3600:g} hours later. Is it good again? "
+                f"Remove it from {path}.",
+            )

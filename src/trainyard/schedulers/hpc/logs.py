@@ -35,7 +35,17 @@ FIRST_QUESTION, LONGEST_QUESTION = 0.25, 10.0
 PATIENCE_SECONDS = 900.0
 #: How much is fetched of each file at once, and of all.
 FETCH, FETCH_OF_ALL = 1 << 20, 32 << 20
+#: How much is read of what scripts wrote, and of how many: each task of an array has one.
+SCRIPT_END, MOST_SCRIPTS = 1 << 16, 8
 _SUFFIXES = (".out", ".err", ".idx")
+
+
+def scripts_output(storage: Storage, folder: str) -> list[str]:
+    """Return the last lines of the scripts' output, where the queue and its programs write, too."""
+    sizes = storage.sizes([posixpath.join(folder, "logs")])
+    paths = [path for path in sorted(sizes) if path.endswith(".out") and not path.endswith("/follow-up.out")]
+    ends = [(path, max(0, sizes[path] - SCRIPT_END), SCRIPT_END) for path in paths[-MOST_SCRIPTS:]]
+    return b"\n".join(storage.read_ranges(ends)).decode("utf-8", "replace").splitlines()
 
 
 class StoredFile:
@@ -151,10 +161,10 @@ class AttemptsLog:
                 self._attempts[number] = ReplicaLog((out, err), SizeIndex(index), self._stream)
         self._attempts = dict(sorted(self._attempts.items()))
 
-    def skip_to_last(self, count: int) -> None:
+    def skip_to_last(self, count: int, most_bytes: int | None = None) -> None:
         """Leave out what lies before the last lines of each attempt; some more may be left in."""
         for log in self._attempts.values():
-            log.skip_to_last(count)
+            log.skip_to_last(count, most_bytes)
 
     def parts(self) -> Iterator[Part]:
         """Yield what is new; an incomplete line of the last attempt waits for its end."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException, UnreachableError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.base import (
+    Check,
     Dependency,
     DescribeAppResponse,
     Leftover,
@@ -126,6 +127,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             f"notify and retry: {self.backend} cannot start anything at the end of a job",
             hint="`trainyard schedulers` shows which schedulers can.",
         )
+
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run, for `doctor`. Changes nothing.
+
+        Args:
+            cfg: options; missing ones are not checked.
+        """
+        raise NotImplementedError(f"{self.backend} has no checks")
 
     def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
         """Return what several calls of `dependency_options` gave as the submit command takes it."""
@@ -692,6 +701,19 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 results.update({app_id: error for app_id, _ in items})
         return results
 
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run, and show which hosts retries avoid."""
+        from trainyard.schedulers.hpc.housekeeping import avoided_hosts
+
+        checks = self.examine(cfg)
+        if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
+            return checks
+        try:
+            place = self.default_place({**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")})
+            return [*checks, *avoided_hosts(self.storage(place.host), place.shared, time.time())]
+        except TrainyardError as error:
+            return [*checks, Check("hosts", None, error.message, error.hint)]
+
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the folders of jobs that ended long enough ago, and code that no job has any more."""
         from trainyard.schedulers.hpc.housekeeping import leftovers
@@ -727,6 +749,13 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
+
+    def job_output(self, app_id: str) -> Sequence[str]:
+        """Return the end of what the queue's programs wrote: why a step was killed or not started."""
+        from trainyard.schedulers.hpc.logs import scripts_output
+
+        place = self.place_of(app_id)
+        return scripts_output(self.storage(place.host), job_folder(place.shared, app_id))
 
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, found by the indexes of its attempts."""

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import TrainyardError
+from trainyard.schedulers.job_images import check_images
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
-from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND, KUEUE, VISIBILITY, core_path
+from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND, KUEUE, VISIBILITY, core_path, quantity
 from trainyard.schedulers.kubernetes.options import JOBSET, VOLCANO
+from trainyard.schedulers.kubernetes.request import KubernetesJob
 from trainyard.schedulers.responses import Check
+from trainyard.specs.dryrun_info import AppDryRunInfo
+
+#: The group of a cluster that makes nodes as pods need them.
+AUTOSCALER = "karpenter.sh"
+#: Of how many nodes the report says why they cannot hold a pod.
+MOST_NODES = 4
 
 #: What the commands do with each kind of object: (group, resource, verbs).
 NEEDED = (
@@ -46,6 +54,95 @@ def examine(server: ApiServer, cfg: Mapping[str, Any]) -> list[Check]:
         except KubernetesError as error:
             checks.append(Check(look.__name__.strip("_"), None, error.message, error.hint))
     return checks
+
+
+def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[Check]:
+    """Check whether a node could hold each of the job's pods, and whether its images are there."""
+    try:
+        nodes = server.get("/api/v1/nodes")["items"]
+    except KubernetesError as error:
+        return [
+            Check("nodes", None, f"cannot be compared with the job: {error.message}"),
+            *check_images(info),
+        ]
+    may_grow = AUTOSCALER in server.groups()
+    platforms: set[str] = set()
+    checks = []
+    for pod in _pods_in(info.request.manifests):
+        lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
+        fitting = [node for node in nodes if not lacking[str(node["metadata"]["name"])]]
+        platforms |= {_platform_of(node) for node in fitting}
+        if fitting:
+            checks.append(Check("nodes", True, f"{len(fitting)} of {len(nodes)} could hold a pod, if empty"))
+            continue
+        why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
+        text = f"none of {len(nodes)} could hold a pod" + (f" ({why})" if why else "")
+        hint = (
+            "Karpenter may add one that does."
+            if may_grow
+            else "Ask for less, unless nodes are added when needed."
+        )
+        checks.append(Check("nodes", None if may_grow else False, text, hint))
+    unique = {(check.text, check.ok): check for check in checks}
+    return [*unique.values(), *check_images(info, platforms)]
+
+
+def _pods_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the specifications of pods in manifests of any kind."""
+    if isinstance(value, dict) and "containers" in value:
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _pods_in(part)
+
+
+def _lacks(node: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a node could not hold a pod, even without others; affinity is not looked at."""
+    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+    if spec.get("unschedulable"):
+        yield "it takes no pods"
+    for name, value in (pod.get("nodeSelector") or {}).items():
+        if labels.get(name) != value:
+            yield f"its label {name} is not {value}"
+    for taint in spec.get("taints") or ():
+        if taint.get("effect") != "PreferNoSchedule" and not _tolerates(pod, taint):
+            yield f"taint {taint['key']}"
+    has = (node.get("status") or {}).get("allocatable") or {}
+    for name, asked in _asked(pod).items():
+        if asked > quantity(has.get(name, 0)):
+            yield f"it has {has.get(name, 'no')} {name}"
+
+
+def _tolerates(pod: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Tell whether a pod tolerates a taint.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
+    for item in pod.get("tolerations") or ():
+        is_any = item.get("operator") == "Exists"
+        if item.get("effect") not in (None, "", taint.get("effect")) or item.get("key", "") not in (
+            taint["key"],
+            "" if is_any else taint["key"],
+        ):
+            continue
+        if is_any or item.get("value", "") == taint.get("value", ""):
+            return True
+    return False
+
+
+def _asked(pod: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the containers of a pod ask for together, by resource."""
+    total: dict[str, float] = {}
+    for container in pod["containers"]:
+        resources = container.get("resources") or {}
+        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+            total[name] = total.get(name, 0.0) + quantity(amount)
+    return total
+
+
+def _platform_of(node: Mapping[str, Any]) -> str:
+    facts = (node.get("status") or {}).get("nodeInfo") or {}
+    return f"{facts.get('operatingSystem', 'linux')}/{facts.get('architecture', 'amd64')}"
 
 
 def _namespace_of(cfg: Mapping[str, Any]) -> str:

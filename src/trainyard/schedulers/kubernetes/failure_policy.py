@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainyard.schedulers.kubernetes import names
@@ -57,6 +57,18 @@ def failure_rules(
         # without a counted retry nothing else is started again anyway
         if retries.is_final(OTHER) and counted:
             add(OTHER, "NotIn", counted)
+    return found
+
+
+def codes_started_again(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Return by exit codes whether rules let a program be started again, as `EndRules` has it."""
+    found: list[tuple[str, bool]] = []
+    for rule in rules:
+        exits = rule.get("onExitCodes")
+        if exits is not None:
+            is_in = exits["operator"] == "In"
+            found += [(str(code), not is_in) for code in exits["values"]]
+            found += [] if is_in else [("*", False)]
     return found
 
 

@@ -185,15 +185,26 @@ def _files(kubeconfig: str) -> list[str]:
 def _read(path: str) -> dict[str, Any]:
     import yaml
 
+    from trainyard.regular_files import read_regular_file
+
     try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
+        # a shell's <(...) is a pipe, /dev/fd/N or /proc/self/fd/N; another FIFO might have no writer
+        content = yaml.safe_load(read_regular_file(path, special="/fd/" in path))
     except OSError as error:
         raise ConfigError(f"cannot read the kubeconfig {path}: {error.strerror}", hint=_NO_FILE) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"the kubeconfig {path} is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"the kubeconfig {path} is nested too deeply") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a kubeconfig")
+    for section in ("clusters", "contexts", "users"):
+        each = content.get(section) or []
+        if not isinstance(each, list) or not all(isinstance(item, dict) and "name" in item for item in each):
+            raise ConfigError(f"{path} is not a kubeconfig: {section} is not a list of named entries")
+        bodies = [item.get(section[:-1]) for item in each]
+        if not all(body is None or isinstance(body, dict) for body in bodies):
+            raise ConfigError(f"{path} is not a kubeconfig: {section[:-1]} is not a mapping")
     folder = os.path.dirname(os.path.abspath(path))
     for section, key in (("clusters", "cluster"), ("users", "user")):
         for each in content.get(section) or []:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.schedulers.supervision import RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
@@ -22,7 +22,7 @@ REPLACED = {
 
 
 @dataclass
-class KubernetesOpts(RetryOpts, DockerWorkspaceOpts):
+class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     """How a job runs on Kubernetes."""
 
     queue: str | None = option("Volcano's queue; makes the job a Volcano job", default=None, sends="to")

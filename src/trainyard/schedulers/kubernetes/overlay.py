@@ -59,14 +59,17 @@ def _read(uri: str, role: str) -> Any:
     if scheme != "file":
         return _yaml(_fetched(uri, role), uri)
     path = os.path.expanduser(uri.removeprefix("file://"))
+    from trainyard.regular_files import read_regular_file
+
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read_regular_file(path).decode()
     except OSError as error:
         raise ConfigError(f"role {role!r}: cannot read the pod overlay {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the pod overlay {path} is not UTF-8 text (byte {error.start})") from None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _yaml(text, path)
 
 
@@ -98,3 +101,5 @@ def _yaml(text: str, path: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"the pod overlay {path} is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"the pod overlay {path} is nested too deeply") from None

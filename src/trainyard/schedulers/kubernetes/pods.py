@@ -21,6 +21,7 @@ from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.options import KubernetesOpts
 from trainyard.schedulers.kubernetes.overlay import METADATA_KEY as OVERLAY_KEY
 from trainyard.schedulers.kubernetes.overlay import POD, overlay_of
+from trainyard.schedulers.toolkit_supervision import SECRET_VARIABLES
 from trainyard.specs.app import NO_IMAGE, Role
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.mounts import DeviceMount, VolumeMount
@@ -237,7 +238,7 @@ class _Environment:
             if value.startswith(FIELD_PATH):
                 path = value.removeprefix(FIELD_PATH).strip()
                 self.items.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-            elif self._redactor.value(name, value) != value:
+            elif name in SECRET_VARIABLES or self._redactor.value(name, value) != value:
                 self._add_secret(name, value)
             else:
                 self.items.append({"name": name, "value": _text(value)})

@@ -19,12 +19,21 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.failure_policy import failure_rules, note_of
+from trainyard.schedulers.kubernetes.failure_policy import codes_started_again, failure_rules, note_of
 from trainyard.schedulers.kubernetes.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
-from trainyard.schedulers.kubernetes.pods import PodPlace, SecretValues, pod_template, with_labels
+from trainyard.schedulers.kubernetes.pods import FIELD_PATH, PodPlace, SecretValues, pod_template, with_labels
 from trainyard.schedulers.kubernetes.rules import check_manifests, check_options
 from trainyard.schedulers.native_retries import BackendRetries, backend_retries
+from trainyard.schedulers.toolkit_supervision import (
+    EndRules,
+    check_roles,
+    check_variables,
+    secret_of,
+    warnings_of,
+    with_variables,
+)
 from trainyard.specs.app import AppDef, RetryPolicy, Role
+from trainyard.specs.training import DOCUMENT
 from trainyard.system.identity import user_name
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -32,6 +41,11 @@ VOLCANO_API = "batch.volcano.sh/v1alpha1"
 #: Replaced at the submission by the version that the cluster has.
 PODGROUP_API = "scheduling.k8s.io/v1beta1"
 REDACTED = "<redacted>"
+#: The variable with the number of a pod's attempt, and where the Job controller and JobSet's have it.
+#: https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-index-failure-count
+ATTEMPT = "TRAINYARD_ATTEMPT"
+_FAILURES_OF_INDEX = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+_RESTARTS_OF_JOBSET = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 
 
 @dataclass
@@ -148,6 +162,9 @@ class _ObjectPlan:
         )
         self.app_id = names.make_app_id(opts.namespace, self.name)
         self.is_group = sum(self.counts) > 1
+        self.end_rules = EndRules(stopped="")
+        if opts.notify or opts.hang_timeout is not None:
+            self._have_it_supervised()
         self.secret = SecretValues()
         self.labels, self.notes = self._labels(), self._notes()
 
@@ -169,8 +186,39 @@ class _ObjectPlan:
             [
                 *(warning for role in self.app.roles for warning in _ignored(role, self.kind)),
                 *dict.fromkeys(text for each in self.retries if each for text in each.warnings),
+                *warnings_of(
+                    "kubernetes", self.opts, self.end_rules, hidden=True, is_signed=bool(secret_of(self.opts))
+                ),
             ],
         )
+
+    def _have_it_supervised(self) -> None:
+        """Give the toolkit in the pods what it needs for notifications and hang detection."""
+        app, opts = self.app, self.opts
+        check_roles("kubernetes", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
+        role = app.roles[0]
+        check_variables(opts, {**role.env, **(opts.secrets or {})})
+        if opts.notify and role.max_retries:
+            if self.kind == VOLCANO:
+                raise ConfigError(
+                    "notify: a pod of a Volcano job does not know whether it is the last attempt",
+                    hint="Leave max_retries and retry out, or use another kind of job.",
+                )
+            of_index = self._counts_by_index(role)
+            path = _FAILURES_OF_INDEX if of_index else _RESTARTS_OF_JOBSET
+            codes = codes_started_again(rule for _, rule in self._failure_rules(0))
+            self.end_rules = EndRules(role.max_retries + 1, ATTEMPT, 0, codes, stopped="")
+            role = replace(role, env={**role.env, ATTEMPT: f"{FIELD_PATH}{path}"})
+            app = replace(app, roles=[role, *app.roles[1:]])
+        self.app = with_variables(app, opts, self.end_rules, secret_of(opts))
+
+    def _counts_by_index(self, role: Role) -> bool:
+        """Tell whether failures of each replica are counted by themselves.
+
+        Those of an only replica are where it has to know of them; its job repeats in the same way then.
+        """
+        wants_to_know = bool(self.opts.notify and role.max_retries and self.kind == JOB)
+        return _is_alone(role) or (wants_to_know and role.num_replicas == 1)
 
     def _labels(self) -> dict[str, str]:
         from trainyard import __version__
@@ -284,7 +332,7 @@ class _ObjectPlan:
 
     def _job_spec(self, index: int) -> dict[str, Any]:
         role = self.app.roles[index]
-        per_replica = _is_alone(role)
+        per_replica = self._counts_by_index(role)
         most = self.opts.max_running
         if most is not None and (most < 1 or self.kind != JOB or not per_replica or self.opts.gang):
             raise ConfigError(
@@ -311,7 +359,7 @@ class _ObjectPlan:
     def _failure_rules(self, index: int) -> list[tuple[str, dict[str, Any]]]:
         return failure_rules(
             self.parts[index],
-            per_replica=_is_alone(self.app.roles[index]),
+            per_replica=self._counts_by_index(self.app.roles[index]),
             retries=self.retries[index],
             final_codes=self.opts.final_exit_codes,
         )

@@ -59,7 +59,12 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         elastic=True,
         mounts=ALL_MOUNTS,
         retries=ALL_RETRIES,
-        notes={"elastic": "with Volcano or gang=true", "retries": "replica; all with JobSet or Volcano"},
+        notes={
+            "elastic": "with Volcano or gang=true",
+            "retries": "replica; all with JobSet or Volcano",
+            "notify": "train.script",
+            "hangs": "train.script",
+        },
     )
     opts_class = late_class("trainyard.schedulers.kubernetes.options:KubernetesOpts")
 
@@ -381,6 +386,13 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         from trainyard.schedulers.kubernetes.doctor import examine
 
         return examine(self._server_of(cfg), cfg)
+
+    def check_job(self, info: AppDryRunInfo[KubernetesJob]) -> builtins.list[Check]:
+        """Have the API server check the job, and compare it with the nodes; check its images."""
+        from trainyard.schedulers.kubernetes.doctor import examine_job
+
+        checks = super().check_job(info)
+        return [*checks, *examine_job(self._server(info.request.context, info.request.kubeconfig), info)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""

@@ -151,7 +151,7 @@ class LsfScheduler(HpcScheduler):
 
     # ---- doctor
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run."""
         from trainyard.schedulers.lsf.doctor import checks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.schedulers.supervision import NotifyOpts, RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 SPREAD = "SPREAD"
@@ -13,7 +13,7 @@ STRATEGIES = (SPREAD, "STRICT_SPREAD", "PACK", "STRICT_PACK")
 
 
 @dataclass
-class RayOpts(RetryOpts, NotifyOpts):
+class RayOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on a Ray cluster."""
 
     dashboard_address: str | None = option(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, refuse
 from trainyard.schedulers.exec.outbox import SECRET_VARIABLE
-from trainyard.schedulers.hpc.follow_up_request import causes_table
 from trainyard.schedulers.ray.rules import check_options, check_roles, runtime_environment
 from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.retries import parse_retries
@@ -142,7 +141,11 @@ def _supervision(opts: RayOpts) -> dict[str, Any]:
         ]
         refuse("retry", problems)
         found["retry"] = {name: rule.times for name, rule in rules.items()}
+        from trainyard.diagnosis.cause_table import causes_table
+
         found["table"] = causes_table()
+    if opts.hang_timeout is not None:
+        found["hang"] = {"seconds": opts.hang_timeout, "on_hang": opts.on_hang}
     if opts.notify:
         secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
         found["notify"] = {"targets": list(opts.notify), "secret": secret}

@@ -208,7 +208,7 @@ class SgeScheduler(HpcScheduler):
 
     # ---- doctor
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run."""
         from trainyard.schedulers.sge.doctor import checks
 

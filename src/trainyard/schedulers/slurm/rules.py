@@ -163,13 +163,7 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
     if limit and most and limit > most:
         return f"time={job['time']} is longer than the partition {name} allows ({nodes[0].max_time})"
     for group in job.get("nodes", ()):
-        fits = [
-            item
-            for item in nodes
-            if item.cpus >= group["cpus"]
-            and item.gpus >= group["gpus"]
-            and (item.memory >= group["memory"] or item.memory <= KNOWN_MEMORY)
-        ]
+        fits = [item for item in nodes if _fits(item, group)]
         words = ", ".join(
             f"{group[key]:,} {unit}"
             for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB"))
@@ -191,6 +185,35 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
         if needed > all_of_it:
             return f"it needs {needed:,} {unit} in all, and the partition {name} has {all_of_it:,}"
     return ""
+
+
+def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
+    """Return with what a job that waits for nodes could start now, in words; "" if nothing is idle for it."""
+    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    idle = [nodes for nodes in found if nodes.partition.rstrip("*") in wanted and nodes.state == "idle"]
+    groups = job.get("nodes", ())
+    if not idle or len(groups) != 1:
+        return ""
+    group = groups[0]
+    there = sum(nodes.count for nodes in idle if _fits(nodes, group))
+    if there >= group["count"]:
+        return ""  # something else keeps it
+    if there:
+        return (
+            f"{there} of the nodes that fit are idle: with {there} instead of {group['count']} "
+            "it could start now."
+        )
+    largest = max(idle, key=lambda nodes: (nodes.gpus, nodes.cpus, nodes.memory))
+    return (
+        f"The largest idle nodes have {largest.cpus} CPUs, {largest.gpus} GPUs and {largest.memory:,} MiB: "
+        "what asks for no more of each node could start now."
+    )
+
+
+def _fits(nodes: PartitionNodes, group: dict[str, Any]) -> bool:
+    """Tell whether each of these nodes has what a component asks of one."""
+    has_memory = nodes.memory >= group["memory"] or nodes.memory <= KNOWN_MEMORY
+    return bool(nodes.cpus >= group["cpus"] and nodes.gpus >= group["gpus"] and has_memory)
 
 
 def default_partition(found: Sequence[PartitionNodes]) -> list[str]:

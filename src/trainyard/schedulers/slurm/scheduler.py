@@ -358,6 +358,14 @@ class SlurmScheduler(HpcScheduler):
         )
         return observe.position_from_text(text, job_id)
 
+    def smallest_change(self, app_id: str) -> str:
+        """Return how many nodes, or how large ones, are idle instead of those that a job asks for."""
+        from trainyard.schedulers.slurm import rules
+
+        place, _, job = self._observe(app_id)
+        needs = (job.document.get("slurm") or {}).get("needs") if job is not None else None
+        return rules.smallest_change(self.partitions(self.commands(place.host)), needs) if needs else ""
+
     def _version(self, commands: Commands) -> tuple[int, int]:
         if commands.host not in self._versions:
             text = self.ask(commands, ["squeue", "--version"], "ask Slurm for its version")
@@ -407,7 +415,7 @@ class SlurmScheduler(HpcScheduler):
 
     # ---- housekeeping
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check commands, controller, partition, accounting and shared folder; sbatch tests a job."""
         from trainyard.schedulers.slurm.doctor import examine
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.reasons import describe_queue, queue_problems
+from trainyard.schedulers.aws.batch.request import BatchJob
 from trainyard.schedulers.aws.doctor import (
     ECR_IMAGE,
     guarded,
@@ -19,6 +22,8 @@ from trainyard.schedulers.aws.doctor import (
 from trainyard.schedulers.aws.iam import find_role, trusts
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
+from trainyard.schedulers.job_images import check_images, images_of
+from trainyard.specs.dryrun_info import AppDryRunInfo
 
 _CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
 
@@ -44,6 +49,37 @@ def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
         checks += guarded(name, look)
     checks.append(_policy(session, cfg, who))
     return checks
+
+
+def examine_job(session: AwsSession, info: AppDryRunInfo[BatchJob]) -> list[Check]:
+    """Check whether hosts of the queue could hold the job's replicas, and whether its images are there."""
+    job = info.request
+    checks = guarded("the job", lambda: _fits(session, job))
+    in_ecr = [each for each in images_of(info) if ECR_IMAGE.fullmatch(each)]
+    for each in in_ecr:
+        checks += guarded("image", partial(image, session, each))
+    return [*checks, *(check for check in check_images(info) if check.name.partition(" ")[2] not in in_ecr)]
+
+
+def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
+    queue, environments = describe_queue(session, job.submission["jobQueue"])
+    if queue is None:
+        yield Check("the job", False, f"there is no queue {job.queue} in {session.region}")
+        return
+    nodes = (job.job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
+    containers = [each["container"] for each in nodes] or [job.job_def["containerProperties"]]
+    problems = {
+        problem: None
+        for container in containers
+        for problem in queue_problems(queue, environments, _needs(container))
+    }
+    fits = "a host of its queue could hold a replica, as far as the instance types tell"
+    yield Check("the job", not problems, "; ".join(problems) or fits)
+
+
+def _needs(container: Mapping[str, Any]) -> dict[str, int]:
+    found = {each["type"]: each["value"] for each in container.get("resourceRequirements") or ()}
+    return {kind: math.ceil(float(value)) for kind, value in found.items()}
 
 
 def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -177,6 +213,7 @@ def minimal_policy(
                 "DescribeJobDefinitions",
                 "DescribeJobQueues",
                 "DescribeJobs",
+                "GetJobQueueSnapshot",
                 "ListJobs",
             ],
             "*",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.schedulers.supervision import RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 
 EC2 = "EC2"
@@ -15,7 +15,7 @@ RETRY_SPOT = "spot"
 
 
 @dataclass(kw_only=True)
-class AWSBatchOpts(RetryOpts):
+class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on AWS Batch."""
 
     queue: str = option("job queue, by name or ARN", sends="to")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError, did_you_mean
+from trainyard.schedulers.toolkit_supervision import NOTIFY
 from trainyard.specs.app import AppDef, RetryPolicy, Role
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.substitution import macros
@@ -152,7 +153,7 @@ REPLICA_INDEX = "TORCHX_REPLICA_IDX"
 RANK0_HOST = "TORCHX_RANK0_HOST"
 MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 #: Variables that differ between runs of the same job.
-OF_THE_RUN = frozenset({JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID"})
+OF_THE_RUN = frozenset({JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", NOTIFY})
 
 # Placeholder of the index until the script is written, in private characters that users do not type.
 _INDEX = "\ue000replica\ue001"

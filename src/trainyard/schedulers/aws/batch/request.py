@@ -21,14 +21,24 @@ from trainyard.schedulers.aws.batch.replicas import (
     layout,
     replica_command,
 )
-from trainyard.schedulers.aws.batch.retry_strategy import retry_strategy
+from trainyard.schedulers.aws.batch.retry_strategy import end_rules, retry_strategy
 from trainyard.schedulers.aws.batch.rules import check_options, check_requests
 from trainyard.schedulers.ids import make_unique, normalize
+from trainyard.schedulers.toolkit_supervision import (
+    SIGNING_SECRET,
+    EndRules,
+    check_roles,
+    check_variables,
+    is_asked_for,
+    warnings_of,
+    with_variables,
+)
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import DOCUMENT
 from trainyard.system.identity import user_name
 
 DIGEST_LENGTH = 16
@@ -96,11 +106,13 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
             "Fargate runs no multi-node jobs",
             hint="Leave platform=FARGATE out, or make independent replicas an array job: -cfg array=true.",
         )
+    strategy, warnings = retry_strategy(max(role.max_retries for role in app.roles), opts)
+    app, more_warnings = _supervised(app, opts, kind, end_rules(strategy))
+    kind, groups = layout(app, opts.array)
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
     app_id = names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
     containers = [_containers(group, opts, app_id, name, session) for group in groups]
-    strategy, warnings = retry_strategy(max(role.max_retries for role in app.roles), opts)
     definition = _definition(strategy, opts, kind, groups, containers)
     job_def = name_by_content({**definition, "tags": tags}, app.name)
     submission: dict[str, Any] = {
@@ -122,10 +134,33 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         submission=submission,
         region=opts.region or names.region_of_arn(opts.queue),
         profile=opts.profile,
-        warnings=warnings,
+        warnings=warnings + more_warnings,
     )
     check_requests(job.job_def, job.submission)
     return job
+
+
+def _supervised(app: AppDef, opts: AWSBatchOpts, kind: str, rules: EndRules) -> tuple[AppDef, list[str]]:
+    """Give the toolkit in the containers what it needs for notifications and hang detection.
+
+    Returns:
+        The job, and what differs from what one may expect.
+    """
+    check_roles("aws_batch", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
+    if not is_asked_for(opts):
+        return app, []
+    secrets = opts.secrets or {}
+    check_variables(opts, {**app.roles[0].env, **secrets})
+    if opts.notify_secret:
+        raise ConfigError(
+            "notify_secret would be in the job's variables, which all who may describe the job can read",
+            hint=f"Keep it in Secrets Manager or SSM: -cfg secrets={SIGNING_SECRET}=ARN.",
+        )
+    if opts.notify and kind == ARRAY:
+        raise ConfigError("notify: the replicas of an array job end one by one, and none knows of the others")
+    is_signed = SIGNING_SECRET in secrets
+    warnings = warnings_of("aws_batch", opts, rules, hidden=False, is_signed=is_signed)
+    return with_variables(app, opts, rules, ""), warnings
 
 
 def add_dependencies(

@@ -15,6 +15,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.options import RETRY_ANY, RETRY_SPOT, AWSBatchOpts
 from trainyard.schedulers.native_retries import EXCEPTION_CODES, BackendRetries, backend_retries
+from trainyard.schedulers.toolkit_supervision import EndRules
 from trainyard.specs.retries import EXCEPTION, OOM, OTHER, PREEMPTED
 
 #: What Batch says of a job whose host was taken away: "Host EC2 (instance i-...) terminated."
@@ -109,6 +110,30 @@ def _warning_of(codes: tuple[int, ...]) -> list[str]:
     shown = ", ".join(map(str, codes))
     text = f"aws_batch accepts {MOST_RULES} rules, so of the exit codes of exceptions it knows {shown} only"
     return [f"{text}; what ends so for another cause (NCCL, MemoryError) counts likewise"]
+
+
+def end_rules(strategy: Mapping[str, Any]) -> EndRules:
+    """Return which ends of a program are the job's, as far as the program can know it.
+
+    It knows its exit code, and in ``AWS_BATCH_JOB_ATTEMPT`` the number of its attempt. Of the other rules,
+    the one for memory counts as exit code 137; those for lost hosts end no program that could tell of it.
+    https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+    """
+    attempts = int(strategy["attempts"])
+    codes: list[tuple[str, bool]] = []
+    for rule in strategy["evaluateOnExit"]:
+        may = rule["action"] == RETRY
+        conditions = {key for key in _WORDS if key in rule}
+        if conditions == {_EXIT_CODE}:
+            codes.append((rule[_EXIT_CODE], may))
+        elif rule.get(_REASON) == OUT_OF_MEMORY:
+            codes.append(("137", may))
+        elif rule.get(_REASON) == "*":
+            codes.append(("*", may))
+        elif rule.get(_STATUS) != HOST_GONE:
+            codes.append(("*", True))  # nothing is known from here on, but the last attempt
+    stopped = "CANCELLED" if attempts == 1 else ""
+    return EndRules(attempts, "AWS_BATCH_JOB_ATTEMPT", 1, codes, stopped)
 
 
 # ---- afterwards

@@ -66,6 +66,8 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
             "retries": "application, or replica in arrays",
             "exec": "exec=true",
             "after": "after success",
+            "notify": "train.script",
+            "hangs": "train.script",
         },
     )
     ships_by_default = True
@@ -282,6 +284,24 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.doctor import examine
 
         return examine(self._jobs.session_of(cfg), cfg)
+
+    def queue_position(self, app_id: str) -> str:
+        """Return a job's place among the first hundred runnable jobs of its queue, as Batch lists them."""
+        found = self._jobs.find(app_id)
+        if found is None:
+            return ""
+        session, job = found
+        answer = session.call("batch", "GetJobQueueSnapshot", jobQueue=job["jobQueue"])
+        jobs = (answer.get("frontOfQueue") or {}).get("jobs") or []
+        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == job.get("jobArn")), 0)
+        return f"number {place} of the first {len(jobs)} runnable jobs of its queue" if place else ""
+
+    def check_job(self, info: AppDryRunInfo[BatchJob]) -> builtins.list[Check]:
+        """Check that hosts of the queue could hold a replica, and that the images are there."""
+        from trainyard.schedulers.aws.batch.doctor import examine_job
+
+        job = info.request
+        return examine_job(self._jobs.sessions.get(job.region, job.profile), info)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs."""

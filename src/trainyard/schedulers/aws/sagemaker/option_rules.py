@@ -230,7 +230,7 @@ def _retry_classes(opts: AWSSageMakerOpts, scheduler: str) -> Iterator[str]:
 
 
 def retries_of_service(opts: AWSSageMakerOpts, scheduler: str = names.BACKEND) -> int | None:
-    """Return how often the service starts a job again after faults of its own; None if nobody says.
+    """Return how often the service starts a job again after its own faults; None if this is not set.
 
     Raises:
         ConfigError: it cannot honour what is asked for by class.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import InvalidRunConfigException, did_you_mean
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts
 from trainyard.specs.options import option
 
 FILE = "File"
@@ -32,8 +33,8 @@ def optional(help: str, **metadata: Any) -> Any:
     return option(help, default=None, **metadata)
 
 
-@dataclass
-class AWSSageMakerOpts:
+@dataclass(kw_only=True)
+class AWSSageMakerOpts(HangOpts, NotifyOpts):
     """How a job runs on SageMaker. What is None is left to the service, or as its help says."""
 
     # ---- who and where

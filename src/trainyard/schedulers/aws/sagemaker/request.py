@@ -48,6 +48,14 @@ from trainyard.schedulers.aws.sagemaker.options import (
     tag_pairs,
 )
 from trainyard.schedulers.aws.sagemaker.training_script import script_of
+from trainyard.schedulers.toolkit_supervision import (
+    EndRules,
+    check_roles,
+    check_variables,
+    is_asked_for,
+    warnings_of,
+    with_variables,
+)
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.system.identity import user_name
@@ -110,6 +118,7 @@ class AWSSageMakerJob:
         submission: the SubmitServiceJob request of a job that goes through a Batch queue, without its
             payload, which is the CreateTrainingJob request; empty for others.
         supervision: what the supervisor of a job of this machine does besides: options of `supervision`.
+        warnings: what differs from what one may expect.
     """
 
     job_name: str
@@ -119,6 +128,7 @@ class AWSSageMakerJob:
     runs: dict[str, list[str]] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
     supervision: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def app_id(self) -> str:
@@ -178,7 +188,11 @@ def make_job(
     if opts.retry:
         opts = replace(opts, retry=None, max_retry_attempts=retries_of_service(opts))
     name = job_name or names.make_job_name(opts.base_job_name or app.name)
+    warnings: list[str] = []
+    if not local:
+        app, warnings = _supervised(app, opts)
     job = _RequestBuilder(app, opts, name, code, region).job()
+    job.warnings = warnings
     refuse_job(
         app,
         [
@@ -188,6 +202,35 @@ def make_job(
         ],
     )
     return job
+
+
+def _supervised(app: AppDef, opts: AWSSageMakerOpts) -> tuple[AppDef, list[str]]:
+    """Give the toolkit in the containers what it needs for notifications and hang detection.
+
+    Returns:
+        The job, and what differs from what one may expect.
+    """
+    has_toolkit = opts.toolkit and len(app.roles) == 1 and script_of(app.roles[0]) is not None
+    check_roles(names.BACKEND, app, opts, {role.name: has_toolkit for role in app.roles})
+    if not is_asked_for(opts):
+        return app, []
+    if opts.notify and opts.enable_network_isolation:
+        raise ConfigError("notify: containers without a network (enable_network_isolation) reach nobody")
+    if opts.notify and opts.batch_queue and attempts_of(app, opts) > 1:
+        raise ConfigError(
+            "notify: a job of a Batch queue does not know whether it is the last attempt",
+            hint="Leave batch_attempts and max_retries out.",
+        )
+    check_variables(opts, {**(opts.environment or {}), **app.roles[0].env})
+    rules = EndRules(stopped="" if opts.use_spot_instances else "CANCELLED")
+    # the environment's secret, which may sign for other jobs too, is not sent to where others read it
+    secret = opts.notify_secret or ""
+    warnings = warnings_of(names.BACKEND, opts, rules, hidden=False, is_signed=bool(secret))
+    if secret and opts.notify:
+        warnings.append(
+            "notify_secret: all who may describe the job can read it in its variables: use it for this alone"
+        )
+    return with_variables(app, opts, rules, secret), warnings
 
 
 def _name_in_options(member: str) -> str:

@@ -46,7 +46,12 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     capabilities = Capabilities(
         retries=("application",),
-        notes={"retries": "application, in a Batch queue", "exec": "enable_remote_debug=true"},
+        notes={
+            "retries": "application, in a Batch queue",
+            "exec": "enable_remote_debug=true",
+            "notify": "train.script",
+            "hangs": "train.script",
+        },
     )
     ships_by_default = True
     runs_images = True
@@ -109,6 +114,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         check_job(job)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.app_id
+        info.warnings += job.warnings
         return info
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:

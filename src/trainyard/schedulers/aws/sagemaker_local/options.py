@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.supervision import HangOpts, NotifyOpts
 from trainyard.specs.options import option
 
 
 @dataclass
-class SageMakerLocalOpts(HangOpts, NotifyOpts, AWSSageMakerOpts):
+class SageMakerLocalOpts(AWSSageMakerOpts):
     """How a job runs. What only AWS has a use for is kept in the request and otherwise does nothing."""
 
     role: str = option("IAM role, which nothing here asks for", default="local")

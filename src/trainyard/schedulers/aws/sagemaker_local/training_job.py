@@ -11,7 +11,7 @@
         interrupt.json    a request for a spot interruption (`trainyard drill spot`)
         runner.log        what the supervisor itself printed
         usage             samples of what the hosts use
-        notify.*          who is told of its end (`outbox`)
+        notify.*          notifications of its end (`outbox`)
         logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards
 """

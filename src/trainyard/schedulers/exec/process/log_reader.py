@@ -84,7 +84,7 @@ class GrowingLog(Protocol):
     #: How many bytes of a stream are read at a time.
     chunk: int
 
-    def skip_to_last(self, count: int) -> None:
+    def skip_to_last(self, count: int, most_bytes: int | None = None) -> None:
         """Leave out what lies before the last ``count`` lines; some more may be left in."""
 
     def parts(self) -> Iterator[Part]:
@@ -167,9 +167,10 @@ class ReplicaLog:
         files = [GrowingFile(os.path.join(log_dir, name)) for name in ("stdout.log", "stderr.log")]
         return cls((files[0], files[1]), IndexReader(index_path), stream, index_path)
 
-    def skip_to_last(self, count: int) -> None:
+    def skip_to_last(self, count: int, most_bytes: int | None = None) -> None:
         """Leave out what lies before the last ``count`` lines of each stream; some more may be left in."""
-        self._read = [self._start_of_last(which, 2 * count + MARGIN_LINES) for which in (0, 1)]
+        count = 2 * count + MARGIN_LINES
+        self._read = [self._start_of_last(which, count, most_bytes) for which in (0, 1)]
         self._is_skipping = any(self._read)
 
     def start_at(self, offsets: tuple[int, int]) -> None:
@@ -238,10 +239,14 @@ class ReplicaLog:
         self._read[which] += len(data)
         return data
 
-    def _start_of_last(self, which: int, count: int) -> int:
-        """Return where the last ``count`` lines of a stream begin."""
+    def _start_of_last(self, which: int, count: int, most_bytes: int | None) -> int:
+        """Return where the last ``count`` lines of a stream begin, or its last bytes if that is later."""
+        if which not in self._wanted:
+            return 0
         file = self._files[which]
-        return start_of_last_lines(file.read, count, file.size()) if which in self._wanted else 0
+        size = file.size()
+        begin = 0 if most_bytes is None else max(0, size - most_bytes)
+        return start_of_last_lines(file.read, count, size, begin)
 
 
 class StreamLines:
@@ -436,7 +441,7 @@ def read_logs(
     wanted = LineFilter(query)
     if query.last is not None and query.regex is None and query.until is None:
         for log in logs.values():
-            log.skip_to_last(query.last)
+            log.skip_to_last(query.last, query.most_bytes)
     parts = _in_order_of_time(logs, not to_be_continued)
     blocks = (LogBlock(*key, wanted.select_at(part.time_ns, part.data), part.time_ns) for part, key in parts)
     yield from last_lines(blocks, query.last, logs)

@@ -405,8 +405,11 @@ class Driver:
                     replica.actor.stop.remote(self.plan["grace"])
                 self.ask(replica, "read", replica.actor.read.remote())
         else:
-            text, outcome, pid = answer
+            text, outcome, pid, found = answer
             self.is_dirty = self.is_dirty or pid != replica.pid
+            if found and replica.notes[-1:] != [found]:
+                replica.notes = [*replica.notes, found][-MOST_NOTES:]
+                self.is_dirty = True
             replica.pid = pid
             if text:
                 sys.stdout.write(text)
@@ -426,6 +429,9 @@ class Driver:
         if replica.stop_reason:
             state = self.stopping[0] if self.stopping else "CANCELLED"
             replica.state, replica.reason = state, replica.stop_reason
+        elif outcome.get("hung"):
+            replica.state, replica.reason = "FAILED", outcome["hung"]
+            self.stop_all("FAILED", f"{replica.name} was {outcome['hung']}")
         elif outcome["error"]:
             replica.state, replica.reason = "FAILED", f"could not be started: {outcome['error']}"
             self.failed(replica, may_retry=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import importlib
 import json
 import os
 import selectors
@@ -34,8 +35,8 @@ PORTS = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 RESULTS = ("model", os.path.join("output", "data"), "checkpoints")
 #: Most bytes that a program may be ahead of the log, of a line of the log, and of an error file.
 BUFFERED, LONGEST_LINE, LONGEST_ERROR = 8 << 20, 64 << 10, 16 << 10
-#: Which of a program's pipes says how it ended, after those of stdout and stderr.
-REPORT = 2
+#: Which of a program's pipes says how it ended, after those of stdout and stderr; which one brings stacks.
+REPORT, STACKS = 2, 3
 #: Seconds after which a line without an end is shown, and how long one question to an actor may last.
 UNFINISHED, ASKING = 0.5, 2.0
 
@@ -127,6 +128,9 @@ class ReplicaActor:
         self.process: subprocess.Popen[bytes] | None = None
         self.error_file = self.base = ""
         self.pid = 0
+        #: How much the program has written; why it was stopped if it hung; what is found of it, in words.
+        self.written = 0
+        self.hung, self.found = "", ""
 
     def host(self) -> dict[str, Any]:
         """Return where this is: address, name, and two ports that are free."""
@@ -185,9 +189,12 @@ class ReplicaActor:
             os.remove(self.error_file)
         env = {**self._inherited(), "TORCHELASTIC_ERROR_FILE": self.error_file, **shared, **given}
         argv = [filled(word) for word in self.role["argv"]]
+        looks_for_hangs = bool(self.plan.get("hang")) and not inside
+        if looks_for_hangs:
+            self._listen_for_stacks(env)
         if inside:
             env, argv = environment_of(inside["pid"]), self.role["argv"]
-        outputs, inputs = zip(*[os.pipe() for _ in range(3)])
+        outputs, inputs = zip(*[os.pipe() for _ in range(4 if looks_for_hangs else 3)])
         order = {
             "argv": argv,
             "env": env,
@@ -207,11 +214,12 @@ class ReplicaActor:
             start_new_session=True,
             cwd="/",
         )
-        for end in inputs:
+        for end in inputs[:STACKS]:
             os.close(end)
         self.process.wait()  # what goes on is not a child of this process
         self._order(json.dumps(order).encode())
-        reader = threading.Thread(target=self._read, args=(outputs, attempt), daemon=True)
+        self.hung = self.found = ""
+        reader = threading.Thread(target=self._read, args=(outputs, inputs[STACKS:], attempt), daemon=True)
         reader.start()
 
     def _order(self, line: bytes) -> None:
@@ -253,7 +261,48 @@ class ReplicaActor:
         env["PYTHONUNBUFFERED"] = "1"
         return env
 
-    def _read(self, outputs: tuple[int, ...], attempt: int) -> None:
+    # ---- hangs
+
+    def _toolkit(self, name: str) -> Any:
+        """Return a module of the toolkit, by name: this file runs on the cluster, beside its archive."""
+        path = os.path.join(self.package, "toolkit.pyz")
+        if path not in sys.path:
+            sys.path.append(path)
+        return importlib.import_module(f"trainyard_toolkit.{name}")
+
+    def _listen_for_stacks(self, env: dict[str, str]) -> None:
+        """Have the program's processes of Python write their stacks upon a signal."""
+        stack_dump = self._toolkit("stack_dump")
+        folder = os.path.join(self.directory, "python")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, stack_dump.HANDLER_FILE), "w", encoding="utf-8") as file:
+            file.write(stack_dump.HANDLER)
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")]))
+        env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
+
+    def _watch(self, pid: int, stacks: int) -> None:
+        """Watch the program for hangs to its end, in a thread to which the descriptor belongs."""
+        hung_program = self._toolkit("hung_program")
+        asked = self.plan["hang"]
+
+        def note(text: str) -> None:
+            self.found = text
+
+        def note_stop(reason: str) -> None:
+            self.hung = reason
+
+        folders = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
+        program = hung_program.PipedProgram(
+            pid, asked["seconds"], folders, lambda: self.written, stacks, note
+        )
+        try:
+            hung_program.watch(program, asked["on_hang"], self.plan["grace"], note_stop)
+        except OSError:  # it has ended, and nobody reads the stacks
+            pass
+        finally:
+            os.close(stacks)
+
+    def _read(self, outputs: tuple[int, ...], stacks: tuple[int, ...], attempt: int) -> None:
         """Read the program's output to its end, in a thread, then how it ended."""
         lines = [Lines(self.name, "out"), Lines(self.name, "err")]
         copies = self._copies(attempt)
@@ -262,7 +311,7 @@ class ReplicaActor:
             os.set_blocking(end, False)
             selector.register(end, selectors.EVENT_READ, number)
         report, ended_at = b"", None
-        while selector.get_map():
+        while any(key.data != STACKS for key in selector.get_map().values()):
             for key, _ in selector.select(UNFINISHED / 2):
                 try:
                     data = os.read(key.fd, 256 << 10)
@@ -274,8 +323,13 @@ class ReplicaActor:
                         ended_at = time.monotonic()
                 elif key.data == REPORT:
                     report += data
-                    self._note_pid(report)
+                    if self._note_pid(report) and stacks:
+                        threading.Thread(target=self._watch, args=(self.pid, *stacks), daemon=True).start()
+                        stacks = ()
+                elif key.data == STACKS:
+                    self._put(lines[1].feed(data))
                 else:
+                    self.written += len(data)
                     if copies:
                         copies[key.data].write(data)
                     self._put(lines[key.data].feed(data))
@@ -285,7 +339,7 @@ class ReplicaActor:
             if ended_at is not None and time.monotonic() - ended_at > ASKING:
                 break  # somebody who got away holds the pipes
         selector.close()
-        for end in outputs:
+        for end in (*outputs, *stacks):
             os.close(end)
         for each in lines:
             self._put(each.flush())
@@ -296,6 +350,7 @@ class ReplicaActor:
             news = json.loads(line)
             outcome = news if "code" in news else outcome
         outcome["time"] = time.time()
+        outcome["hung"] = self.hung
         if outcome["code"]:
             outcome["structured"] = self._error()
         self.pid = 0
@@ -303,10 +358,13 @@ class ReplicaActor:
             self.outcome = outcome
             self.changed.notify_all()
 
-    def _note_pid(self, report: bytes) -> None:
+    def _note_pid(self, report: bytes) -> bool:
+        """Note the program's pid from its report; returns whether it is news."""
         first, end, _ = report.partition(b"\n")
         if end and not self.pid:
             self.pid = json.loads(first.decode()).get("pid", 0)
+            return self.pid != 0
+        return False
 
     def _copies(self, attempt: int) -> list[FileIO]:
         if not self.plan["job_dir"]:
@@ -338,8 +396,8 @@ class ReplicaActor:
             self.buffered += len(text)
             self.changed.notify_all()
 
-    def read(self) -> tuple[str, dict[str, Any] | None, int]:
-        """Wait for output; returns some, how the program ended when all is handed out, and its pid."""
+    def read(self) -> tuple[str, dict[str, Any] | None, int, str]:
+        """Wait for output; returns some, how the program ended when all is handed out, its pid, a note."""
         with self.changed:
             if not self.blocks and self.outcome is None:
                 self.changed.wait(ASKING)
@@ -347,7 +405,7 @@ class ReplicaActor:
             self.blocks.clear()
             self.buffered = 0
             self.changed.notify_all()
-            return text, self.outcome, self.pid
+            return text, self.outcome, self.pid, self.found
 
     def stop(self, grace: float) -> None:
         """Ask the program to end; the end comes by `read`."""

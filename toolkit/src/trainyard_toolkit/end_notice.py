@@ -1,0 +1,181 @@
+"""Tells of a job's end from inside its first host, where nothing of ours outlives the containers.
+
+What is to be sent comes in variables, which the script does not get. It is sent once the results are saved
+and the report is written, and never when the backend starts the job again after this end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+import time
+import zlib
+
+from . import failure_class, log, notification
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Any
+
+    from .failure import Report
+    from .masking import Masker
+
+#: Who is notified and when, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a job
+#: that was asked to stop; "" if the backend may start it again then).
+VARIABLE = notification.VARIABLE
+#: Signs what is sent to URLs.
+SECRET_VARIABLE = "TRAINYARD_NOTIFY_SECRET"
+#: The launcher's table of causes: JSON, compressed, in base64.
+CAUSES_VARIABLE = "TRAINYARD_CAUSES"
+#: A target that is in a variable of the container, which the backend fills from where it keeps secrets.
+IN_VARIABLE = "env:"
+#: Seconds after which the container ends without having notified all.
+MOST_SECONDS = 60.0
+
+
+class GivenUp(Exception):
+    """The time for notifications is over."""
+
+
+class EndNotice:
+    """The notification of one job's end.
+
+    Args:
+        environ: of this process; what is for us is taken out of it.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._asked = environ.pop(VARIABLE, "")
+        self._secret = environ.pop(SECRET_VARIABLE, "") if self._asked else ""
+        self._causes = environ.pop(CAUSES_VARIABLE, "")
+        self._environ = environ
+        self._started = time.time()
+
+    def send(self, report: Report | None, code: int, masker: Masker) -> None:
+        """Notify all targets, where this end is the job's. Raises nothing: the job ends as it did.
+
+        Args:
+            report: of the failure; None after success.
+            code: what this container ends with.
+            masker: masks secrets in what is sent.
+        """
+        if not self._asked or self._environ.get("TORCHX_REPLICA_IDX", "0") not in ("", "0"):
+            return
+        try:
+            asked = json.loads(self._asked)
+            state = self._state(asked, report, code)
+            if state:
+                self._send(asked, masker.json(self._message(state, report, code)))
+        except Exception as error:
+            log.warning(f"Nobody was notified of the job's end: {masker.text(str(error))}")
+
+    def _state(self, asked: dict[str, Any], report: Report | None, code: int) -> str:
+        """Return the state that the job ends in; "" if it is not sent."""
+        if report is None:
+            return "SUCCEEDED"
+        if report.stopped:
+            state: str = asked.get("stopped", "")
+            if not state:
+                log.info("Nobody is notified: the job was asked to stop, and may be started again.")
+            return state
+        if not is_final(asked.get("again") or {}, code, self._environ):
+            log.info("Nobody is notified yet: the job may be started again.")
+            return ""
+        return "FAILED"
+
+    def _message(self, state: str, report: Report | None, code: int) -> dict[str, Any]:
+        asked = self._environ
+        cause = None
+        if state == "FAILED" and report is not None:
+            found = self._cause(report, code)
+            name, index = asked.get("TORCHX_ROLE_NAME", ""), asked.get("TORCHX_REPLICA_IDX", "0") or "0"
+            cause = {
+                "name": found.name,
+                "text": found.text,
+                "evidence": found.evidence,
+                "replica": f"{name}/{index}" if name else None,
+                "exit_code": code,
+            }
+        return notification.end_message(
+            asked.get("TORCHX_JOB_ID", ""),
+            state,
+            reason="" if report is None else str(report.fields["reason"]),
+            cause=cause,
+            restarts=attempt_of(json.loads(self._asked).get("again") or {}, asked) or 0,
+            started_at=self._started,
+            ended_at=time.time(),
+        )
+
+    def _cause(self, report: Report, code: int) -> failure_class.Found:
+        """Return the cause, by the launcher's own table."""
+        table = failure_class.Table(json.loads(zlib.decompress(base64.b64decode(self._causes))))
+        fields = report.fields
+        # the words of the report's own class come first, as a scheduler's would
+        said = [fields["reason"]] if fields["class"] != "user_error" else []
+        text = "\n".join(fields["stderr"])
+        return table.cause_of(said, code, text, json.dumps({"message": fields["reason"]}))
+
+    def _send(self, asked: dict[str, Any], message: dict[str, Any]) -> None:
+        deadline = time.monotonic() + MOST_SECONDS
+
+        def pause(seconds: float) -> None:
+            if time.monotonic() + seconds > deadline:
+                raise GivenUp
+            time.sleep(seconds)
+
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            path = os.path.join(folder, "outbox")
+            targets = [self._target(target) for target in asked["targets"]]
+            document = {"targets": notification.new_targets(targets), "secret": self._secret, "cwd": "/"}
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(document, file)
+            box = notification.Outbox(path, path + ".settled")
+            if not box.claim():
+                return
+            try:
+                box.send(message, pause)
+            except GivenUp:
+                pass
+            for target in box.document["targets"]:
+                if target["state"] != notification.TOLD:
+                    kind = "A URL" if notification.is_url(target["to"]) else "A command"
+                    log.warning(f"{kind} was not notified of the job's end: {target['error']}")
+
+    def _target(self, target: str) -> str:
+        if not target.startswith(IN_VARIABLE):
+            return target
+        name = target[len(IN_VARIABLE) :]
+        if not self._environ.get(name):
+            raise ValueError(f"the variable {name} is not set")
+        return self._environ[name]
+
+
+def attempt_of(again: dict[str, Any], environ: MutableMapping[str, str]) -> int | None:
+    """Return how often the backend has started the job before; None if it does not say."""
+    text = environ.get(again.get("variable", ""), "")
+    return int(text) - int(again["first"]) if text.isdigit() else None
+
+
+def is_final(again: dict[str, Any], code: int, environ: MutableMapping[str, str]) -> bool:
+    """Tell whether the backend does not start a job again that fails now. In doubt it is not final.
+
+    Args:
+        again: what the launcher knows of it: ``attempts`` (at most; 1 without it), ``variable`` and ``first``
+            (where the number of this attempt is, and how the first one is counted), ``codes`` (rules, the
+            first that fits holds: a code or the beginning of one and ``*``, and whether it is started again).
+        code: the exit code.
+        environ: of this process.
+    """
+    most = int(again.get("attempts", 1))
+    if most <= 1:
+        return True
+    for pattern, may in again.get("codes", []):
+        if str(code).startswith(pattern[:-1]) if pattern.endswith("*") else str(code) == pattern:
+            if not may:
+                return True
+            break
+    attempt = attempt_of(again, environ)
+    return attempt is not None and attempt + 1 >= most
