@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.hpc.conftest import children_of, wait_until
+from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.storage import LocalStorage
 
@@ -37,9 +37,11 @@ class Folder:
     def role(self, text: str, role: str = "r") -> None:
         (self.path / "roles" / f"{role}.sh").write_text(text)
 
-    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, start_new_session: bool = False, **env: str) -> subprocess.Popen[bytes]:
         command = [*self.shell, str(self.path / "run.sh"), *words]
-        return subprocess.Popen(command, env={**os.environ, **env}, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command, env={**os.environ, **env}, stderr=subprocess.PIPE, start_new_session=start_new_session
+        )
 
     def run(self, *words: str, **env: str) -> int:
         process = self.start(*words, **env)
@@ -207,27 +209,30 @@ def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
     wait_until(lambda: not command_of(keeper), "the end of what keeps the index")
 
 
+def test_a_program_ends_with_a_script_that_is_killed_with_its_process_group(folder):
+    folder.program("trap '' HUP TERM; sleep 600 & echo $$ $! >pids; wait")
+    process = folder.start("replica", "r", "0", start_new_session=True)
+    wait_until(lambda: len(folder.text("pids").split()) == 2, "the program")
+    wait_until(lambda: index_keepers(process.pid), "what keeps the index")
+    keepers = index_keepers(process.pid)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=50)
+    left = [*map(int, folder.text("pids").split()), *keepers]
+    wait_until(lambda: not any(map(command_of, left)), "the end of the program")
+    assert folder.text("state/r-0.0.exit") == ""
+
+
 def index_keepers(pid: int) -> list[int]:
-    """Return what keeps the index of the replica that this process runs, once it is cut off from its files.
-
-    Other children that the script forks for a moment start nothing themselves.
-    """
-    found = [child for child in children_of(pid) if "run.sh" in command_of(child) and children_of(child)]
-    return [child for child in found if all(file_of(child, number) == os.devnull for number in range(3))]
+    """Return what keeps the index of the replica that this process runs, once it has a session of its own."""
+    found = [child for child in children_of(pid) if " index " in command_of(child)]
+    return [child for child in found if session_of(child) == child]
 
 
-def file_of(pid: int, number: int) -> str:
+def session_of(pid: int) -> int:
     try:
-        return os.readlink(f"/proc/{pid}/fd/{number}")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def test_a_folder_that_is_missing_is_the_reason(folder, tmp_path):

@@ -5,6 +5,8 @@ What it shares with other queues: `tests/schedulers/test_queues`.
 
 from __future__ import annotations
 
+import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_engine import GridEngine
+from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
 from trainyard.errors import BackendError, UnreachableError
 from trainyard.runner import Runner, get_runner
@@ -195,6 +198,22 @@ def test_a_job_outlives_the_absence_of_qmaster(own_engine: GridEngine, jobs: She
 def test_a_killed_job_is_known_by_the_accounting(jobs: ShellJobs) -> None:
     app_id = jobs.submit("echo up; kill -9 $PPID; sleep 600", omit=["-notify"])
     assert jobs.end_of(app_id).state == AppState.FAILED
+
+
+def test_nothing_runs_on_after_the_hard_limit(jobs: ShellJobs) -> None:
+    """The queue kills the process group of its script, and the program has one of its own."""
+    token = f"unending-{uuid.uuid4().hex}"
+    script = f"trap '' USR1 TERM; echo up; while : {token}; do sleep 1; done"
+    app_id = jobs.submit(script, time="20", omit=["-notify", "-l s_rt"])
+    assert next(iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True))) == "up\n"
+    assert runs(token)
+    assert jobs.end_of(app_id).state == AppState.FAILED
+    wait_until(lambda: not runs(token), "the end of the program")
+
+
+def runs(token: str) -> bool:
+    """Return whether a command line has a word; hosts have process ids of their own."""
+    return subprocess.run(["pgrep", "-f", token], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_a_command_runs_on_the_host_of_a_replica(jobs: ShellJobs, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@
 #       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
 #       folders succeeded; the job counts as cancelled otherwise
 #   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
+#   sh run.sh index --attempt N ROLE K WRAPPER PROGRAM
+#       keeps the index of a replica, whose wrapper (this script) and program have these process ids
 #
 # What it leaves behind, each file written whole or not at all:
 #   state/job.ATTEMPT.start, .exit           of the submission
@@ -237,7 +239,11 @@ run_attempt() {
         exec "$@"
     ) >>"$log.out" 2>>"$log.err" </dev/null &
     pid=$!
-    (keep_index "$$") </dev/null >/dev/null 2>&1 & # in a subshell: a function would keep this script's stderr open
+    if command -v setsid >/dev/null 2>&1; then # so that it outlives a script that is killed with its process group
+        setsid sh "$job/run.sh" index --attempt "$attempt" "$role" "$index" "$$" "$pid" </dev/null >/dev/null 2>&1 &
+    else # in a subshell: a function would keep this script's stderr open
+        (keep_index "$$" "$pid") </dev/null >/dev/null 2>&1 &
+    fi
     indexer=$!
     watcher=
     [ ! -e "$job/hang" ] || watch_for_hanging
@@ -325,10 +331,12 @@ note_sizes() { # appends the sizes of both logs to the index, if they have chang
     echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
 }
 
-keep_index() { # keep_index WRAPPER: until the program has ended; also brings the wrapper what the file "stop" says
+# keep_index WRAPPER PROGRAM: until the program has ended. It also brings the wrapper what the file "stop" says, and ends
+# the program, which runs in a session of its own, when a queue has killed the wrapper and its process group alone.
+keep_index() {
     trap '' HUP INT USR1 USR2 XCPU # TERM ends it
     noted= asked= waited=0
-    while kill -0 "$1" 2>/dev/null && [ ! -e "$job/state/$name.$attempt.exit" ]; do
+    while is_alive "$1" && [ ! -e "$job/state/$name.$attempt.exit" ]; do
         note_sizes
         if [ -z "$asked" ] && [ -e "$job/state/stop.$attempt" ] && read -r asked <"$job/state/stop.$attempt"; then
             case $asked in
@@ -346,6 +354,13 @@ keep_index() { # keep_index WRAPPER: until the program has ended; also brings th
         fi
         waited=$((waited + 1))
     done
+    [ -e "$job/state/$name.$attempt.exit" ] || kill -s KILL -- "-$2" 2>/dev/null
+}
+
+is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the first process is not an init
+    kill -0 "$1" 2>/dev/null || return
+    { read -r _ _ process_state _ <"/proc/$1/stat"; } 2>/dev/null || return 0
+    [ "$process_state" != Z ]
 }
 
 # ---- what must have succeeded before
@@ -384,6 +399,10 @@ case $mode in
 require) require "$@" ;;
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
+index)
+    name="$1-$2" log="$job/logs/$1-$2/$attempt"
+    keep_index "$3" "$4"
+    ;;
 enter)
     role=$1 index=$2 name="$1-$2"
     shift 2
