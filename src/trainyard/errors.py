@@ -80,6 +80,10 @@ class ConfigError(TrainyardError, ValueError):
     exit_code = EXIT_CONFIG
 
 
+class PluginError(ConfigError):
+    """A plugin of another distribution cannot be loaded, or its function failed (`__cause__`)."""
+
+
 class InvalidRunConfigException(ConfigError):
     """A scheduler option is unknown, missing or of the wrong type."""
 

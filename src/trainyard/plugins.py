@@ -12,7 +12,7 @@ import os
 import sys
 from importlib import import_module
 
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import PluginError, TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class EntryPoint:
         """Import the module and return the object.
 
         Raises:
-            ConfigError: the import fails; the message names the plugin.
+            PluginError: the import fails; the message names the plugin.
         """
         module, _, attribute = self.value.partition(":")
         if self.group.startswith("torchx"):
@@ -62,7 +62,7 @@ class EntryPoint:
         """Load the function, and call it.
 
         Raises:
-            ConfigError: the import or the call fails; the message names the plugin.
+            PluginError: the import or the call fails; the message names the plugin.
         """
         function = self.load()
         try:
@@ -72,8 +72,8 @@ class EntryPoint:
         except BaseException as error:  # SystemExit too
             raise self._error("failed", error) from error
 
-    def _error(self, what: str, error: BaseException) -> ConfigError:
-        return ConfigError(
+    def _error(self, what: str, error: BaseException) -> PluginError:
+        return PluginError(
             f"the plugin {self.name!r} ({self.group} = {self.value}) {what}: {type(error).__name__}: {error}",
             hint="Repair or uninstall the distribution that provides it.",
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trainyard.compat import torchx_events
 from trainyard.compat.torchx_schedulers import TorchxListAppResponse, get_scheduler_factories
 from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
-from trainyard.errors import UnknownAppException
+from trainyard.errors import PluginError, UnknownAppException
 from trainyard.runner import events
 from trainyard.runner.api import Runner
 from trainyard.schedulers.registry import SchedulerFactory
@@ -167,8 +167,15 @@ class TorchxRunner(Runner):
     # ---- what products built on TorchX reach for
 
     def _scheduler(self, scheduler: str) -> Any:
-        """Return a scheduler as its factory made it."""
-        found = self.scheduler(scheduler)
+        """Return a scheduler as its factory made it.
+
+        Raises:
+            Exception: what the factory raises, as with TorchX.
+        """
+        try:
+            found = self.scheduler(scheduler)
+        except PluginError as error:
+            raise error.__cause__ or error from error.__cause__
         return getattr(found, "made", found)
 
     def _scheduler_app_id(self, app_handle: str, check_session: bool = True) -> tuple[Any, str, str]:
