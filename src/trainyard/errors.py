@@ -10,6 +10,7 @@
     │   ├── ComponentNotFoundException
     │   ├── ComponentValidationException
     │   ├── UnknownSchedulerException
+    │   ├── PluginError                     what another distribution provides does not work
     │   └── WorkspaceError                  files that travel with a job cannot be selected or read
     │       └── WorkspaceChangedError       a file was changed while it was shipped
     ├── BackendError                    4   a scheduler refused or could not be reached
