@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.schedulers.docker.conftest import image  # noqa: F401
+from tests.schedulers.slurm.conftest import slurm  # noqa: F401
 from trainyard.runner.history import History
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.serialize import to_json

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.ui.conftest import record
 from trainyard.runner import get_runner
 from trainyard.runner.history import History
 from trainyard.specs.app import AppDef, Role
+from trainyard.specs.resources import Resource
 from trainyard.specs.serialize import to_json
 from trainyard.specs.status import AppState
 from trainyard.ui.job_page import TABS
@@ -207,6 +208,72 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     shown(page, "[data-row] >> nth=0 >> .badge.cancelled")
     shoot(page, "jobs-cancelled")
     assert complaints == []
+
+
+#: Prints a step and its loss for ever.
+STEPS = """
+step=0
+while :; do
+    echo "{\\"step\\": $step, \\"loss\\": $((1000 - step))}"; echo "said $step" >&2
+    step=$((step + 1)); sleep 0.2
+done
+"""
+
+
+@pytest.mark.parametrize("scheduler", ["local_docker", "slurm"])
+def test_a_job_elsewhere_is_watched_and_cancelled(
+    browser: Any, home: Path, request: pytest.FixtureRequest, scheduler: str
+) -> None:
+    job = AppDef("steps", [Role("trainer", "", entrypoint="sh", args=["-c", STEPS], num_replicas=2)])
+    (role,) = job.roles
+    if scheduler == "slurm":
+        request.getfixturevalue("slurm")
+        role.resource = Resource(cpu=1, gpu=0, memMB=64)
+    else:
+        role.image = request.getfixturevalue("image")
+    with get_runner() as runner:
+        handle = runner.run(job, scheduler, {}, workspace=None)
+        server = Server()
+        try:
+            page, complaints = opened(browser, server)
+            page.goto(f"{server.origin}/?scheduler={scheduler}")
+            shown(page, "[data-row] .badge.running")
+            page.click("[data-row] a >> nth=0")
+            page.wait_for_url("**/job?handle=*")
+            shown(page, ".log .l:has-text('said 5')")
+            seen = page.locator(".log .l").count()
+            shown(page, f".log .l >> nth={seen + 4}")
+            shown(page, ".timeline .bar-running >> nth=1")
+            shown(page, ".chart[data-points]")
+            points = int(page.locator(".chart[data-points] >> nth=0").get_attribute("data-points"))
+            page.wait_for_function(
+                "least => Number(document.querySelector('.chart[data-points]').dataset.points) > least",
+                arg=points,
+            )
+            shoot(page, f"job-on-{scheduler}")
+            page.click("text=Plan")
+            shown(page, "pre:has-text('# request')")
+            page.go_back()
+            page.click("#cancel")
+            shown(page, "#status .badge.cancelled")
+            status = runner.wait(handle, timeout=60)
+            assert status is not None
+            assert status.state is AppState.CANCELLED
+            page.click("#rerun")
+            shown(page, "#status .badge.running")
+            again = page.url.partition("handle=")[2]
+            shown(page, ".log .l:has-text('said 5')")
+            page.goto(f"{server.origin}/?scheduler={scheduler}")
+            page.check("[data-all]")
+            page.click("button[value=cancel]")
+            shown(page, "h1:has-text('Cancel: 2 of 2 done')")
+            ended = runner.wait(unquote(again), timeout=60)
+            assert ended is not None
+            assert ended.state is AppState.CANCELLED
+            assert complaints == []
+        finally:
+            server.end()
+            runner.cancel(handle)
 
 
 def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: Path) -> None:
