@@ -346,17 +346,20 @@ def test_no_name_leads_out_of_the_folders_of_jobs(page: Page, handle: str) -> No
 def test_a_search_goes_from_part_to_part(page: Page) -> None:
     handle = counted(60_000)
     place = {"handle": handle, "role": "sh", "replica": 0, "q": "line [0-9]*777$"}
-    found: list[int] = []
-    start = ""
-    while True:
-        text = page.get("/job/log/search", **place, start=start).text
-        found += [int(number) for number in re.findall(r'<div class="l hit">line (\d+)<', text)]
-        following = re.search(r"/job/log/search\?[^\"]*start=([^\"&]*)", text)
-        if following is None:
-            break
-        start = following[1]
-    assert found == [number for number in range(1, 60_001) if number % 1000 == 777]
-    assert "No more lines match" in text
+    wanted = [number for number in range(1, 60_001) if number % 1000 == 777]
+
+    def all_found(where: str, **direction: str) -> list[list[int]]:
+        """Follow the links one way; returns the numbers of each answer."""
+        answers: list[list[int]] = []
+        place_name, text = where, page.get("/job/log/search", **place, **direction).text
+        while following := re.search(rf"/job/log/search\?[^\"]*{place_name}=([^\"&]*)", text):
+            answers.append([int(number) for number in re.findall(r'<div class="l hit">line (\d+)<', text)])
+            text = page.get("/job/log/search", **place, **direction, **{place_name: following[1]}).text
+        assert ("No earlier lines match" if direction else "No more lines match") in text
+        return answers
+
+    assert [number for answer in all_found("start") for number in answer] == wanted
+    assert [number for answer in reversed(all_found("end", back="1")) for number in answer] == wanted
     assert "is not a regular expression" in page.get("/job/log/search", **{**place, "q": "("}).text
     assert page.get("/job/log/search", **{**place, "q": ""}).status_code == 400
 

@@ -319,6 +319,7 @@ def log_part(
                     data_find=True,
                 ),
                 h.button(type="submit")["Find"],
+                h.button(type="submit", name="back", value="1", title="from the end of the log")["Find last"],
             ],
         ],
         h.div("#log-body")[body],
@@ -366,21 +367,35 @@ def log_end(parts: Parts, view: LogView, data: bytes, copied: int, trouble: str)
 
 def search_result(parts: Parts, view: LogView, regex: str, result: SearchResult, *, over: bool) -> h.Fragment:
     """Return the next lines that match, or how far there are none."""
-    following = view.url("/job/log/search", q=regex, start=result.reached)
-    target = {"target": "#log-body", "swap": "innerHTML"}
+
+    def get(place: str, *, is_backward: bool) -> dict[str, str]:
+        where = {"end": place, "back": "1"} if is_backward else {"start": place}
+        address = view.url("/job/log/search", q=regex, **where)
+        return {"get": address, "target": "#log-body", "swap": "innerHTML"}
+
     if result.part is None:
         how_far = f"{size(result.searched)} of {size(result.size)}"
         if not result.is_done:
-            again = parts.htmx(get=following, trigger="refresh", **target)
+            again = parts.htmx(trigger="refresh", **get(result.reached, is_backward=result.is_backward))
             return h.fragment[
                 h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"],
             ]
-        return h.fragment[h.p(".note", role="status")[f"No more lines match; {how_far} were searched."],]
+        return h.fragment[
+            h.p(".note", role="status")[
+                f"No {'earlier' if result.is_backward else 'more'} lines match; {how_far} were searched."
+            ],
+        ]
     lines = sum(1 for _ in iter_lines(result.matching))
     return h.fragment[
-        h.p(".note.search", role="status")[
+        h.p(".note.search", role="status", data_backward=result.is_backward)[
             f"{lines} line{'s match' if lines != 1 else ' matches'} here ",
-            h.button("#next-match", parts.htmx(get=following, **target), type="button")["Next"],
+            [
+                h.button(f"#{name}", parts.htmx(**get(place, is_backward=back)), type="button")[text]
+                for name, place, back, text in (
+                    ("previous-match", result.part.start, True, "Previous"),
+                    ("next-match", result.part.end, False, "Next"),
+                )
+            ],
         ],
         log_body(parts, view, result.part, over=over, matching=result.matching),
     ]

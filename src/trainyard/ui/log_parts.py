@@ -51,17 +51,32 @@ class SearchResult:
         part: the first part in which lines match; None without one so far.
         matching: its lines that match.
         reached: the position up to which was searched.
-        searched, size: bytes before that, and of the whole log.
-        is_done: whether the log has been searched to its end.
+        is_backward: whether the search goes towards the beginning of the log.
+        searched, size: bytes between there and where such a search begins, and of the whole log.
+        is_done: whether the log has been searched to its end, or its beginning.
     """
 
-    def __init__(self, reached: str, searched: int, size: int) -> None:
+    def __init__(self, reached: str, *, is_backward: bool = False) -> None:
         self.part: LogPart | None = None
         self.matching = b""
         self.reached = reached
-        self.searched = searched
-        self.size = size
+        self.is_backward = is_backward
+        self.searched = self.size = 0
         self.is_done = False
+
+    def next_range(self, count: int) -> LogRange:
+        """Return the range that is to be searched next."""
+        if self.is_backward:
+            return LogRange(count, end=self.reached)
+        return LogRange(count, start=self.reached, at=None if self.reached else 0)
+
+    def passed(self, part: LogPart) -> None:
+        """Note that a part was searched."""
+        end = part.before + len(part.data)
+        self.reached = part.start if self.is_backward else part.end
+        self.searched = part.size - part.before if self.is_backward else end
+        self.size = part.size
+        self.is_done = self.is_backward and part.before == 0
 
 
 class LogParts:
@@ -133,8 +148,17 @@ class LogParts:
 
         return await self._pool.ask(view.handle.partition("://")[0], read_end, LOG_PATIENCE)
 
-    async def search(self, view: LogView, regex: str, start: str, *, over: bool) -> SearchResult:
+    async def search(
+        self, view: LogView, regex: str, place: str, *, over: bool, is_backward: bool = False
+    ) -> SearchResult:
         """Search a log from a position on, for a while.
+
+        Args:
+            view: which log.
+            regex: what to search for.
+            place: where to begin; "" for the beginning, or for the end of a search that goes back.
+            over: whether the job has ended.
+            is_backward: whether to search towards the beginning.
 
         Raises:
             UsageError: the expression is not valid, or takes too long.
@@ -147,33 +171,31 @@ class LogParts:
         compile_regex(regex)
         search = LineSearch(regex)
         until = time.monotonic() + SEARCH_SECONDS
-        result = SearchResult(start, 0, 0)
-        while time.monotonic() < until:
-            wanted = LogRange(SEARCHED, start=result.reached, at=None if result.reached else 0)
-            found = await self.read(view, wanted, over=over)
+        result = SearchResult(place, is_backward=is_backward)
+        while time.monotonic() < until and not result.is_done:
+            found = await self.read(view, result.next_range(SEARCHED), over=over)
             part = found.part
             if part is None or not part.data:
                 result.is_done = found.copy is None or found.copy.is_over
                 break
-            result.searched, result.size = part.before + len(part.data), part.size
-            result.reached = part.end
             if await self._select(search, part.data):
-                return await self._narrowed(view, search, part.start, result, over=over)
+                result.reached = part.end if is_backward else part.start
+                return await self._narrowed(view, search, result, over=over)
+            result.passed(part)
         return result
 
     async def _narrowed(
-        self, view: LogView, search: LineSearch, start: str, result: SearchResult, *, over: bool
+        self, view: LogView, search: LineSearch, result: SearchResult, *, over: bool
     ) -> SearchResult:
         """Find what is shown at once in a longer part that matches."""
         while True:
-            part = (await self.read(view, LogRange(CHUNK, start=start), over=over)).part
+            part = (await self.read(view, result.next_range(CHUNK), over=over)).part
             if part is None or not part.data:  # it has gone meanwhile
                 return result
-            start = part.end
+            result.passed(part)
             result.matching = await self._select(search, part.data)
             if result.matching:
-                result.part, result.reached = part, part.end
-                result.searched = part.before + len(part.data)
+                result.part = part
                 return result
 
     async def _select(self, search: LineSearch, data: bytes) -> bytes:

@@ -331,10 +331,12 @@ class WebApp:
         return HTMLResponse(str(job_page.log_rest(Parts(request), view, found.part, over=found.is_over)))
 
     async def log_search(self, request: Request) -> Response:
-        """Show the next lines in which an expression matches."""
+        """Show the next lines in which an expression matches, or the last ones before a place."""
         view, over = await self._view(request)
-        regex, start = request.query_params.get("q", ""), request.query_params.get("start", "")
-        result = await self._log_parts.search(view, regex, start, over=over)
+        query = request.query_params
+        regex, is_backward = query.get("q", ""), query.get("back") == "1"
+        place = query.get("end" if is_backward else "start", "")
+        result = await self._log_parts.search(view, regex, place, over=over, is_backward=is_backward)
         return HTMLResponse(str(job_page.search_result(Parts(request), view, regex, result, over=over)))
 
     async def log_tail(self, request: Request) -> Response:

@@ -106,7 +106,7 @@
   });
   document.addEventListener("htmx:after:swap", (event) => {
     const target = event.detail?.ctx?.target;
-    if (target?.id === "log-body") showHit(0) || showEnd();
+    if (target?.id === "log-body") showHit(document.querySelector(".search[data-backward]") ? -1 : 0) || showEnd();
     else if (target?.id === "lines") {
       if (wasAtEnd) { trim(); showEnd(); }
     }
@@ -137,9 +137,10 @@
   // ---- what was found in the log: one line after the other, then those of the next part
 
   let hit = 0;
-  function showHit(index) {
+  function showHit(index) { // -1 is the last one
     const log = document.querySelector(".log");
     const hits = [...document.querySelectorAll(".log .hit")];
+    if (index === -1) index = hits.length - 1;
     if (!hits[index]) return false;
     hit = index;
     hits.forEach((each, at) => each.classList.toggle("here", at === index));
@@ -147,7 +148,8 @@
     return true;
   }
   function nextHit(by) {
-    if (!showHit(hit + by) && by > 0) document.getElementById("next-match")?.click();
+    const isOutside = hit + by < 0 || !showHit(hit + by);
+    if (isOutside) document.getElementById(by > 0 ? "next-match" : "previous-match")?.click();
   }
 
   document.addEventListener("ended", (event) => {
