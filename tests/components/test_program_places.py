@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 from tests import backends
 from tests.docs.documents import ROOT
-from tests.toolkit.image import docker, make_image, require_docker
+from tests.toolkit.image import bridge_gateway, docker, make_image, require_docker
 
 from trainyard.components import metrics, serve, utils
 from trainyard.runner import get_runner
@@ -124,9 +124,7 @@ def image() -> Iterator[str]:
 @pytest.fixture
 def management(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(Management, "models", [])
-    gateway = docker(
-        "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"
-    ).stdout.strip()
+    gateway = bridge_gateway()
     with ThreadingHTTPServer((gateway, 0), Management) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

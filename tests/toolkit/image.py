@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import subprocess
@@ -30,6 +31,12 @@ def docker(*words: str, check: bool = True, **kwargs: object) -> subprocess.Comp
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [DOCKER, *words], check=check, capture_output=True, text=True, timeout=55, **kwargs
     )
+
+
+def bridge_gateway() -> str:
+    """Return this machine's address on Docker's default bridge, its first; a new daemon does not tell it."""
+    subnet = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
+    return str(next(ipaddress.ip_network(subnet.stdout.strip()).hosts()))
 
 
 def require_docker() -> None:

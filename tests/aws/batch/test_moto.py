@@ -21,7 +21,7 @@ import pytest
 
 from tests.aws.moto_server import Moto, running_moto
 from tests.receiver import receiving
-from tests.toolkit.image import docker
+from tests.toolkit.image import bridge_gateway, docker
 from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.batch.scheduler import create_scheduler
 from trainyard.schedulers.base import Stream
@@ -271,10 +271,7 @@ def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None
         env={"TRAINYARD_JOB": json.dumps(document)},
         resource=Resource(cpu=1, gpu=0, memMB=256),
     )
-    gateway = docker(
-        "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"
-    ).stdout.strip()
-    with receiving(gateway) as receiver, closing(create_scheduler("test")) as scheduler:
+    with receiving(bridge_gateway()) as receiver, closing(create_scheduler("test")) as scheduler:
         cfg = {"queue": moto.queue, "notify": [receiver.url], "hang_timeout": 1.0, "on_hang": "stop"}
         app_id = scheduler.submit(AppDef("job", [train]), cfg)
         [message] = receiver.wait_for(1)

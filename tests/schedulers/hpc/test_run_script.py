@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -205,7 +206,8 @@ def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
         process.terminate()
         assert process.communicate(timeout=50)[1] == b""
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(keeper, signal.SIGCONT)
     wait_until(lambda: not command_of(keeper), "the end of what keeps the index")
 
 
