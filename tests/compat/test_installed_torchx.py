@@ -205,3 +205,120 @@ def test_a_job_of_the_real_torchx_runs() -> None:
         timeout=60,
     )
     assert done.stdout.split() == ["SUCCEEDED", "SUCCEEDED"], done.stderr
+
+
+#: A scheduler as TorchX documents it, by its own base class; it runs each role as a process.
+TOY = """
+import subprocess
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.specs import AppDryRunInfo, AppState, RoleStatus, ReplicaStatus, runopts
+from torchx.specs.api import AppDef
+
+class Toy(Scheduler):
+    def __init__(self, session_name, **kwargs):
+        super().__init__("toy", session_name)
+        self.jobs = {}
+
+    def _run_opts(self):
+        opts = runopts()
+        opts.add("shout", type_=bool, default=False, help="in capitals")
+        return opts
+
+    def _submit_dryrun(self, app, cfg):
+        assert isinstance(app, AppDef), type(app)  # what TorchX would give it
+        return AppDryRunInfo((app, dict(cfg)), lambda request: f"toy {request[0].name}")
+
+    def schedule(self, dryrun_info):
+        app, cfg = dryrun_info.request
+        app_id = f"{app.name}-{len(self.jobs)}"
+        self.jobs[app_id] = [
+            subprocess.Popen([role.entrypoint, *role.args], stdout=subprocess.PIPE, text=True)
+            for role in app.roles
+        ]
+        return app_id
+
+    def describe(self, app_id):
+        if app_id not in self.jobs:
+            return None
+        codes = [process.poll() for process in self.jobs[app_id]]
+        state = AppState.RUNNING if None in codes else AppState.FAILED if any(codes) else AppState.SUCCEEDED
+        if any(code == -15 for code in codes):
+            state = AppState.CANCELLED
+        return DescribeAppResponse(
+            app_id=app_id, state=state,
+            roles_statuses=[RoleStatus("r", [ReplicaStatus(id=0, state=state, role="r", hostname="h")])],
+        )
+
+    def _cancel_existing(self, app_id):
+        for process in self.jobs[app_id]:
+            process.terminate()
+            process.wait()
+
+    def list(self, cfg=None):
+        return [ListAppResponse(app_id, self.describe(app_id).state) for app_id in self.jobs]
+
+    def log_iter(self, app_id, role_name, k=0, regex=None, since=None, until=None, should_tail=False,
+                 streams=None):
+        return iter(self.jobs[app_id][k].stdout.read().splitlines())
+
+
+def create_scheduler(session_name, **kwargs):
+    return Toy(session_name)
+"""
+
+USES_TOY = """
+import torchx.specs as specs
+from torchx.components.utils import echo
+from trainyard.runner import get_runner
+
+def job(*command):
+    return specs.AppDef("job", [specs.Role("r", "", entrypoint=command[0], args=list(command[1:]),
+                                           resource=specs.Resource(1, 0, 10))])
+
+with get_runner() as runner:
+    print(runner.dryrun(job("true"), "toy", {"shout": True}))
+    good = runner.run(job("echo", "hello"), "toy", {"shout": True})
+    print(good.partition("://")[0], runner.wait(good).state.name)
+    print("".join(runner.log_lines(good, "r")).strip())
+    bad = runner.run(job("false"), "toy")
+    print(runner.wait(bad).state.name)
+    long = runner.run(job("sleep", "600"), "toy")
+    print(runner.status(long).state.name)
+    runner.cancel(long)
+    print(runner.wait(long).state.name)
+    print(sorted(row.state.name for row in runner.list("toy")))
+    component = runner.run_component("utils.echo", ["--msg", "by component"], "toy")
+    print(runner.wait(component).state.name, "".join(runner.log_lines(component, "echo")).strip())
+    print(runner.describe(good).name)
+    try:
+        runner.run(job("true"), "toy", {"whisper": True})
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_of_the_real_torchx_s_base_class_runs(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(TOY)
+    (tmp_path / "toy-1.0.dist-info").mkdir()
+    points = "[torchx.schedulers]\ntoy = toy:create_scheduler\n"
+    (tmp_path / "toy-1.0.dist-info" / "entry_points.txt").write_text(points)
+    done = subprocess.run(
+        [torchx_python(), "-c", USES_TOY],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [
+        "toy job",
+        "toy SUCCEEDED",
+        "hello",
+        "FAILED",
+        "RUNNING",
+        "CANCELLED",
+        "['CANCELLED', 'FAILED', 'SUCCEEDED']",
+        "SUCCEEDED by component",
+        "job",
+        "InvalidRunConfigException",
+    ], done.stderr
