@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -224,6 +225,21 @@ def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: 
         with pytest.raises(DashboardUnreachableError):
             scheduler.describe(app_id)
         assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"  # what was kept here
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_cause_is_told_at_the_end(scheduler: RayScheduler, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    script = "[ $0 = 1 ] || exit 0; echo 'MemoryError: no room' >&2; exit 3"
+    job = role(script, args=["-c", script, "${replica_id}"], num_replicas=2)
+    app_id = scheduler.submit(AppDef("job", [job]), {"notify": [f"cp /dev/stdin {told}"]})
+    assert end_of(scheduler, app_id).state is AppState.FAILED
+    wait_until(lambda: told.exists() and told.read_text().endswith("}"), "the notification")
+    message = json.loads(told.read_text())
+    assert (message["handle"], message["state"]) == (f"ray://test/{app_id}", "FAILED")
+    cause = message["cause"]
+    assert (cause["name"], cause["replica"], cause["exit_code"]) == ("out_of_memory", "worker/1", 3)
+    assert cause["evidence"] == "MemoryError: no room"
 
 
 @pytest.mark.usefixtures("cluster")

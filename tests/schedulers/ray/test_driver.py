@@ -17,6 +17,10 @@ from trainyard.schedulers.ray.shipped.replica_actor import ReplicaActor
 from trainyard.specs import AppDef, RetryPolicy, Role
 from trainyard.workspace.toolkit_files import toolkit_archive
 
+LOST_PEER = [
+    "Traceback (most recent call last):",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+]
 OUT_OF_MEMORY = ["Traceback (most recent call last):", '  File "t.py", line 1', "MemoryError"]
 EXCEPTION = ["Traceback (most recent call last):", '  File "t.py", line 1', "ValueError: bad"]
 
@@ -77,12 +81,21 @@ def test_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with receiving() as receiver:
         driver = driver_of(notify=[receiver.url], notify_secret="hush-hush-1")
         driver.plan["notify"]["handle"] = "ray://s/job-1"
-        driver.final, driver.msg = "FAILED", "train/1: exit code 1"
+        first, second = driver.replicas
+        for replica, lines, when in ((first, LOST_PEER, 1.0), (second, OUT_OF_MEMORY, 2.0)):
+            replica.state, replica.reason, replica.code = "FAILED", "exit code 1", 1
+            replica.tail.extend(lines)
+            replica.started_at, replica.ended_at = 0.5, when
+        driver.final, driver.msg, driver.fatal = "FAILED", "train/1: exit code 1", [first, second]
         driver.tell()
         [message] = receiver.wait_for(1)
         [(headers, _)] = receiver.received
     assert (message["handle"], message["state"]) == ("ray://s/job-1", "FAILED")
     assert message["reason"] == "train/1: exit code 1"
+    cause = message["cause"]
+    assert (cause["name"], cause["replica"], cause["exit_code"]) == ("out_of_memory", "train/1", 1)
+    assert cause["evidence"] == "MemoryError"
+    assert (message["started_at"], message["ended_at"]) == (0.5, 2.0)
     assert headers["webhook-signature"].startswith("v1,")
 
 

@@ -134,8 +134,9 @@ def main(words: "list[str]") -> int:
     """Notify the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
 
     FILE holds a JSON object with ``handle``, ``targets`` (from `new_targets`, or URLs and commands) and
-    perhaps ``secret``; ``-`` stands for the content of the variable TRAINYARD_NOTIFY. A file is replaced
-    while it is worked on, and becomes FILE.settled; what a variable holds is not kept.
+    perhaps ``secret`` and ``more``, parameters of `end_message`; ``-`` stands for the content of the variable
+    TRAINYARD_NOTIFY. A file is replaced while it is worked on, and becomes FILE.settled; what a variable
+    holds is not kept.
     """
     import tempfile
 
@@ -153,7 +154,8 @@ def main(words: "list[str]") -> int:
             box.document["targets"] = new_targets(given)
         from .masking import Masker
 
-        message = end_message(box.document["handle"], state, reason=reason)
+        more = box.document.get("more") or {}
+        message = end_message(box.document["handle"], state, reason=reason, **more)
         box.send(Masker().json(message))
         return int(any(target["state"] == FAILED for target in box.document["targets"]))
 

@@ -141,14 +141,15 @@ def _supervision(opts: RayOpts) -> dict[str, Any]:
         ]
         refuse("retry", problems)
         found["retry"] = {name: rule.times for name, rule in rules.items()}
-        from trainyard.diagnosis.cause_table import causes_table
-
-        found["table"] = causes_table()
     if opts.hang_timeout is not None:
         found["hang"] = {"seconds": opts.hang_timeout, "on_hang": opts.on_hang}
     if opts.notify:
         secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
         found["notify"] = {"targets": list(opts.notify), "secret": secret}
+    if opts.retry or opts.notify:
+        from trainyard.diagnosis.cause_table import causes_table
+
+        found["table"] = causes_table()
     return found
 
 

@@ -105,6 +105,8 @@ class Driver:
         ]
         self.phase, self.waits_for = "placing", ""
         self.final, self.msg = "", ""
+        #: What failed the job, in the order of its end.
+        self.fatal: list[ActorReplica] = []
         self.app_restarts, self.role_restarts = 0, {role["name"]: 0 for role in self.roles}
         self.restarting: set[str] = set()
         self.stopping: tuple[str, str] | None = None
@@ -199,12 +201,13 @@ class Driver:
                 replica.reason = self.stopping[1] if self.stopping else "not needed: there was no room for it"
         failed = [replica for replica in self.replicas if replica.state == "FAILED"]
         fatal = [replica for replica in failed if not self.can_do_without(replica)]
+        fatal.sort(key=lambda replica: replica.ended_at or 0.0)
         code = 0
         if self.stopping:
             self.final, self.msg = self.stopping
             code = 143 if self.final == "CANCELLED" else 1
         elif fatal:
-            first = min(fatal, key=lambda replica: replica.ended_at or 0.0)
+            first, self.fatal = fatal[0], fatal
             others = f" (and {len(fatal) - 1} more replicas failed)" if fatal[1:] else ""
             self.final, self.msg = "FAILED", f"{first.name}: {first.reason}{others}"
             code = first.code or 1
@@ -227,7 +230,7 @@ class Driver:
             return
         path = os.path.join(tempfile.mkdtemp(prefix="trainyard-"), "outbox")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump({**told, "more": self.end_details()}, file)
         words = [sys.executable, "-S", TOOLKIT, "notify", path, self.final, self.msg]
         try:
             subprocess.Popen(
@@ -235,6 +238,30 @@ class Driver:
             ).wait(TELLING)
         except (OSError, subprocess.TimeoutExpired):
             pass
+
+    def end_details(self) -> dict[str, Any]:
+        """What is told of the end beside state and reason: cause, restarts and times."""
+        found: dict[str, Any] = {
+            "restarts": self.restarts(),
+            "started_at": min((each.started_at for each in self.replicas if each.started_at), default=None),
+            "ended_at": max((each.ended_at for each in self.replicas if each.ended_at), default=None),
+        }
+        causes = [(replica, self.cause_of(replica)) for replica in self.fatal]
+        by_themselves = [(replica, cause) for replica, cause in causes if not cause.is_consequence]
+        for replica, cause in (by_themselves or causes)[:1]:
+            found["cause"] = {
+                "name": cause.name,
+                "text": cause.text,
+                "evidence": cause.evidence,
+                "replica": replica.name,
+                "exit_code": replica.code,
+            }
+        return found
+
+    def restarts(self) -> int:
+        """How often the job, a role or a replica was started again, whichever is most."""
+        by_replica = [replica.restarts for replica in self.replicas]
+        return max([self.app_restarts, *self.role_restarts.values(), *by_replica])
 
     def can_do_without(self, failed: ActorReplica) -> bool:
         """Whether enough replicas of an elastic role succeeded without this one."""
@@ -414,7 +441,7 @@ class Driver:
             if text:
                 sys.stdout.write(text)
                 sys.stdout.flush()
-                if self.plan.get("retry"):
+                if self.plan.get("table"):
                     replica.tail.extend(line.split(" ", 3)[-1] for line in text.splitlines())
             if outcome is None:
                 self.ask(replica, "read", replica.actor.read.remote())
@@ -489,18 +516,19 @@ class Driver:
         elif self.plan["fail_fast"]:
             self.stop(self.replicas, f"stopped because {replica.name} failed")
 
-    def retried_by_class(self, replica: ActorReplica) -> bool:
-        """Start again by the rule for the class of a failure; False if there is none for it."""
-        sys.path.insert(0, os.path.abspath(TOOLKIT))
-        # by name: this file runs on the cluster, beside the toolkit's archive
-        failure_class = importlib.import_module("trainyard_toolkit.failure_class")
-        retry_rule = importlib.import_module("trainyard_toolkit.retry_rule")
-
+    def cause_of(self, replica: ActorReplica) -> Any:
+        """Find the cause of a failure in the launcher's table."""
+        failure_class = toolkit_module("failure_class")
         # an actor that is gone without Ray's saying why went with its node
         said = [replica.reason, *(["a node died"] if replica.reason.startswith("lost on ") else [])]
-        found = failure_class.Table(self.plan["table"]).cause_of(
+        return failure_class.Table(self.plan["table"]).cause_of(
             said, replica.code, "\n".join(replica.tail), replica.structured
         )
+
+    def retried_by_class(self, replica: ActorReplica) -> bool:
+        """Start again by the rule for the class of a failure; False if there is none for it."""
+        retry_rule = toolkit_module("retry_rule")
+        found = self.cause_of(replica)
         rules: dict[str, int] = self.plan["retry"]
         if found.failure_class not in rules:
             return False
@@ -576,7 +604,6 @@ class Driver:
 
     def document(self) -> dict[str, Any]:
         """Return the state of the job, as JSON values."""
-        restarts = [self.app_restarts, *self.role_restarts.values(), *(r.restarts for r in self.replicas)]
         roles = [
             {"role": role["name"], "replicas": [r.to_json() for r in self.replicas if r.role is role]}
             for role in self.roles
@@ -586,7 +613,7 @@ class Driver:
             "phase": self.phase,
             "state": self.final,
             "msg": self.msg or self.waits_for,
-            "restarts": max(restarts),
+            "restarts": self.restarts(),
             "roles": roles,
         }
 
@@ -605,6 +632,14 @@ class Driver:
             os.replace(self.state_path + ".new", self.state_path)
         except OSError:
             self.is_dirty = True
+
+
+def toolkit_module(name: str) -> Any:
+    """Import a module of the toolkit's archive, which lies beside this file on the cluster."""
+    archive = os.path.abspath(TOOLKIT)
+    if archive not in sys.path:
+        sys.path.insert(0, archive)
+    return importlib.import_module(f"trainyard_toolkit.{name}")
 
 
 def reserve(replicas: list[ActorReplica], strategy: str) -> Any:
