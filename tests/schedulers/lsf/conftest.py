@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.schedulers.lsf.scheduler import LsfScheduler, create_scheduler
 
-PROGRAMS = ("bsub", "bjobs", "bkill", "bhist", "blaunch", "lsid", "bqueues", "bhosts", "lshosts")
+PROGRAMS = ("bsub", "bjobs", "bkill", "bhist", "blaunch", "lsid", "bqueues")
 
 
 def stand_in(directory: Path) -> dict[str, str]:

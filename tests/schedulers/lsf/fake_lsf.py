@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for LSF's programs, since LSF cannot be installed here: bsub, bjobs, bkill, bhist, ...
+"""Stands in for bsub, bjobs, bkill, bhist, blaunch, lsid and bqueues: LSF cannot be installed here.
 
-It is called by their names, keeps jobs as files in $FAKE_LSF, and really runs them. What it prints
+It is called by each of these names, keeps jobs as files in $FAKE_LSF, and really runs them. What it prints
 follows the documents of LSF 10.1 and answers that users have published. A "minute" of -W and -wt takes
 $FAKE_LSF_MINUTE seconds. While the file ``down`` is there, it answers as LSF does without mbatchd.
 """
@@ -324,18 +324,6 @@ def bqueues(arguments: list[str]) -> None:
     print("gpu              40  Closed:Active     -    -    -    -     0     0     0     0")
 
 
-def bhosts(arguments: list[str]) -> None:
-    print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
-    for number, (status, most) in enumerate([("ok", 8), ("closed_Full", 32), ("unavail", 64)]):
-        print(f"host{number}              {status:15} -      {most:3}      0      0      0      0      0")
-
-
-def lshosts(arguments: list[str]) -> None:
-    print("HOST_NAME      type    model  cpuf ncpus maxmem maxswp server RESOURCES")
-    for number, memory in enumerate(("15.5G", "63.9G", "1T")):
-        print(f"host{number}       X86_64 Intel_EM64T 60.0 8 {memory} 3.9G Yes (mg)")
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--run"]:
         run(int(sys.argv[2]), int(sys.argv[3]))
@@ -346,9 +334,7 @@ def main() -> None:
             file.write(f"{name}\n")
     if (ROOT / "down").exists() and name != "blaunch":
         fail("Failed in an LSF library call: LIM is down; try later. Job not submitted.")
-    {f.__name__: f for f in (bsub, bjobs, bkill, bhist, blaunch, lsid, bqueues, bhosts, lshosts)}[name](
-        sys.argv[1:]
-    )
+    {f.__name__: f for f in (bsub, bjobs, bkill, bhist, blaunch, lsid, bqueues)}[name](sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.schedulers.hpc.queries import NativeJob
 from trainyard.schedulers.lsf.doctor import _version
 from trainyard.schedulers.lsf.scheduler import LsfScheduler
-from trainyard.specs import AppDef, AppState, is_terminal
+from trainyard.specs import AppState, is_terminal
 
 
 @pytest.fixture
@@ -104,15 +103,3 @@ def test_doctor(scheduler: LsfScheduler) -> None:
     assert found == [("LSF", True), ("queues", True)]
     (_, queue) = scheduler.doctor({"queue": "gpu"})
     assert (queue.ok, queue.text) == (False, "the queue gpu is Closed:Active")
-
-
-def test_hosts_that_are_large_enough(scheduler: LsfScheduler) -> None:
-    def seen(**fields: Any) -> tuple[bool | None, str]:
-        (check,) = scheduler.check_job(scheduler.submit_dryrun(AppDef("job", [role("true", **fields)]), {}))
-        return check.ok, check.text
-
-    assert seen() == (True, "2 of 2 hosts are large enough for a replica: 1 slots")
-    assert seen(cpu=8, memory=60_000) == (
-        True, "1 of 2 hosts are large enough for a replica: 8 slots and 60000 MiB of memory",
-    )  # fmt: skip
-    assert seen(cpu=33) == (False, "0 of 2 hosts are large enough for a replica: 33 slots")

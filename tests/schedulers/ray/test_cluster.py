@@ -17,7 +17,7 @@ from tests import backends
 from tests.cluster_hosts import wait_until
 from tests.ray_cluster import HEAD, WORKER, RayCluster, private_cluster, shared_cluster
 from trainyard.errors import AccessError, ConfigError
-from trainyard.schedulers.base import Check, Dependency, DescribeAppResponse, LogQuery
+from trainyard.schedulers.base import Dependency, DescribeAppResponse, LogQuery
 from trainyard.schedulers.ray import remote_command
 from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
 from trainyard.schedulers.ray.scheduler import RayScheduler
@@ -240,33 +240,6 @@ def test_the_cause_is_told_at_the_end(scheduler: RayScheduler, tmp_path: Path) -
     cause = message["cause"]
     assert (cause["name"], cause["replica"], cause["exit_code"]) == ("out_of_memory", "worker/1", 3)
     assert cause["evidence"] == "MemoryError: no room"
-
-
-@pytest.mark.usefixtures("cluster")
-def test_nodes_have_room(scheduler: RayScheduler) -> None:
-    """Two nodes with two CPUs each, and without an autoscaler."""
-
-    def room(cfg: dict[str, Any] | None = None, **fields: Any) -> Check:
-        job = role("true", **{"resource": Resource(cpu=1, gpu=0, memMB=-1), **fields})
-        info = scheduler.submit_dryrun(AppDef("job", [job]), cfg or {})
-        (check,) = scheduler.check_job(info)
-        return check
-
-    assert room(num_replicas=4).ok
-    assert room(num_replicas=4).text == (
-        "the cluster's 2 nodes have room for 4 replicas of 1 CPU (SPREAD), and the role has 4"
-    )
-    assert room(num_replicas=5, min_replicas=3).ok
-    assert room(num_replicas=5).ok is False
-    assert room({"placement": "STRICT_SPREAD"}, num_replicas=3).ok is False
-    assert room({"placement": "STRICT_PACK"}, num_replicas=3).ok is False
-    assert room(resource=Resource(cpu=1, gpu=1, memMB=1)).ok is False
-    lacking = room({"label_selector": {"ray.io/accelerator-type": "in(H100, H200)"}})
-    assert lacking.text.startswith(
-        "the cluster's 0 nodes with the labels ray.io/accelerator-type=in(H100, H200)"
-    )
-    assert lacking.ok is False
-    assert room({"label_selector": {"ray.io/accelerator-type": "!H100"}}).ok
 
 
 def first_lines(scheduler: RayScheduler, app_id: str, k: int) -> str:

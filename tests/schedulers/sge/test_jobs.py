@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +18,9 @@ from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
 from trainyard.errors import BackendError, UnreachableError
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.base import Check, LogQuery
+from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.sge.scheduler import SgeScheduler, create_scheduler
-from trainyard.specs import AppDef, AppState, is_terminal
+from trainyard.specs import AppState, is_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -281,22 +280,3 @@ def test_a_qmaster_that_is_somewhere_else_does_not_answer(
     assert response.state == AppState.SUCCEEDED  # its own record tells, though the queue does not answer
     with pytest.raises(UnreachableError):
         fresh.list()
-
-
-def test_grid_engine_verifies_a_job_without_taking_it(jobs: ShellJobs) -> None:
-    def seen(**given: Any) -> Check:
-        cfg = {name: given.pop(name) for name in ("pe", "queue") if name in given}
-        info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true", **given)]), cfg)
-        (check,) = jobs.scheduler.check_job(info)
-        return check
-
-    assert seen() == Check("the job", True, "hosts of the cluster could run it")
-    assert seen(num_replicas=2, pe="spread").ok
-    large = seen(gpu=9)
-    assert large.ok is False
-    assert 'cannot run at host "n1" because it offers only hc:gpu=2' in large.text
-    assert "verification" not in large.text
-    assert "qhost -F" in large.hint
-    unknown = seen(queue="nope")
-    assert (unknown.ok, unknown.hint) == (False, "`qconf -sql` lists the queues: -cfg queue=NAME.")
-    assert jobs.scheduler.list() == []

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.spread import cpus_of
-from trainyard.specs.app import Role
-
-#: States of hosts that start jobs, or will as soon as others have ended there; bhosts(1), STATUS.
-_USABLE = ("ok", "closed_Full", "closed_Excl", "closed_Busy", "closed_EGO")
-_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 #: The first version with `bjobs -json`: Fix Pack 2, by its release notes.
 OLDEST = (10, 1, 0, 2)
@@ -60,43 +53,3 @@ def _queues(text: str, wanted: str) -> Iterator[Check]:
     if not wanted:
         more = f"; not open: {', '.join(closed)}" if closed else ""
         yield Check("queues", len(closed) < len(states), f"{', '.join(states) or 'none'}{more}")
-
-
-def examine_job(commands: Commands, roles: Iterable[Role]) -> list[Check]:
-    """Check that hosts, of any queue, have the slots and the memory of each role's replicas."""
-    try:
-        slots = _columns(commands.check(["bhosts", "-w"], "ask for hosts").text, "HOST_NAME", "STATUS", "MAX")
-        sizes = _columns(commands.check(["lshosts", "-w"], "ask for hosts").text, "HOST_NAME", "maxmem")
-    except TrainyardError as error:
-        return [Check("the job", None, error.message, error.hint)]
-    memory = {host: _mebibytes(size) for host, size in sizes}
-    hosts = [
-        (math.inf if most == "-" else int(most), memory.get(host, math.inf))
-        for host, status, most in slots
-        if status in _USABLE and (most == "-" or most.isdigit())
-    ]
-    return [_room(role, hosts) for role in roles]
-
-
-def _room(role: Role, hosts: list[tuple[float, float]]) -> Check:
-    cpus, memory = cpus_of(role), max(role.resource.memMB, 0)
-    large = sum(1 for slots, megabytes in hosts if slots >= cpus and megabytes >= memory)
-    needs = f"{cpus} slots" + (f" and {memory} MiB of memory" if memory else "")
-    text = f"{large} of {len(hosts)} hosts are large enough for a replica: {needs}"
-    hint = "" if large else "`bhosts -w` lists the slots of hosts (MAX), `lshosts -w` their memory."
-    return Check(f"role {role.name}", large > 0, text, hint)
-
-
-def _columns(text: str, *names: str) -> list[tuple[str, ...]]:
-    """Return columns of a table that LSF printed. Values before the wanted ones have no spaces."""
-    rows = [line.split() for line in text.splitlines() if line.strip()]
-    if not rows or any(name not in rows[0] for name in names):
-        return []
-    places = [rows[0].index(name) for name in names]
-    return [tuple(row[place] for place in places) for row in rows[1:] if len(row) > max(places)]
-
-
-def _mebibytes(text: str) -> float:
-    """Return a size such as ``63.9G``; infinity if LSF does not know it."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP])", text)
-    return float(match[1]) * _MIB[match[2]] if match else math.inf

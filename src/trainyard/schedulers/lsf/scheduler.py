@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.follow_up_request import QueueWords
-    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
-    from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.schedulers.hpc.request import JobPlan
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -84,12 +83,6 @@ class LsfScheduler(HpcScheduler):
         if not conditions:
             return []
         return ["-w", " && ".join(conditions), *(["-ti"] if "-ti" in options else [])]
-
-    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Check that hosts are large enough for the job: LSF has no trial submission."""
-        from trainyard.schedulers.lsf.doctor import examine_job
-
-        return examine_job(self.commands(info.request.host), info.app.roles if info.app else [])
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""

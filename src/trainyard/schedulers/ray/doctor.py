@@ -15,9 +15,7 @@ from trainyard.schedulers.ray.rules import check_options, runtime_environment
 from trainyard.schedulers.responses import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trainyard.schedulers.ray.request import RayRequest
+    from collections.abc import Callable, Mapping
 
 
 def examine(cfg: Mapping[str, Any]) -> list[Check]:
@@ -65,77 +63,10 @@ def _version(dashboard: Dashboard) -> str:
     return f"Ray {answer['ray_version']}"
 
 
-def examine_job(dashboard: Dashboard, request: RayRequest) -> list[Check]:
-    """Check that the nodes have room for the replicas of each role while nothing else runs there."""
-    try:
-        nodes = _alive_nodes(dashboard)
-        grows = _has_autoscaler(dashboard)
-    except TrainyardError as error:
-        return [Check("the job", False, error.message, error.hint)]
-    return [_room(role, nodes, request.plan["strategy"], grows) for role in request.plan["roles"]]
-
-
-def _room(role: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], strategy: str, grows: bool) -> Check:
-    """Check that a role fits, with the fewest replicas it may have."""
-    bundle, wanted = role["bundle"], role["min"] or role["replicas"]
-    able = [node for node in nodes if _has_labels(node.get("labels") or {}, role["labels"])]
-    places = [
-        min(int((node.get("resources_total") or {}).get(name, 0) / size) for name, size in bundle.items())
-        for node in able
-    ]
-    if strategy == "STRICT_PACK":
-        room = max(places, default=0)
-    elif strategy == "STRICT_SPREAD":
-        room = sum(count > 0 for count in places)
-    else:
-        room = sum(places)
-    name, labels = f"role {role['name']}", role["labels"]
-    replica = ", ".join(f"{_amount(key, size)}" for key, size in bundle.items())
-    where = f" with the labels {', '.join(f'{k}={v}' for k, v in labels.items())}" if labels else ""
-    text = (
-        f"the cluster's {len(able)} nodes{where} have room for {room} replicas of {replica} ({strategy}), "
-        f"and the role has {wanted}"
-    )
-    if room >= wanted:
-        return Check(name, True, text)
-    if grows:
-        return Check(name, None, text, "The job waits until the cluster's autoscaler has added nodes.")
-    return Check(name, False, text, "The job would wait until such nodes join, or placement_timeout ends it.")
-
-
-def _has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Tell whether a node has what a selector asks for: ``value``, ``!value``, ``in(a,b)`` or ``!in(a,b)``.
-
-    https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
-    """
-    for name, condition in selector.items():
-        text = condition.removeprefix("!")
-        values = text[3:-1].split(",") if text.startswith("in(") and text.endswith(")") else [text]
-        if (labels.get(name) in [value.strip() for value in values]) is condition.startswith("!"):
-            return False
-    return True
-
-
-def _amount(name: str, size: float) -> str:
-    return f"{size / (1 << 30):.3g} GiB of memory" if name == "memory" else f"{size:g} {name}"
-
-
-def _has_autoscaler(dashboard: Dashboard) -> bool:
-    """Tell whether the cluster has types of nodes: without an autoscaler each node is a type, ``node_ID``."""
-    answer = dashboard.get("/api/cluster_status") or {}
-    status = (answer.get("data") or {}).get("clusterStatus") or {}
-    types = (status.get("autoscalerReport") or {}).get("nodeTypeMapping") or {}
-    return not all(str(name).startswith("node_") for name in types.values())
-
-
-def _alive_nodes(dashboard: Dashboard) -> list[dict[str, Any]]:
+def _nodes(dashboard: Dashboard) -> str:
     answer = dashboard.get("/api/v0/nodes", {"detail": "1", "limit": "10000"}) or {}
     rows = ((answer.get("data") or {}).get("result") or {}).get("result") or []
-    return [row for row in rows if row.get("state") == "ALIVE"]
-
-
-def _nodes(dashboard: Dashboard) -> str:
-    alive = _alive_nodes(dashboard)
+    alive = [row for row in rows if row.get("state") == "ALIVE"]
     totals: dict[str, float] = {}
     for row in alive:
         for name, amount in (row.get("resources_total") or {}).items():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.base import Check, Dependency, accepted
+from trainyard.schedulers.base import Check, Dependency
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, NativeJob, by_job
@@ -106,19 +106,6 @@ class SgeScheduler(HpcScheduler):
                 )
             folders.append(f"{place.shared}/jobs/{item.app_id}")
         info.request.script = with_check(info.request.script, info.request.folder, folders)
-
-    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Let Grid Engine verify that its hosts could run the job if they were empty (``qsub -w v``)."""
-
-        def verify() -> None:
-            request = info.request
-            commands = self.commands(request.host)
-            answer = commands.run([*request.command, "-w", "v"], stdin=request.script.encode())
-            if answer.code != 0:
-                words = re.sub(r"^Unable to run job: |\n(verification: .*|Exiting\.)", "", answer.words)
-                raise self.refusal(commands, "run such a job", words, self.hint_for(answer.words))
-
-        return [accepted("the job", verify, "hosts of the cluster could run it")]
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
