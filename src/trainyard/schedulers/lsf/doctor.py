@@ -72,7 +72,7 @@ _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 
 @dataclass
-class Host:
+class LsfHost:
     """What a host has in all; None where LSF does not say, as of a host that is down."""
 
     name: str
@@ -91,7 +91,7 @@ class Host:
 
 
 @dataclass
-class Needs:
+class HostNeeds:
     """What the hosts of a job must have, each of ``hosts``: its script asks for the same on all of them."""
 
     hosts: int
@@ -106,7 +106,7 @@ class Needs:
 
 def examine_job(commands: Commands, request: HpcRequest, roles: list[Role], opts: LsfOpts) -> Check:
     """Check whether hosts of a job's queues could hold its replicas, if they were empty."""
-    needs = Needs(
+    needs = HostNeeds(
         sum(role.num_replicas for role in roles) if "span[ptile=" in request.script else 1,
         max(cpus_of(role) for role in roles),
         max(role.resource.gpu for role in roles),
@@ -134,14 +134,14 @@ def examine_job(commands: Commands, request: HpcRequest, roles: list[Role], opts
     return Check("the job", True, text + (f"; {left_out} not compared" if left_out else ""))
 
 
-def _could_hold(host: Host, needs: Needs) -> bool | None:
+def _could_hold(host: LsfHost, needs: HostNeeds) -> bool | None:
     """Tell whether a host has what a job asks of each; None if that is not known."""
     pairs = ((needs.slots, host.slots), (needs.gpus, host.gpus), (needs.memory, host.memory))
     has_it = [None if has is None else has >= wanted for wanted, has in pairs if wanted > 0]
     return False if False in has_it else None if None in has_it else True
 
 
-def _shortage(hosts: list[Host], needs: Needs, there: int) -> str:
+def _shortage(hosts: list[LsfHost], needs: HostNeeds, there: int) -> str:
     if there:
         return f"it needs {needs.hosts} hosts with {needs}, and its queue has {there}"
     largest = max(hosts, key=lambda host: (host.gpus or 0, host.slots, host.memory or 0))
@@ -169,7 +169,7 @@ def _queue_hosts(commands: Commands, queues: list[str]) -> tuple[list[str], bool
     return [re.sub(r"\+\d*$", "", name).rstrip("/") for name in names], may_grow
 
 
-def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[Host]:
+def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[LsfHost]:
     answer = commands.run(["bhosts", "-w", "-X", *names])
     if answer.code != 0:  # a word that is no host, such as "others"
         answer = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
@@ -180,7 +180,7 @@ def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[Hos
         fact = facts.get(name, {})
         most = row.get("MAX", "-")
         slots = float(most) if most.isdecimal() else NO_LIMIT
-        found.append(Host(name, slots, fact.get("maxmem", "-"), _gpus(gpus, name)))
+        found.append(LsfHost(name, slots, fact.get("maxmem", "-"), _gpus(gpus, name)))
     return found
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError, UnreachableError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.request import HpcRequest
-from trainyard.schedulers.sge.scheduler import SgeScheduler
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.hpc.request import HpcRequest
+    from trainyard.schedulers.sge.scheduler import SgeScheduler
 
 #: Of how many hosts and queues the report says why they cannot run a job.
 MOST_REASONS = 4
