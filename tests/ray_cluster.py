@@ -30,17 +30,46 @@ _ENVIRONMENT = {
 }
 
 
+#: An autoscaler that may add nodes of 8 CPUs, as processes on the head. Ray ships that for tests.
+_AUTOSCALING = """\
+cluster_name: grows
+max_workers: 2
+provider:
+  type: fake_multinode
+  use_node_id_as_ip: true
+  disable_node_updaters: true
+  disable_launch_config_check: true
+available_node_types:
+  ray.head.default: {resources: {CPU: 2}, node_config: {}, max_workers: 0}
+  large: {resources: {CPU: 8}, node_config: {}, min_workers: 0, max_workers: 2}
+head_node_type: ray.head.default
+upscaling_speed: 1.0
+idle_timeout_minutes: 5
+file_mounts_sync_continuously: false
+""" + "".join(
+    f"{name}: {empty}\n"  # what Ray's launcher fills in, and the head needs
+    for empty, names in {
+        "{}": "auth docker file_mounts",
+        "[]": "cluster_synced_files rsync_exclude rsync_filter initialization_commands setup_commands "
+        "head_setup_commands worker_setup_commands head_start_ray_commands worker_start_ray_commands",
+    }.items()
+    for name in names.split()
+)
+
+
 class RayCluster(Cluster):
     """A running Ray of two nodes. Use as a context manager.
 
     Args:
         root: an empty directory for it, with a short path: it holds sockets.
         token: what must be sent with each request; "" if nothing is asked for.
+        grows: whether it is a head alone, with an autoscaler that may add nodes.
     """
 
-    def __init__(self, root: Path, token: str = "") -> None:
+    def __init__(self, root: Path, token: str = "", *, grows: bool = False) -> None:
         super().__init__(root, _ADDRESSES)
         self.token = token
+        self.grows = grows
 
     @property
     def address(self) -> str:
@@ -48,16 +77,21 @@ class RayCluster(Cluster):
         return f"http://{self.net}.{_ADDRESSES[HEAD]}:8265"
 
     def start(self) -> None:
-        """Start the head, then the worker."""
+        """Start the head, then the worker; an autoscaler starts its nodes itself."""
         self.start_head()
-        self.start_worker()
+        if not self.grows:
+            self.start_worker()
 
     # ---- what tests do with it
 
     def start_head(self) -> None:
         """Start the head, and wait for its dashboard."""
         here = f"{self.net}.{_ADDRESSES[HEAD]}"
-        self._start(HEAD, "--head", "--port=6379", f"--dashboard-host={here}", "--include-dashboard=true")
+        options = ["--head", "--port=6379", f"--dashboard-host={here}", "--include-dashboard=true"]
+        if self.grows:
+            (self.root / "autoscaling.yaml").write_text(_AUTOSCALING)
+            options.append(f"--autoscaling-config={self.root}/autoscaling.yaml")
+        self._start(HEAD, *options)
         wait_until(self._answers, "Ray's dashboard is up", self.logs)
 
     def start_worker(self) -> None:
@@ -80,6 +114,8 @@ class RayCluster(Cluster):
         (self.root / "tmp").mkdir(exist_ok=True)
         if self.token:
             own["RAY_AUTH_TOKEN"] = self.token
+        if self.grows:
+            own["RAY_FAKE_CLUSTER"] = "1"
         self.daemons[name] = host.start(
             *(
                 ray,
@@ -117,9 +153,9 @@ class RayCluster(Cluster):
             return 0
 
 
-def private_cluster(token: str = "") -> contextlib.AbstractContextManager[RayCluster]:
+def private_cluster(token: str = "", *, grows: bool = False) -> contextlib.AbstractContextManager[RayCluster]:
     """Start a Ray that a test may break."""
-    return started(lambda root: RayCluster(root, token), "ty-ray-")
+    return started(lambda root: RayCluster(root, token, grows=grows), "ty-ray-")
 
 
 def shared_cluster(factory: pytest.TempPathFactory, *, token: bool = False) -> RayCluster:

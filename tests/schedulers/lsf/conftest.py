@@ -10,7 +10,10 @@ import pytest
 
 from trainyard.schedulers.lsf.scheduler import LsfScheduler, create_scheduler
 
-PROGRAMS = ("bsub", "bjobs", "bkill", "bhist", "blaunch", "lsid", "bqueues")
+PROGRAMS = (
+    *("bsub", "bjobs", "bkill", "bhist", "blaunch"),
+    *("lsid", "bqueues", "bparams", "bhosts", "lshosts", "lsload"),
+)
 
 
 def stand_in(directory: Path) -> dict[str, str]:

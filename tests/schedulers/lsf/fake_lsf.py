@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for bsub, bjobs, bkill, bhist, blaunch, lsid and bqueues: LSF cannot be installed here.
+"""Stands in for bsub, bjobs, bkill, bhist, blaunch and what tells of hosts: LSF cannot be installed here.
 
 It is called by each of these names, keeps jobs as files in $FAKE_LSF, and really runs them. What it prints
 follows the documents of LSF 10.1 and answers that users have published. A "minute" of -W and -wt takes
@@ -318,10 +318,59 @@ def lsid(arguments: list[str]) -> None:
     print("IBM Spectrum LSF 10.1.0.13, Apr 15 2022\n\nMy cluster name is cluster1\nMy master name is host0")
 
 
+#: Name: status, slots, memory, GPUs. Of the last one, which is down, LSF knows little.
+HOSTS = {
+    "host0": ("ok", 8, "15.7G", 0),
+    "gpu1": ("ok", 16, "503.5G", 4),
+    "gpu2": ("closed_Full", 16, "503.5G", 2),
+    "down1": ("unavail", 64, "-", 0),
+}
+HOSTS_OF_QUEUE = {"normal": "all", "gpu": "gpu1+2 gpu2"}
+
+
 def bqueues(arguments: list[str]) -> None:
+    if arguments[:1] == ["-l"]:
+        for queue in arguments[1:] or HOSTS_OF_QUEUE:
+            print(f"\nQUEUE: {queue}\n  -- a queue.\n\nPARAMETERS/STATISTICS")
+            print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV PJOBS")
+            print(" 30    0  Open:Active       -    -    -    -     0     0     0     0     0    0     0")
+            print(f"\nUSERS: all\nHOSTS:  {HOSTS_OF_QUEUE[queue]}")
+            if (ROOT / "grows").exists():
+                print("RC_HOSTS:  awshost")
+        return
     print("QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP")
     print("normal           30  Open:Active       -    -    -    -     0     0     0     0")
     print("gpu              40  Closed:Active     -    -    -    -     0     0     0     0")
+
+
+def bparams(arguments: list[str]) -> None:
+    print("Default Queues:  normal\nMBD_SLEEP_TIME used for calculations:  10 seconds")
+
+
+def bhosts(arguments: list[str]) -> None:
+    print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
+    for name in [word for word in arguments if not word.startswith("-")] or HOSTS:
+        status, slots, _, _ = HOSTS[name]
+        print(f"{name:<18} {status:<15} - {slots:>6} {0:>6} {0:>6} {0:>6} {0:>6} {0:>6}")
+
+
+def lshosts(arguments: list[str]) -> None:
+    print("HOST_NAME                       type       model  cpuf ncpus maxmem maxswp server RESOURCES")
+    for name, (status, slots, memory, _) in HOSTS.items():
+        is_up = status != "unavail"
+        kind, cpus = ("X86_64", slots) if is_up else ("UNKNOWN", "-")
+        print(f"{name:<20} {kind:>15} Intel_EM64T  60.0 {cpus:>5} {memory:>6} {'-':>6}    Yes (mg)")
+
+
+def lsload(arguments: list[str]) -> None:
+    if (ROOT / "no-gpus").exists():
+        fail("lsload: -gpu: illegal option")
+    print("HOST_NAME                 status ngpus gpu_shared_avg_mut gpu_shared_avg_ut ngpus_physical")
+    for name, (status, _, _, gpus) in HOSTS.items():
+        if status == "unavail":
+            print(f"{name:<20} unavail")
+        else:
+            print(f"{name:<25} ok {gpus or '-':>5} {'0%':>18} {'0%':>17} {gpus or '-':>14}")
 
 
 def main() -> None:
@@ -334,7 +383,11 @@ def main() -> None:
             file.write(f"{name}\n")
     if (ROOT / "down").exists() and name != "blaunch":
         fail("Failed in an LSF library call: LIM is down; try later. Job not submitted.")
-    {f.__name__: f for f in (bsub, bjobs, bkill, bhist, blaunch, lsid, bqueues)}[name](sys.argv[1:])
+    of_jobs, of_hosts = (
+        (bsub, bjobs, bkill, bhist, blaunch),
+        (lsid, bqueues, bparams, bhosts, lshosts, lsload),
+    )
+    {f.__name__: f for f in (*of_jobs, *of_hosts)}[name](sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.schedulers.hpc.queries import NativeJob
 from trainyard.schedulers.lsf.doctor import _version
 from trainyard.schedulers.lsf.scheduler import LsfScheduler
-from trainyard.specs import AppState, is_terminal
+from trainyard.specs import AppDef, AppState, is_terminal
 
 
 @pytest.fixture
@@ -96,6 +97,51 @@ def test_a_bjobs_without_json_is_too_old(scheduler: LsfScheduler, lsf: Path) -> 
     with pytest.raises(BackendError, match="Illegal option") as caught:
         scheduler.list()
     assert "Fix Pack 2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "cfg", "ok", "text"),
+    [
+        ({"cpu": 8}, {}, True, "hosts of its queue could hold it, if empty"),
+        ({"cpu": 16, "memory": 500_000, "gpu": 4}, {}, True, "hosts of its queue could hold it, if empty"),
+        ({"cpu": 65}, {}, False, "no host of its queue has 65 slots; the largest, down1, has 64 slots"),
+        ({"gpu": 5}, {"queue": "gpu"}, False, "the largest, gpu1, has 16 slots, 4 GPUs, 503.5G of memory"),
+        ({"memory": 516_000}, {"queue": "gpu"}, False, "no host of its queue has 1 slot, 516,000 MiB; "),
+        ({"memory": 515_600}, {"queue": "gpu"}, True, "hosts of its queue could hold it, if empty"),
+        ({"memory": 500_000, "cpu": 17}, {}, None, "LSF does not say what all hosts have: no host"),
+        ({"gpu": 2, "num_replicas": 2}, {"queue": "gpu"}, True, "hosts of its queue could hold it, if empty"),
+        ({"gpu": 3, "num_replicas": 2}, {"queue": "gpu"}, False, "it needs 2 hosts with 1 slot, 3 GPUs, "),
+        ({"gpu": 3, "num_replicas": 2}, {"array": True}, True, "hosts of its queue could hold it, if empty"),
+        ({"cpu": 17}, {"queue": "gpu"}, False, "no host of its queue has 17 slots"),
+        ({"gpu": 1}, {"gpu_mode": "gmodel=A"}, True, "could hold it, if empty; gpu_mode not compared"),
+    ],
+)  # fmt: skip
+def test_hosts_are_compared_with_the_job(
+    scheduler: LsfScheduler, fields: dict[str, Any], cfg: dict[str, Any], ok: bool | None, text: str
+) -> None:
+    info = scheduler.submit_dryrun(AppDef("job", [role("true", **fields)]), cfg)
+    (check,) = scheduler.check_job(info)
+    assert (check.name, check.ok) == ("the job", ok), check
+    assert text in check.text
+
+
+def test_what_lsf_does_not_say_of_hosts_is_not_known(scheduler: LsfScheduler, lsf: Path) -> None:
+    info = scheduler.submit_dryrun(AppDef("job", [role("true", gpu=5)]), {"queue": "gpu"})
+
+    def found() -> tuple[bool | None, str]:
+        (check,) = scheduler.check_job(info)
+        return check.ok, f"{check.text}. {check.hint}"
+
+    assert found()[0] is False
+    (lsf / "grows").touch()
+    assert found()[0] is None
+    assert "LSF's resource connector may add hosts that do." in found()[1]
+    (lsf / "no-gpus").touch()
+    assert found()[0] is None
+    assert "LSF does not say what all hosts have" in found()[1]
+    (lsf / "down").touch()
+    assert found()[0] is None
+    assert "it was not compared with the hosts: cannot ask for" in found()[1]
 
 
 def test_doctor(scheduler: LsfScheduler) -> None:

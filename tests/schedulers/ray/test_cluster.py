@@ -206,6 +206,67 @@ def test_without_the_token_nobody_gets_in(
     assert all(check.ok is not False for check in scheduler.doctor({}))
 
 
+def room(
+    scheduler: RayScheduler, cfg: dict[str, Any] | None = None, **fields: Any
+) -> tuple[bool | None, str]:
+    """Return what is said of whether the nodes could hold a job, and the hint."""
+    amounts = {"cpu": 1, "gpu": 0, "memMB": 32, **fields.pop("resource", {})}
+    replica = role("true", resource=Resource(**amounts), **fields)
+    (check,) = scheduler.check_job(scheduler.submit_dryrun(AppDef("job", [replica]), cfg or {}))
+    assert check.name == "the job"
+    return check.ok, f"{check.text}. {check.hint}"
+
+
+def test_nodes_are_compared_with_the_job(cluster: RayCluster, scheduler: RayScheduler) -> None:
+    fits = (True, "the nodes that are up could hold it, if empty. ")
+    assert room(scheduler) == fits
+    assert room(scheduler, num_replicas=2, resource={"cpu": 2}) == fits
+    assert room(scheduler, num_replicas=3, min_replicas=2, resource={"cpu": 2}) == fits
+    assert room(scheduler, {"placement": "STRICT_PACK"}, num_replicas=2) == fits
+    assert room(scheduler, {"label_selector": {"ray.io/node-id": "!none"}}) == fits
+    for cfg, fields, said in (
+        (
+            {},
+            {"resource": {"cpu": 3}},
+            "none of 2 could hold a replica of worker with 3 CPU, 32 MiB of memory (",
+        ),
+        ({}, {"resource": {"gpu": 1}}, ": it has 0 GPU"),
+        ({}, {"resource": {"memMB": 99 << 20}}, "of worker with 1 CPU, 101376 GiB of memory ("),
+        ({}, {"resource": {"devices": {"board": 1}}}, ": it has 0 board"),
+        ({}, {"num_replicas": 5}, "the replicas ask for 5 CPU, and all nodes have 4 CPU"),
+        (
+            {"placement": "STRICT_PACK"},
+            {"num_replicas": 3},
+            "hold all replicas (placement=STRICT_PACK) with 3 CPU",
+        ),
+        (
+            {"placement": "STRICT_SPREAD"},
+            {"num_replicas": 3},
+            "STRICT_SPREAD needs 3 nodes, a replica on each; 2",
+        ),
+        ({"label_selector": {"zone": "a"}}, {}, ": its label zone is not a"),
+        ({"entrypoint_num_cpus": 3.0}, {}, "none of 2 could hold the driver with 3 CPU"),
+    ):
+        ok, text = room(scheduler, cfg, **fields)
+        assert (ok, said in text) == (False, True), text
+
+
+def test_what_an_autoscaler_may_add_is_not_known(
+    scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends.need("ray")
+    with private_cluster(grows=True) as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        large = {"resource": {"cpu": 8}}
+        wait_until(
+            lambda: "autoscaler" in room(scheduler, **large)[1], "the autoscaler reports", cluster.logs
+        )
+        ok, text = room(scheduler, **large)
+        assert (ok, "none of 1 could hold a replica of worker with 8 CPU" in text) == (None, True), text
+        assert text.endswith("Ray's autoscaler may add nodes that do.")
+        assert room(scheduler)[0] is True
+
+
 def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that is lost with its node goes on elsewhere. When the head is gone, jobs are unreachable."""
     backends.need("ray")
@@ -224,6 +285,8 @@ def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: 
         cluster.kill_node(HEAD)
         with pytest.raises(DashboardUnreachableError):
             scheduler.describe(app_id)
+        ok, text = room(scheduler)
+        assert (ok, text.partition(": ")[0]) == (None, "it was not compared with the nodes")
         assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"  # what was kept here
 
 

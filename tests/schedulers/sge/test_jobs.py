@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from trainyard.errors import BackendError, UnreachableError
 from trainyard.runner import Runner, get_runner
 from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.sge.scheduler import SgeScheduler, create_scheduler
-from trainyard.specs import AppState, is_terminal
+from trainyard.specs import AppDef, AppState, is_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -265,6 +266,46 @@ def test_doctor_reads_the_configuration(jobs: ShellJobs) -> None:
     assert found["memory"].ok is None
     assert found["memory"].hint == "Set mem_per=slot."
     assert found["hosts"].text == "2 of 2 hosts answer"
+
+
+@pytest.mark.parametrize(
+    ("fields", "cfg", "ok", "text"),
+    [
+        ({"cpu": 8, "memory": 1000}, {}, True, "queues could run it, if empty"),
+        ({"cpu": 9, "memory": 1000}, {}, False, 'PE "smp" because it only offers 0 slots'),
+        ({"gpu": 2, "memory": 1000}, {}, True, "queues could run it, if empty"),
+        ({"gpu": 3}, {}, False, 'at host "n1" because it offers only hc:gpu=2'),
+        ({"memory": 99_000_000}, {}, False, "it offers only hl:mem_total="),
+        ({"memory": 5000}, {"memory": "mem", "mem_per": "slot"}, False, "it offers only hc:mem=4.000G"),
+        ({"num_replicas": 2, "memory": 1000}, {"pe": "spread"}, True, "queues could run it, if empty"),
+        ({"num_replicas": 3, "memory": 1000}, {"pe": "spread"}, False, "it only offers 2 slots"),
+        ({"num_replicas": 3}, {"array": True}, True, "queues could run it, if empty"),
+        ({"num_replicas": 2}, {"pe": "nope"}, False, 'environment "nope" does not exist'),
+        ({}, {"queue": "all.q@n9"}, False, 'unknown queue "all.q@n9"'),
+        ({}, {"native": ["-l 'mf=1G,gpu=2'"]}, True, "queues could run it, if empty"),
+        ({}, {"native": ["-l gpu=3,mf=1G"]}, False, "it offers only hc:gpu=2"),
+        ({"memory": 100}, {"memory": "cpu"}, None, "is not known whether a queue could run it"),
+        ({"memory": 100, "gpu": 3}, {"memory": "cpu"}, False, "it offers only hc:gpu=2"),
+    ],
+)  # fmt: skip
+def test_grid_engine_says_whether_queues_could_run_a_job(
+    jobs: ShellJobs, fields: dict[str, Any], cfg: dict[str, Any], ok: bool | None, text: str
+) -> None:
+    info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true", **fields)]), cfg)
+    (check,) = jobs.scheduler.check_job(info)
+    assert (check.name, check.ok) == ("the job", ok), check
+    assert text in check.text
+    assert not jobs.scheduler.list()  # nothing was submitted
+
+
+def test_whether_a_job_fits_is_not_known_while_qmaster_does_not_answer(
+    jobs: ShellJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true")]), {})
+    monkeypatch.setenv("SGE_QMASTER_PORT", "6499")
+    (check,) = jobs.scheduler.check_job(info)
+    assert check.ok is None
+    assert "it was not compared with the queues: cannot verify the job here" in check.text
 
 
 def test_a_qmaster_that_is_somewhere_else_does_not_answer(

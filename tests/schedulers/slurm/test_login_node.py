@@ -15,7 +15,7 @@ from tests.slurm_cluster import private_cluster
 from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.hpc.ssh import SshCommands
 from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import AppState, RetryPolicy
+from trainyard.specs import AppDef, AppState, RetryPolicy
 from trainyard.testing import SchedulerConformance
 
 from .conftest import Jobs, only, role
@@ -115,6 +115,18 @@ class Laptop:
         return next(
             word for word in self("run", "-s", "slurm", *words).split() if word.startswith("slurm://")
         )
+
+
+def test_the_login_node_is_asked_whether_nodes_could_run_a_job(laptop, tmp_path):
+    here = Laptop(tmp_path / "project")
+    plan = ["plan", "--live", "-s", "slurm", "utils.sh", "--cpu"]
+    assert "ok   the job: nodes of its partition could run it" in here(*plan, "1", "--", "true")
+    said = here(*plan, "999", "--", "true", code=4)
+    assert "FAIL the job: the job can never start on Slurm on login1: no node of the partition" in said
+    with closing(create_scheduler("test")) as scheduler:
+        info = scheduler.submit_dryrun(AppDef("job", [role("true")]), {})
+        (check,) = scheduler.check_job(info)  # here, where there is no Slurm
+    assert (check.ok, check.text.partition(":")[0]) == (None, "it was not checked")
 
 
 def test_a_training_job_from_its_code_to_its_model(laptop, tmp_path):

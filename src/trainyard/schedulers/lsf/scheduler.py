@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.follow_up_request import QueueWords
-    from trainyard.schedulers.hpc.request import JobPlan
+    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.specs.dryrun_info import AppDryRunInfo
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -156,6 +157,15 @@ class LsfScheduler(HpcScheduler):
         from trainyard.schedulers.lsf.doctor import checks
 
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
+
+    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Compare the job with the hosts of its queue: LSF has no dry run."""
+        from trainyard.schedulers.lsf.doctor import examine_job
+
+        roles = info.app.roles if info.app is not None else []
+        return [
+            examine_job(self.commands(info.request.host), info.request, roles, self.opts_class(**info.cfg))
+        ]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LsfScheduler:

@@ -325,6 +325,12 @@ class RayScheduler(Scheduler["RayOpts"]):
 
         return examine(cfg)
 
+    def check_job(self, info: AppDryRunInfo[RayRequest]) -> builtins.list[Check]:
+        """Compare the job with the nodes that are up."""
+        from trainyard.schedulers.ray.doctor import examine_job
+
+        return examine_job(self._dashboard(info.cfg), info.request)
+
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return logs that are kept here."""
         from trainyard.schedulers.ray.housekeeping import leftovers

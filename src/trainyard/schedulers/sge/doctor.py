@@ -1,14 +1,36 @@
-"""Whether jobs could run on Grid Engine: qmaster, queues, parallel environments, resources, hosts."""
+"""Whether jobs could run on Grid Engine: qmaster, queues, parallel environments, resources, hosts.
+
+Whether a queue could ever run one job, Grid Engine says itself: ``qsub -w v`` verifies it against an empty
+cluster and submits nothing. Load values are left out of that, so the default ``mem_free`` would be unknown to
+it; the hosts' totals, which do not change, are compared instead.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import TrainyardError, UnreachableError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.commands import Commands
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.hpc.request import HpcRequest
+    from trainyard.schedulers.sge.scheduler import SgeScheduler
+
+#: Of how many hosts and queues the report says why they cannot run a job.
+MOST_REASONS = 4
+#: Load values that jobs ask for, and those of them with a total: what a host has when nothing runs on it.
+_TOTALS = {"mem_free": "mem_total", "virtual_free": "virtual_total", "swap_free": "swap_total"}
+_SHORTCUTS = {"mf": "mem_free", "vf": "virtual_free", "sf": "swap_free"}
+#: Load values that do not change; verifications know them. qselect(1).
+_STATIC = {"arch", "num_proc", *_TOTALS.values()}
+#: The resources that a line of a script asks for.
+_ASKED = re.compile(r"(?<=-l )([\"']?)([^\s\"']+)\1")
+#: What qsub says around its reasons.
+_AROUND = re.compile(r"^(Unable to run job: )?(Job \d+ )?(verification: no suitable queues|Exiting\.)?", re.M)
+_UNKNOWN = re.compile(r"requests unknown resource \(([^)]+)\)")
 
 _RULES = {
     "$pe_slots": "keeps a job on one host",
@@ -36,6 +58,83 @@ def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
     except TrainyardError as error:
         found.append(Check("configuration", None, error.message, error.hint))
     return found
+
+
+def examine_job(scheduler: SgeScheduler, request: HpcRequest) -> Check:
+    """Check whether queues could run a job if they were empty. Takes a job number, and submits nothing."""
+    commands = scheduler.commands(request.host)
+    measured: set[str] = set()
+    try:
+        words = _refusal(scheduler, commands, request, request.script)
+        if words:
+            measured = _load_values(commands, request.script, words)
+        if measured:
+            words = _refusal(scheduler, commands, request, _with_totals(request.script, measured))
+    except TrainyardError as error:
+        return Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)
+    left = measured & {*_UNKNOWN.findall(words)}  # asked for by the site's own sge_request
+    not_compared = ", ".join(sorted(left or measured - _TOTALS.keys()))
+    if words and not left:
+        reasons = [line for line in dict.fromkeys(_AROUND.sub("", words).splitlines()) if line.strip()]
+        more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        text = f"no queue could run it, even if empty: {'; '.join(reasons[:MOST_REASONS]) or words}{more}"
+        return Check("the job", False, text, scheduler.hint_for(words))
+    if not_compared:
+        text = f"it is not known whether a queue could run it: hosts measure {not_compared}"
+        return Check("the job", None, text, "`qhost -F` shows what they have now.")
+    return Check("the job", True, "queues could run it, if empty")
+
+
+def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, script: str) -> str:
+    """Return why Grid Engine finds no queue that could ever run a script; "" if it finds one.
+
+    Raises:
+        UnreachableError: qmaster does not answer.
+    """
+    command = [*request.command, *request.dependencies, "-w", "v"]
+    answer = commands.run(command, stdin=script.encode("utf-8", "surrogateescape"))
+    if answer.code == 0:
+        return ""
+    error = scheduler.refusal(commands, "verify the job", answer.words)
+    if isinstance(error, UnreachableError):
+        raise error
+    return answer.words
+
+
+def _load_values(commands: Commands, script: str, words: str) -> set[str]:
+    """Return what a script asks for and verifications do not know, since hosts measure it."""
+    names = {*_UNKNOWN.findall(words)}
+    for line in _directives(script):
+        for match in _ASKED.finditer(line):
+            given = [each.partition("=")[0] for each in match[2].split(",")]
+            names |= {_SHORTCUTS.get(name, name) for name in given}
+    names -= _STATIC
+    if not names:
+        return set()
+    text = commands.check(["qhost", "-F"], "ask hosts for resources").text
+    return {name for name in names if f"hl:{name}=" in text}
+
+
+def _with_totals(script: str, measured: set[str]) -> str:
+    """Return a script that asks for totals in place of load values; those without a total are left out."""
+
+    def put(match: re.Match[str]) -> str:
+        found = []
+        for each in match[2].split(","):
+            given, mark, amount = each.partition("=")
+            name = _SHORTCUTS.get(given, given)
+            if name not in measured:
+                found.append(each)
+            elif name in _TOTALS:
+                found.append(f"{_TOTALS[name]}{mark}{amount}")
+        return ",".join(found)
+
+    lines = [re.sub(r"-l (?=\s|$)", "", _ASKED.sub(put, line)) for line in _directives(script)]
+    return "\n".join(["#!/bin/sh", *lines, ""])
+
+
+def _directives(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#$ ")]
 
 
 def _queue_checks(queues: list[str], cfg: Mapping[str, Any]) -> Iterator[Check]:

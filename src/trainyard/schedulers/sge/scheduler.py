@@ -214,6 +214,12 @@ class SgeScheduler(HpcScheduler):
 
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
 
+    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Have Grid Engine verify that queues could run the job."""
+        from trainyard.schedulers.sge.doctor import examine_job
+
+        return [examine_job(self, info.request)]
+
 
 def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:
     """Make the scheduler for a session."""
