@@ -224,6 +224,7 @@ def test_nodes_are_compared_with_the_job(cluster: RayCluster, scheduler: RaySche
     assert room(scheduler, num_replicas=3, min_replicas=2, resource={"cpu": 2}) == fits
     assert room(scheduler, {"placement": "STRICT_PACK"}, num_replicas=2) == fits
     assert room(scheduler, {"label_selector": {"ray.io/node-id": "!none"}}) == fits
+    assert room(scheduler, {"label_selector": {"zone": "!in(a,b)"}}) == fits
     for cfg, fields, said in (
         (
             {},
@@ -245,6 +246,7 @@ def test_nodes_are_compared_with_the_job(cluster: RayCluster, scheduler: RaySche
             "STRICT_SPREAD needs 3 nodes, a replica on each; 2",
         ),
         ({"label_selector": {"zone": "a"}}, {}, ": its label zone is not a"),
+        ({"label_selector": {"zone": "in(a, b)"}}, {}, ": its label zone is not in(a, b)"),
         ({"entrypoint_num_cpus": 3.0}, {}, "none of 2 could hold the driver with 3 CPU"),
     ):
         ok, text = room(scheduler, cfg, **fields)

@@ -201,9 +201,17 @@ def _has(node: Mapping[str, Any], name: str) -> float:
 
 
 def _has_label(node: Mapping[str, Any], key: str, wanted: str) -> bool:
-    """Tell whether a node has a label; conditions on values, such as ``!in(a,b)``, are not looked at."""
+    """Tell whether a node has what a selector asks for: ``value``, ``!value``, ``in(a,b)`` or ``!in(a,b)``.
+
+    https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
+    """
     labels = node.get("labels")
-    return labels is None or wanted.startswith(("!", "in(")) or str(labels.get(key)) == wanted
+    if labels is None:
+        return True
+    text = wanted.removeprefix("!")
+    values = text[3:-1].split(",") if text.startswith("in(") and text.endswith(")") else [text]
+    is_one = labels.get(key) in [value.strip() for value in values]
+    return is_one is not wanted.startswith("!")
 
 
 def _words(name: str, amount: float) -> str:
