@@ -53,26 +53,18 @@ _REMOVED = {
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
 
-    A plugin adds names; it cannot replace a built-in scheduler (`plugins_not_used`).
+    A plugin adds names; it cannot replace a built-in scheduler. What this distribution offers to TorchX is
+    left out.
     """
+    from trainyard.plugins import entry_points
+
     factories: dict[str, SchedulerFactory] = {
         name: _builtin_factory(name) for name in DEFAULT_SCHEDULER_MODULES
     }
-    for point in _plugins():
-        factories.setdefault(point.name, _plugin_factory(point))
+    for point in entry_points("schedulers"):
+        if not point.value.startswith(OFFERED):
+            factories.setdefault(point.name, _plugin_factory(point))
     return factories
-
-
-def plugins_not_used() -> list[EntryPoint]:
-    """Return the plugins of schedulers that have the name of a built-in one."""
-    return [point for point in _plugins() if point.name in DEFAULT_SCHEDULER_MODULES]
-
-
-def _plugins() -> list[EntryPoint]:
-    """Return the plugins of schedulers, without what this distribution offers to TorchX."""
-    from trainyard.plugins import entry_points
-
-    return [point for point in entry_points("schedulers") if not point.value.startswith(OFFERED)]
 
 
 def get_scheduler_factory(name: str) -> SchedulerFactory:

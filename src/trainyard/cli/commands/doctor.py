@@ -32,7 +32,7 @@ def run(args: Namespace) -> int:
             checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
         except NotImplementedError as nothing:
             checks = [_remark(args.scheduler, str(nothing))]
-    checks += [_which_torchx(), *_plugins_not_used()]
+    checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:
         names = ("name", "ok", "text", "hint")
@@ -51,6 +51,7 @@ def _options(runner: Runner, args: Namespace) -> dict[str, Any]:
 def _which_torchx() -> Check:
     """Tell what `import torchx` finds."""
     from trainyard import torchx_alias
+    from trainyard.schedulers.responses import Check
 
     place = torchx_alias.installed_torchx()
     if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
@@ -58,27 +59,13 @@ def _which_torchx() -> Check:
         hint = f"{torchx_alias.VARIABLE}={torchx_alias.INSTEAD} puts trainyard in its place." if place else ""
     else:
         found, hint = "trainyard", f"The TorchX in {place} is not used." if place else ""
-    return _remark("torchx", f"`import torchx` finds {found}", hint)
+    return Check("torchx", None, f"`import torchx` finds {found}", hint)
 
 
-def _plugins_not_used() -> list[Check]:
-    """Name the plugins that a user may expect to run instead of a built-in scheduler."""
-    from trainyard.schedulers.registry import plugins_not_used
-
-    return [
-        _remark(
-            "plugins",
-            f"the scheduler {point.name!r} of {point.value} is not used: trainyard has one of this name",
-            "Its distribution would have to register it under another name.",
-        )
-        for point in plugins_not_used()
-    ]
-
-
-def _remark(name: str, text: str, hint: str = "") -> Check:
+def _remark(name: str, text: str) -> Check:
     from trainyard.schedulers.responses import Check
 
-    return Check(name, None, text, hint)
+    return Check(name, None, text)
 
 
 def check_line(check: Check) -> str:
