@@ -113,8 +113,8 @@ class ComponentArgumentError(UsageError):
     """An argument given to a component does not fit its signature."""
 
 
-class UnknownSchedulerException(ConfigError):
-    """No scheduler has this name."""
+class UnknownSchedulerException(ConfigError, KeyError):
+    """No scheduler has this name. A `KeyError` for those who catch TorchX's."""
 
     def __init__(self, scheduler_backend: str, *, hint: str = "") -> None:  # the name, or all of the message
         super().__init__(scheduler_backend, hint=hint)

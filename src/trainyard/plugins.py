@@ -97,16 +97,20 @@ def entry_points(kind: str) -> list[EntryPoint]:
     Those of ``torchx_plugins.*`` packages come last. One that cannot be imported is reported by a warning.
     """
     found: dict[str, EntryPoint] = {}
-    for prefix in PREFIXES:
-        for point in _all_entry_points():
-            if point.group == f"{prefix}.{kind}":
-                found.setdefault(point.name, point)
+    for point in sorted(installed(kind), key=lambda point: PREFIXES.index(point.group.partition(".")[0])):
+        found.setdefault(point.name, point)
     if kind in NAMESPACE_FOLDERS:
         errors: list[tuple[str, str]] = []
         for plugin in namespace_plugins(kind, errors):
             found.setdefault(plugin.name, plugin)
         _warn(errors)
     return list(found.values())
+
+
+def installed(kind: str) -> list[EntryPoint]:
+    """Return the entry points of a kind, all of each name. Nothing is imported for it."""
+    groups = [f"{prefix}.{kind}" for prefix in PREFIXES]
+    return [point for point in _all_entry_points() if point.group in groups]
 
 
 def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[NamespacePlugin]:

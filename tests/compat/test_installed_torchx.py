@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -205,3 +206,28 @@ def test_a_job_of_the_real_torchx_runs() -> None:
         timeout=60,
     )
     assert done.stdout.split() == ["SUCCEEDED", "SUCCEEDED"], done.stderr
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_derives_from_the_real_torchx_s_works_in_our_runner(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [torchx_python(), str(Path(__file__).with_name("scheduler_of_torchx.py"))],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRAINYARD_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "dryrun": {"app": "job", "cfg": {"queue": "q", "nice": 3}},
+        "run": "renamed://s/job-0",
+        "wait": ["SUCCEEDED", "on the shelf", "host"],
+        "log_lines": ["r/1\n", "stderr\n"],
+        "describe": ["true", ["x"]],
+        "run_component": "renamed://s/echo-1",
+        "cancel": "CANCELLED",
+        "list": [["renamed://s/job-0", "SUCCEEDED"], ["renamed://s/echo-1", "CANCELLED"]],
+        "nothing": [None, None],
+        "options": ["queue", "nice"],
+        "wrong option": "option 'queue' (str): 1 is not of type str",
+    }

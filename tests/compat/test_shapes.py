@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
 import trainyard.compat.torchx  # noqa: F401
+from trainyard.compat.torchx_runner import TorchxRunner
 from trainyard.errors import ConfigError
 from trainyard.runner.api import Runner
 from trainyard.schedulers.responses import DescribeAppResponse
@@ -91,6 +93,23 @@ def test_a_workspace_is_a_dataclass() -> None:
     assert dataclasses.replace(workspace, projects={"/c": ""}) == Workspace({"/c": ""})
     assert {workspace: 1}[specs.Workspace({"/a": "b"})] == 1
     assert specs.Workspace.from_str("/c").is_unmapped_single_project()
+    assert str(specs.Workspace({"/a": ""})) == "/a"
+    assert str(specs.Workspace({"/a": "b", "/c": ""})) == "/a:b;/c"
+    assert repr(specs.Workspace({"/a": "b"})) == "Workspace(projects={'/a': 'b'})"
+
+
+def test_a_workspace_of_several_projects_is_recorded_so_that_it_can_be_read(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    workspace = specs.Workspace({str(tmp_path / "a"): "", str(tmp_path / "b"): "there"})
+    with TorchxRunner("s") as runner:
+        role = Role("r", "", entrypoint="cat", args=["file", "there/file"])
+        info = runner.dryrun(AppDef("job", [role]), "local_cwd", workspace=workspace)
+        assert Workspace.from_str(info.record["workspace"]) == workspace
+        handle = runner.schedule(info)
+        assert runner.wait(handle, 0.1).state == specs.AppState.SUCCEEDED
+        assert "".join(runner.log_lines(handle, "r")) == "ab"
 
 
 def test_a_workspace_is_merged_into_a_folder(tmp_path) -> None:

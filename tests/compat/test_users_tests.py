@@ -367,6 +367,58 @@ def test_defaults_of_other_names_have_no_effect() -> None:
     assert builders.materialize_appdef(fn, ["--a", "x"], {"b": "2", "worker": ["1"]}).name == "x2"
 
 
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        ([], 2, "missing: --aa"),
+        (["--a", "x", "--z", "1"], 2, "unknown option --z"),
+        (["--help"], 0, "a text"),
+    ],
+)
+def test_arguments_that_do_not_fit_end_the_program_as_argparse_does(
+    args: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fn(aa: str) -> Any:
+        """Make a job.
+
+        Args:
+            aa: a text
+        """
+        return specs.AppDef(aa)
+
+    for make in (builders.materialize_appdef, builders.component_args_from_str, builders.parse_args):
+        with pytest.raises(SystemExit) as ended:
+            make(fn, args)
+        assert ended.value.code == code
+        shown = capsys.readouterr()
+        assert said in (shown.err if code else shown.out)
+
+
+def test_a_component_s_missing_arguments_end_the_program_and_are_an_error_of_values() -> None:
+    with torchx_runner.get_runner() as runner:
+        for expected in (SystemExit, ValueError):
+            with pytest.raises(expected, match="missing: --file"):
+                runner.run_component("utils.touch", [], "local_cwd")
+
+
+def test_a_scheduler_that_does_not_exist_is_a_missing_key() -> None:
+    with torchx_runner.get_runner() as runner, pytest.raises(KeyError, match="there is no scheduler 'nope'"):
+        runner.status("nope://s/a")
+
+
+@pytest.mark.parametrize("text", ["FOO", "FOO,", "FOO;", "FOO=", "FOO=;BAR=v1"])
+def test_pairs_without_a_value_do_not_parse(text: str) -> None:
+    with pytest.raises(ValueError, match="FOO"):
+        util_types.to_dict(text)
+    assert util_types.to_dict("FOO='',BAR=v1") == {"FOO": "", "BAR": "v1"}
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_the_local_scheduler_remembers_at_least_one_job(size: int) -> None:
+    with pytest.raises(ValueError, match=f"greater than 0, not {size}"):
+        local.create_scheduler("s", cache_size=size)
+
+
 def test_the_types_of_arguments() -> None:
     def fn(i: Annotated[int, "-i"], o: int | None, b: bool) -> None: ...
 

@@ -96,3 +96,36 @@ def test_mistakes(cli: Cli, words: list[str], code: int, message: str) -> None:
 def test_configurations_that_are_wrong(cli: Cli, config: str, words: list[str], message: str) -> None:
     (cli.directory / "trainyard.toml").write_text(config)
     assert message in cli("tracker", "list", "jobs", *words, code=3).err
+
+
+OF_TORCHX = """
+from torchx.tracker.api import TrackerBase
+class Tracker(TrackerBase):
+    def __init__(self, config): self.config = config
+    def add_artifact(self, run_id, name, path, metadata=None): pass
+    def artifacts(self, run_id): return {}
+    def add_metadata(self, run_id, **kwargs): print("noted", run_id, kwargs)
+    def metadata(self, run_id): return {"config": self.config}
+    def add_source(self, run_id, source_id, artifact_name=None): pass
+    def sources(self, run_id, artifact_name=None): return []
+    def lineage(self, run_id): raise NotImplementedError
+    def run_ids(self, **kwargs): return ["one"]
+"""
+
+
+def test_a_tracker_that_was_written_for_torchx(cli: Cli) -> None:
+    site = cli.directory.parent / "site"
+    info = site / "theirs-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torchx.tracker]\ntheirs = theirs_tracker:Tracker\n")
+    (site / "theirs_tracker.py").write_text(OF_TORCHX)
+    cli.environ["PYTHONPATH"] += f":{site}"
+    (cli.directory / ".torchxconfig").write_text(
+        "[torchx:tracker]\ntheirs =\n\n[tracker:theirs]\nconfig = here\n"
+    )
+    (cli.directory / "job.py").write_text(JOB)
+    assert cli("tracker", "list", "jobs", "--json").json == ["one"]
+    assert cli("tracker", "list", "metadata", "one").out.split() == ["ID", "VALUE", "config", "here"]
+    shown = cli("run", "--log", "-s", "local_cwd", "utils.python", "--script", "job.py").err
+    assert "{'loss': 0.25}" in shown

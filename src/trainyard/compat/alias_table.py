@@ -57,7 +57,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "trainyard.specs": _SPECS["trainyard.specs"] + " get_named_resources make_app_handle named_resources "
         "parse_mounts resource",
         "trainyard.specs.resources": "ResourceFactory",
-        "trainyard.components.materialize": "materialize_appdef",
+        "trainyard.compat.torchx_components": "materialize_appdef",
         "trainyard.compat.torchx_resources": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES FB_NAMED_RESOURCES "
         "GENERIC_NAMED_RESOURCES",
         "trainyard.specs.named_resources_generic": "GiB",
@@ -72,8 +72,8 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.builders": {
         "trainyard.specs": "AppDef BindMount DeviceMount MountType VolumeMount make_app_handle parse_mounts",
-        "trainyard.components.materialize": "ComponentArgs component_args_from_str materialize_appdef",
-        "trainyard.compat.torchx_components": "parse_args",
+        "trainyard.components.materialize": "ComponentArgs",
+        "trainyard.compat.torchx_components": "component_args_from_str materialize_appdef parse_args",
     },
     "torchx.specs.finder": {
         "trainyard.errors": "ComponentNotFoundException ComponentValidationException",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from trainyard.components import finder
+from trainyard.components import finder, materialize
 from trainyard.components.file_linter import (
     ArgTypeValidator,
     ComponentFunctionValidator,
@@ -21,15 +23,47 @@ from trainyard.components.file_linter import (
     get_fn_docstring,
 )
 from trainyard.components.file_linter import validate as validate
-from trainyard.components.materialize import component_args_from_str
 from trainyard.components.structured_arg import Nodes, StructuredNameArgument
+from trainyard.errors import ComponentArgumentError
 from trainyard.specs.app import AppDef
 
 logger = logging.getLogger(__name__)
 Validators = list[ComponentFunctionValidator]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 # ---- torchx.specs.builders
+
+
+class ComponentArgumentExit(ComponentArgumentError, SystemExit):
+    """Arguments that do not fit a component, or ``--help`` among them.
+
+    A `SystemExit` too, since TorchX parses arguments with argparse, which ends the program.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: int = 2) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = self.code = code
+
+
+def exits_like_argparse(function: F) -> F:
+    """Let a function print what is wrong with a component's arguments, and raise `SystemExit`."""
+
+    @functools.wraps(function)
+    def exiting(*args: Any, **more: Any) -> Any:
+        try:
+            return function(*args, **more)
+        except ComponentArgumentExit:
+            raise
+        except ComponentArgumentError as error:
+            print(error, file=sys.stderr if error.exit_code else sys.stdout)
+            raise ComponentArgumentExit(error.message, hint=error.hint, code=error.exit_code) from error
+
+    return exiting  # type: ignore[return-value]
+
+
+materialize_appdef = exits_like_argparse(materialize.materialize_appdef)
+component_args_from_str = exits_like_argparse(materialize.component_args_from_str)
 
 
 def parse_args(

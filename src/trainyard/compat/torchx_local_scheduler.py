@@ -169,8 +169,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         extra_paths: builtins.list[str] | None = None,
     ) -> None:
         super().__init__("local", session_name)
-        if cache_size <= 0:
-            raise ValueError("cache_size has to be greater than 0")
+        _check_cache_size(cache_size)
         self._image_provider_class = image_provider_class
         self._cache_size = cache_size
         self._extra_paths = extra_paths or []
@@ -428,6 +427,11 @@ def _first_error(app: LocalAppDef) -> str:
         return file.read()
 
 
+def _check_cache_size(cache_size: int) -> None:
+    if cache_size <= 0:
+        raise ValueError(f"cache_size has to be greater than 0, not {cache_size}")
+
+
 def create_scheduler(
     session_name: str,
     cache_size: int = 100,
@@ -435,7 +439,12 @@ def create_scheduler(
     image_provider_class: Callable[[Any], ImageProvider] = CWDImageProvider,
     **kwargs: Any,
 ) -> Any:
-    """Make `local_cwd`; with another ``image_provider_class`` or ``extra_paths`` the one of this module."""
+    """Make `local_cwd`; with another ``image_provider_class`` or ``extra_paths`` the one of this module.
+
+    Raises:
+        ValueError: ``cache_size`` is not greater than 0.
+    """
+    _check_cache_size(cache_size)
     if image_provider_class is CWDImageProvider and not extra_paths:
         from trainyard.schedulers.local.scheduler import LocalScheduler
 

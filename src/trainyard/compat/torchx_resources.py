@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, MEMORY_SHARE, NEURON_DEVICE
+from trainyard.specs.named_resources_aws import (
+    EFA_DEVICE,
+    INSTANCE_TYPE,
+    MEMORY_SHARE,
+    NEURON_DEVICE,
+    USABLE_GIB,
+)
 from trainyard.specs.named_resources_aws import NAMED_RESOURCES as _AWS
 from trainyard.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
 from trainyard.specs.resources import Resource, ResourceFactory
 
 K8S_ITYPE = INSTANCE_TYPE
 MEM_TAX = MEMORY_SHARE
-#: MiB of a GiB that jobs get, as TorchX counts for AWS.
-GiB = int(MEM_TAX * 1024)
+GiB = USABLE_GIB
 NAMED_RESOURCES: dict[str, ResourceFactory] = dict(_AWS)
 AWS_NAMED_RESOURCES = NAMED_RESOURCES
 FB_NAMED_RESOURCES: dict[str, ResourceFactory] = {}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from trainyard.compat import torchx_events
+from trainyard.compat.torchx_components import exits_like_argparse
 from trainyard.compat.torchx_schedulers import TorchxListAppResponse, get_scheduler_factories
 from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
 from trainyard.errors import PluginError, UnknownAppException
@@ -127,6 +128,10 @@ class TorchxRunner(Runner):
         info = super().dryrun(_with_names_of_variables(app), scheduler, cfg, workspace, parent_run_id, **more)
         info.given = app  # type: ignore[attr-defined]
         return info
+
+    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
+        """Return the job that a component makes. Arguments that do not fit raise `SystemExit` too."""
+        return exits_like_argparse(super().component_app)(component, component_args)
 
     def trackers(self) -> dict[str, str | None]:
         """Return the trackers of jobs; tests replace `get_configured_trackers`."""

@@ -290,6 +290,15 @@ class TorchxWorkspace(Workspace):
         """Read a workspace; see `trainyard.specs.workspace.Workspace.from_str`."""
         return as_torchx_workspace(Workspace.from_str(workspace))
 
+    def __str__(self) -> str:
+        """Return ``source:target;...`` for people to read; `from_str` does not take it."""
+        if self.frozen or self.is_unmapped_single_project():
+            return super().__str__()
+        return ";".join(f"{source}:{to}" if to else source for source, to in self.projects.items())
+
+    def __repr__(self) -> str:
+        return f"Workspace(projects={self.projects!r})"
+
     def merge_into(self, outdir: str | os.PathLike[str]) -> None:
         """Copy the files of all projects into a directory, each to its place."""
         for source, to in self.projects.items():

@@ -75,11 +75,16 @@ def to_dict(arg: str) -> dict[str, str]:
     """Read ``k=v,k2=v2``. The last separator before a ``=`` ends a pair, so that values may be lists.
 
     Raises:
-        ValueError: it does not parse.
+        ValueError: it does not parse, or a value is missing; an empty one is written ``k=''``.
     """
+    from trainyard.errors import OptionParseError
     from trainyard.specs.pairs import parse_dict
 
-    return parse_dict(arg)
+    pairs = parse_dict(arg)
+    for key, value in pairs.items():
+        if not value and f"{key}=''" not in arg and f'{key}=""' not in arg:
+            raise OptionParseError(f"{arg!r} has no value for {key!r}", hint=f"An empty value: {key}=''")
+    return pairs
 
 
 def decode_from_string(encoded_value: str, annotation: Any) -> Any:

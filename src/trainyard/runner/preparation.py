@@ -72,7 +72,7 @@ def prepare(
 
         app = our_app(app)
     validate_app(app)
-    if not isinstance(workspace, Workspace):
+    if type(workspace) is not Workspace:
         workspace = _read_workspace(workspace)
     own = deep_copy(app)
     if (not workspace or workspace.implicit) and any(role.workspace for role in own.roles):

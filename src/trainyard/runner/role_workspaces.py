@@ -52,7 +52,7 @@ def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
 
 
 def _read(given: Workspace | str | object) -> Workspace:
-    if isinstance(given, Workspace):
+    if type(given) is Workspace:
         return given
     if isinstance(given, str):
         return Workspace.from_str(given)

@@ -41,6 +41,9 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
 #: Where the factories are that this distribution offers to an installed TorchX.
 OFFERED = "trainyard.compat."
 
+#: Where TorchX's built-in schedulers are. Plugins register them again, since a plugin hides them in TorchX.
+THE_SAME = "torchx.schedulers."
+
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
 
 #: Schedulers of TorchX that trainyard does not have: when TorchX removed them, and what to use instead.
@@ -53,15 +56,17 @@ _REMOVED = {
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
 
-    A plugin adds names; it cannot replace a built-in scheduler. What this distribution offers to TorchX is
-    left out.
+    A plugin adds names; it cannot replace a built-in scheduler, which a warning says. What this distribution
+    offers to TorchX is left out.
     """
-    from trainyard.plugins import entry_points
+    from trainyard.plugins import entry_points, installed
 
+    points = entry_points("schedulers")
+    _warn_of_unused([*installed("schedulers"), *points])
     factories: dict[str, SchedulerFactory] = {
         name: _builtin_factory(name) for name in DEFAULT_SCHEDULER_MODULES
     }
-    for point in entry_points("schedulers"):
+    for point in points:
         if not point.value.startswith(OFFERED):
             factories.setdefault(point.name, _plugin_factory(point))
     return factories
@@ -74,11 +79,33 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
         UnknownSchedulerException: there is none.
     """
     if name in DEFAULT_SCHEDULER_MODULES:
+        from trainyard.plugins import installed
+
+        _warn_of_unused(point for point in installed("schedulers") if point.name == name)
         return _builtin_factory(name)
     factories = get_scheduler_factories()
     if name not in factories:
         raise unknown_scheduler(name, factories)
     return factories[name]
+
+
+def _warn_of_unused(points: Iterable[EntryPoint]) -> None:
+    """Warn of plugins that have the name of a built-in scheduler, unless TorchX's is registered again."""
+    unused = {
+        (point.name, point.value)
+        for point in points
+        if point.name in DEFAULT_SCHEDULER_MODULES and not point.value.startswith((OFFERED, THE_SAME))
+    }
+    if unused:
+        import warnings
+
+        for name, value in sorted(unused):
+            warnings.warn(
+                f"the scheduler {name!r} is trainyard's ({DEFAULT_SCHEDULER_MODULES[name]}), so the plugin "
+                f"{value} of that name is not used; it has to be registered under another name",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerException:

@@ -1,7 +1,7 @@
 """AWS instance types as named resources.
 
-Memory is 96 % of what AWS advertises, rounded down: the rest is taken by the host's own processes
-(the predecessor's rule). Figures: the EC2 instance type pages of the AWS documentation.
+Memory is 96 % of what AWS advertises, in MiB of each GiB rounded down: the rest is taken by the host's own
+processes (the predecessor's rule). Figures: the EC2 instance type pages of the AWS documentation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 EFA_DEVICE = "vpc.amazonaws.com/efa"
 NEURON_DEVICE = "aws.amazon.com/neurondevice"
 MEMORY_SHARE = 0.96
+#: MiB of an advertised GiB that jobs get.
+USABLE_GIB = int(1024 * MEMORY_SHARE)
 
 # name: (vCPUs, GPUs, advertised GiB, EFA interfaces, Neuron devices)
 _TYPES: dict[str, tuple[int, int, int, int, int]] = {
@@ -100,7 +102,7 @@ def _instance(name: str, cpu: int, gpu: int, gib: int, efa: int, neuron: int) ->
     return Resource(
         cpu=cpu,
         gpu=gpu,
-        memMB=int(gib * 1024 * MEMORY_SHARE),
+        memMB=gib * USABLE_GIB,
         capabilities={INSTANCE_TYPE: name},
         devices={device: count for device, count in devices.items() if count},
     )

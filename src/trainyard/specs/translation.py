@@ -103,6 +103,8 @@ def our_workspace(workspace: Any) -> Workspace:
     from trainyard.specs.workspace import Workspace
 
     if isinstance(workspace, Workspace):
-        return workspace
+        if type(workspace) is Workspace:
+            return workspace
+        return Workspace(workspace.projects, implicit=workspace.implicit, frozen=workspace.frozen)
     projects = getattr(workspace, "projects", None)
     return Workspace.from_str(workspace) if projects is None else Workspace(projects)

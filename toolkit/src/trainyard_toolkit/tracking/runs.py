@@ -222,6 +222,7 @@ def _factory(name: str) -> Callable[[str | None], TrackerBase] | None:
     if point is None and ":" not in name:
         return None
     module, _, function = (point or name).partition(":")
+    _serve_torchx()
     try:
         found: Any = import_module(module)
         for part in function.split("."):
@@ -231,6 +232,15 @@ def _factory(name: str) -> Callable[[str | None], TrackerBase] | None:
             return None
         raise ConfigError(f"The tracker {name!r} cannot be loaded from {point or name}: {error}") from error
     return found  # type: ignore[no-any-return]
+
+
+def _serve_torchx() -> None:
+    """Let a tracker that was written for TorchX import `torchx`, if the launcher is there to serve it."""
+    try:
+        alias: Any = import_module("trainyard.torchx_alias")
+    except ImportError:
+        return
+    alias.install()
 
 
 def _entry_point(name: str) -> str | None:
