@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import backends
+from tests.receiver import receiving
 from tests.schedulers.hpc.conftest import LoginNode, forget_connections, run_on_terminal, use_config
 from tests.slurm_cluster import private_cluster
 from trainyard.schedulers.base import LogQuery
@@ -19,6 +20,7 @@ from trainyard.specs import AppDef, AppState, RetryPolicy
 from trainyard.testing import SchedulerConformance
 
 from .conftest import Jobs, only, role
+from .test_follow_up import HUNGRY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("slurm login node")]
 
@@ -180,6 +182,27 @@ def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(laptop, tmp_path)
     assert lines == [b"%d" % number for number in range(1, 2001)] + [b"end"]
     assert laptop.logins() > before
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+
+
+def test_what_follows_on_the_end_needs_no_connection(laptop, cluster):
+    """The login node is out of reach while a job fails, is submitted again, and succeeds."""
+    jobs, go = Jobs(host="login1"), laptop.directory / "hungry"
+    jobs.scheduler.configured = lambda: {"host": "login1"}
+    with receiving(f"{cluster.net}.1") as receiver:
+        common = {"notify": [receiver.url], "notify_secret": "s3"}
+        waits = f"echo up; while [ ! -e {go} ]; do sleep 0.1; done; {HUNGRY}"
+        hungry = jobs.submit(role(waits), retry={"oom": "3:1G"}, **common)
+        hung = jobs.submit(role("sleep 300"), hang_timeout=1.0, on_hang="stop", **common)
+        jobs.wait_for_line(hungry, "up")
+        laptop.cut()
+        forget_connections()
+        go.touch()
+        messages = {message["job"]: message for message in receiver.wait_for(2)}
+    assert (messages[hungry]["state"], messages[hungry]["restarts"]) == ("SUCCEEDED", 1)
+    assert messages[hung]["cause"]["name"] == "hung"
+    found = jobs.end_of(hungry)
+    assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    assert jobs.end_of(hung).state == AppState.FAILED
 
 
 ASKING = """
