@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,7 +157,32 @@ def test_a_long_log_is_read_in_blocks_with_its_times(runner):
     assert os.path.getsize(os.path.join(job.layout()[0][2], "stdout.log")) > 3 << 20
 
 
-def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch):
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def growing_events(folder):
+    """Return the name of an event file, its content now and later, and how many losses those have."""
+    content = (RECORDED / "tensorboardX.tfevents.recorded").read_bytes()
+    return "runs/a.tfevents.1", [content[: len(content) // 2], content], [2, 5]
+
+
+def growing_database(folder):
+    """Return the same of a database of Trackio."""
+    path = folder / "demo.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((RECORDED / "trackio.sql").read_text())
+        contents = [path.read_bytes()]
+        database.execute(
+            "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics)"
+            " VALUES ('r', '2026-11-22T23:10:00Z', 'run-a', 51, '{\"loss\": 0.05}')"
+        )
+        database.commit()
+        contents.append(path.read_bytes())
+    return "trackio/demo.db", contents, [6, 7]
+
+
+@pytest.mark.parametrize("growing", [growing_events, growing_database])
+def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch, tmp_path, growing):
     from moto import mock_aws
 
     from trainyard.metrics import stored_results
@@ -170,22 +197,21 @@ def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch):
     ended = runner.wait(handle)
     ended.results = "s3://results/job/output"
     states = [AppState.RUNNING, AppState.RUNNING, AppState.SUCCEEDED]
-    events = (Path(__file__).parent / "recorded" / "tensorboardX.tfevents.recorded").read_bytes()
+    name, contents, counts = growing(tmp_path)
     with mock_aws():
         client = AwsSession().client("s3")
         client.create_bucket(Bucket="results")
         monkeypatch.setattr(runner, "status", lambda _: replace(ended, state=states.pop(0)))
         with MetricReader(runner, handle) as reader:
-            key = "job/output/trainer-1/runs/a.tfevents.1"
             sizes = []
-            for part in (events[: len(events) // 2], events, events):
-                client.put_object(Bucket="results", Key=key, Body=part)
+            for content in (*contents, contents[-1]):
+                client.put_object(Bucket="results", Key=f"job/output/trainer-1/{name}", Body=content)
                 client.put_object(Bucket="results", Key="job/output/model.bin", Body=b"x")
                 reader.update()
                 [series] = reader.by_name()["loss"]
                 sizes.append(len(series))
             assert series.place == "trainer/1"
-            assert sizes == [2, 5, 5]
+            assert sizes == [*counts, counts[-1]]
             copy = reader._stored.folder
-            assert [path.name for path in Path(copy).rglob("*") if path.is_file()] == ["a.tfevents.1"]
+            assert [path.name for path in Path(copy).rglob("*") if path.is_file()] == [Path(name).name]
         assert not Path(copy).exists()

@@ -283,6 +283,7 @@ def test_any_part_of_a_log_without_ranges_is_shown_from_a_copy(without_ranges: N
     assert lines(tail) == list(range(1, 9001))
     assert tail.endswith("event: ended\ndata: the job has ended\n\n")
     assert "line 8000" in page.get("/job/log/search", **place, q="^line 80+$").text
+    assert lines(page.get("/job/log/search", **place, q="^line [0-9]+$", back="1").text)[-1] == 9000
     assert not list(Path(os.environ["TRAINYARD_HOME"]).rglob("tmp*"))  # the copy has no name
 
 
