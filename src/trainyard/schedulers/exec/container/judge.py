@@ -345,7 +345,7 @@ class Judgement:
         if not failed:
             return ""
         first = min(failed, key=lambda replica: replica.ended_at or float("inf"))
-        others = f" (and {len(failed) - 1} more replicas failed)" if len(failed) > 1 else ""
+        others = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
         return f"{first.role}/{first.id}: {first.reason}{others}"
 
 

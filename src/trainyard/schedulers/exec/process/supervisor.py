@@ -651,7 +651,7 @@ class Supervisor:
         if not failed:
             return ""
         first = min(failed, key=lambda replica: replica.ended_at or 0.0)
-        others = f" (and {len(failed) - 1} more replicas failed)" if len(failed) > 1 else ""
+        others = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
         return f"{first.name}: {first.reason}{others}"
 
 

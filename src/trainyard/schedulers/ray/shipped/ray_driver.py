@@ -208,7 +208,7 @@ class Driver:
             code = 143 if self.final == "CANCELLED" else 1
         elif fatal:
             first, self.fatal = fatal[0], fatal
-            others = f" (and {len(fatal) - 1} more replicas failed)" if fatal[1:] else ""
+            others = f" (and {len(fatal) - 1} more failed)" if fatal[1:] else ""
             self.final, self.msg = "FAILED", f"{first.name}: {first.reason}{others}"
             code = first.code or 1
         else:
