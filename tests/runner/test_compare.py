@@ -96,6 +96,7 @@ def test_arguments_options_environment_and_definition(
     app.roles[0].args = ["t.py", "--lr", "0.1"]
     app.roles[0].num_replicas = 3
     app.roles[1].env = {"B": "2"}
+    app.roles[1].port_map = {"http": 80}  # and none before
     app.metadata["team"] = "audio"
     second = record(runner, app, queue="fast", tags=["x"])
     comparison = Comparison(first, second, shelf)
@@ -106,6 +107,7 @@ def test_arguments_options_environment_and_definition(
     assert comparison.values["environment"] == {"reader: A": ("1", None), "reader: B": (None, "2")}
     assert comparison.values["job"] == {
         "metadata.team": ("vision", "audio"),
+        "reader: port_map.http": (None, 80),
         "trainer: num_replicas": (2, 3),
     }
 

@@ -187,8 +187,8 @@ def _without_command(role: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Flatten nested objects into names with dots."""
-    if not isinstance(value, dict) or not value:
+    """Flatten nested objects into names with dots. An empty one is as good as none."""
+    if not isinstance(value, dict):
         return {name: value}
     return {
         key: item for inner, nested in value.items() for key, item in _flat(f"{name}.{inner}", nested).items()
