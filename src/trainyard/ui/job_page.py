@@ -380,11 +380,9 @@ def search_result(parts: Parts, view: LogView, regex: str, result: SearchResult,
             return h.fragment[
                 h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"],
             ]
-        return h.fragment[
-            h.p(".note", role="status")[
-                f"No {'earlier' if result.is_backward else 'more'} lines match; {how_far} were searched."
-            ],
-        ]
+        searched = f"; {how_far} were searched" if result.size else ""  # nothing lies behind the last match
+        text = f"No {'earlier' if result.is_backward else 'more'} lines match{searched}."
+        return h.fragment[h.p(".note", role="status")[text],]
     lines = sum(1 for _ in iter_lines(result.matching))
     return h.fragment[
         h.p(".note.search", role="status", data_backward=result.is_backward)[
