@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -202,12 +201,13 @@ def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
     wait_until(lambda: index_keepers(process.pid), "what keeps the index")
     (keeper,) = index_keepers(process.pid)
     os.kill(keeper, signal.SIGSTOP)
+    stat = Path(f"/proc/{keeper}/stat")
+    wait_until(lambda: stat.read_text().split()[2] == "T", "it has stopped")  # a SIGTERM could overtake it
     try:
         process.terminate()
         assert process.communicate(timeout=50)[1] == b""
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(keeper, signal.SIGCONT)
+        os.kill(keeper, signal.SIGCONT)
     wait_until(lambda: not command_of(keeper), "the end of what keeps the index")
 
 
