@@ -69,12 +69,12 @@ $(SAGEMAKER_SDK)/bin/python:
 $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 
 # TorchX itself, with which names, command lines and trackers are compared, and which our schedulers are offered
-# to; and the MLflow of its tracker.
+# to; and the MLflow of its tracker, and TensorBoard, which read what we write.
 TORCHX := .venv-torchx
 $(TORCHX)/bin/torchx:
 	$(PYTHON) -m venv $(TORCHX)
 	$(TORCHX)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' \
-	  'mlflow-skinny==3.17.2' alembic sqlalchemy || { rm -rf $(TORCHX); exit 1; }
+	  'mlflow-skinny==3.17.2' alembic sqlalchemy 'tensorboard==2.21.0' || { rm -rf $(TORCHX); exit 1; }
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 
