@@ -251,6 +251,23 @@ def test_python_shows_where_it_is(tmp_path):
 
 
 @linux_only
+def test_py_spy_shows_where_python_is_without_its_help(tmp_path):
+    """The program has no handler for the signal."""
+    log = tmp_path / "log"
+    child = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "ready\n"
+        assert not stack_dump.listens(child.pid)
+        command = [sys.executable, stack_dump.__file__, "dump", str(child.pid), str(log), "headline"]
+        env = {**os.environ, "PATH": str(Path(sys.prefix, "bin"))}
+        assert subprocess.run(command, env=env, timeout=PATIENCE).returncode == stack_dump.DUMPED
+    finally:
+        child.kill()
+        child.communicate()
+    assert "waits_for_ever (<string>:4)" in log.read_text()
+
+
+@linux_only
 def test_other_programs_show_what_the_kernel_knows():
     child = subprocess.Popen(["sleep", "300"])
     try:
