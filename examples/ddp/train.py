@@ -26,6 +26,7 @@ def main() -> None:
             print(f"rank {rank} of {world} step {step} loss {loss.item():.4f}")
     weight, bias = model.module.weight.item(), model.module.bias.item()
     print(f"rank {rank} found y = {weight:.2f} x + {bias:.2f}")
+    dist.barrier()  # none leaves while another still needs it
     dist.destroy_process_group()
 
 
