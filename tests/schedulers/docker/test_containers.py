@@ -86,6 +86,27 @@ def test_out_of_memory(jobs):
     assert "out of memory" in response.msg
 
 
+def test_out_of_memory_that_the_daemon_notes_after_the_end(jobs, monkeypatch):
+    """The daemon learns of the end and of the reason by two events, in either order."""
+    role = jobs.role(
+        "", args=["-c", "exec python3 -c 'len(bytes(1 << 20) * 500)'"], resource=Resource(-1, 0, 32)
+    )
+    answer = Engine.request
+    early: list[str] = []
+
+    def request(self, method, path, **kwargs):
+        found = answer(self, method, path, **kwargs)
+        if re.fullmatch("/containers/.+/json", path) and found["State"]["OOMKilled"]:
+            early.append(path)
+            found["State"]["OOMKilled"] = len(early) > 2
+        return found
+
+    monkeypatch.setattr(Engine, "request", request)
+    _, response = jobs.run(role)
+    assert "out of memory" in response.to_status().replicas()[0].reason
+    assert len(early) > 2
+
+
 @pytest.mark.parametrize(
     ("script", "code", "reason"),
     [("exit 3", 3, "exit code 3"), ("kill -9 $$$$", 137, "SIGKILL"), ("kill -11 $$$$", 139, "SIGSEGV")],

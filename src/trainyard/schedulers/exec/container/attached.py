@@ -140,9 +140,7 @@ class AttachedContainer:
                     answer.read()
                 state = self._state()
                 if not state["Running"]:
-                    if not state.get("OOMKilled"):
-                        self._check_who_ended_it(state["ExitCode"])
-                    return state
+                    return self._confirmed(state)
             except EngineError as error:
                 gone = f"the container of {self._name} was removed"
                 raise ContainerLost(gone if error.status == 404 else error.message) from error
@@ -156,19 +154,20 @@ class AttachedContainer:
         """Return the delays while the daemon cannot be reached."""
         return Backoff(RETRY_SECONDS, jitter=0, limit=self._patience)
 
-    def _check_who_ended_it(self, code: int) -> None:
-        """Find out whether a signal that we did not send means that the container or its daemon is going.
+    def _confirmed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return its state when it is clear what a signal that we did not send means.
 
-        Removing a container kills it first, and a daemon that is stopped ends all of its containers.
+        Removing a container kills it first, a daemon that is stopped ends all of its containers, and that the
+        kernel killed it for its memory may be noted after its end.
 
         Raises:
             EngineError: 404, it is gone.
             ContainerLost: the daemon goes away.
         """
-        if self._was_terminated or self._was_killed or code not in (KILLED, TERMINATED):
-            return
+        if self._was_terminated or self._was_killed or state["ExitCode"] not in (KILLED, TERMINATED):
+            return state
         backoff = Backoff(0.1, jitter=0, limit=REMOVAL_BEGINS_SECONDS)
-        while True:
+        while not state.get("OOMKilled"):
             fresh = Engine.from_env()  # a daemon that is being stopped still answers on old connections
             try:
                 fresh.api_version  # noqa: B018 - asks for it
@@ -182,7 +181,8 @@ class AttachedContainer:
             if state.get("Status") in ("removing", "dead") or state.get("Dead"):
                 raise EngineError(404, "it is being removed")
             if not backoff.pause():
-                return
+                break
+        return state
 
     def terminate(self) -> None:
         """Send SIGTERM. A first process without a handler for it and without an init is killed."""

@@ -246,6 +246,11 @@ def _json(text: str, default: Any) -> Any:
 
 # ---- reading
 
+#: How much later than the end of a container the daemon may note that the kernel killed it for its memory:
+#: both come to it as events of containerd, in either order.
+MEMORY_EVENT_SECONDS = 1.0
+_KILLED = 137
+
 
 def containers_with(
     engine: Engine, label: str, value: str | None = None, **params: Any
@@ -296,6 +301,7 @@ def load_jobs(
         if unclear:
             _inspect(engine, unclear)
             _add_markers(engine, jobs, one)
+    _await_memory_events(engine, list(jobs.values()))
     return jobs
 
 
@@ -348,6 +354,30 @@ def _inspect(engine: Engine, jobs: list[Job]) -> None:
     for_all(inspect, [container for job in jobs for container in job.containers])
     for job in jobs:
         job.containers = [container for container in job.containers if container.is_inspected]
+
+
+def _await_memory_events(engine: Engine, jobs: list[Job]) -> None:
+    """Inspect again what was killed just now under a memory limit, until the daemon knows why."""
+    backoff = Backoff(0.05, 0.2, jitter=0, limit=MEMORY_EVENT_SECONDS)
+    while True:
+        unsure = [job for job in jobs if _may_lack_memory_event(job)]
+        if not unsure or not backoff.pause():
+            return
+        _inspect(engine, unsure)
+
+
+def _may_lack_memory_event(job: Job) -> bool:
+    if any(marker.kind in (CANCELLED, STOPPED) for marker in job.markers):
+        return False  # it was killed by us
+    since = time.time_ns() - int(MEMORY_EVENT_SECONDS * 1e9)
+    return any(
+        container.state == "exited"
+        and container.exit_code == _KILLED
+        and container.memory_mb > 0
+        and not container.oom
+        and container.finished > since
+        for container in job.containers
+    )
 
 
 def _is_unclear(job: Job) -> bool:
