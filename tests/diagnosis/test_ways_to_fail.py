@@ -190,7 +190,9 @@ def test_on_slurm(monkeypatch, tmp_path):
                 env={"PATH": host_env()["PATH"]}, resource=Resource(cpu=1, gpu=0, memMB=way.memory or 128),
             )  # fmt: skip
 
+        ways["broken GPU"] = Way("bad_gpu", "raise RuntimeError('CUDA error: uncorrectable ECC error')")
         found = fail_all(ways, role, "slurm", {"replicas_per_node": 2, "partition": "gpu"})
+        assert re.fullmatch(r"trainyard rerun \S+ -cfg exclude=n\d", found["broken GPU"].try_command)
         assert advice(cluster) == "1 of the nodes that fit are idle: with 1 instead of 2 it could start now."
     check("slurm", ways, found)
 

@@ -112,6 +112,7 @@ CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
             "priority_class": "high",
             "image_pull_secrets": ["ghcr"],
             "node_selector": {"zone": "a"},
+            "exclude": ["gpu-7", "gpu-8.example.com"],
             "tolerations": ["nvidia.com/gpu:NoSchedule", "team=a:NoExecute", "*"],
             "secrets": {"WANDB_API_KEY": "wandb/key"},
             "labels": {"cost-center": "42"},

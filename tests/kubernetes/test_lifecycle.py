@@ -453,10 +453,10 @@ def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grow
         info = {"operatingSystem": "linux", "architecture": "arm64"}
         return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": size, "nodeInfo": info}}
 
-    def look(gpus: int) -> dict[str, Check]:
+    def look(gpus: int, **cfg: Any) -> dict[str, Check]:
         image = "127.0.0.1:1/no/registry:1"
         role = Role("r", image, entrypoint="true", resource=Resource(cpu=2, gpu=gpus, memMB=1024))
-        info = scheduler.submit_dryrun(AppDef("fits", [role]), {})
+        info = scheduler.submit_dryrun(AppDef("fits", [role]), cfg)
         return {check.name: check for check in scheduler.check_job(info)}
 
     taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
@@ -467,6 +467,7 @@ def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grow
     checks = look(8)
     assert checks["nodes"].ok is (None if grows else False)
     assert checks["nodes"].text == "none of 2 could hold a pod (a: it has 4 nvidia.com/gpu; b: taint team)"
+    assert "(a: excluded; b: taint team)" in look(4, exclude=["a"])["nodes"].text
 
 
 def run_cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -581,6 +582,26 @@ def test_the_pod_tells_of_the_last_end_and_of_a_hang(
     assert receiver.url not in shown
     assert "hush-hush-1" not in shown
     assert "end of the stacks" in "".join(scheduler.log_iter(app_id, "trainer", 0))
+
+
+def test_why_tells_how_to_avoid_a_node_with_a_broken_gpu(stub: Stub, scheduler: Scheduler) -> None:
+    script = "raise RuntimeError('CUDA error: uncorrectable ECC error encountered')"
+    train = role(entrypoint=sys.executable, args=["-c", script])
+    with get_runner("s") as runner:
+        handle = runner.run(app(train), "kubernetes", {"exclude": ["node-9"]})
+        status = runner.wait(handle)
+        assert status is not None
+        explanation = explain(runner, handle, status)
+        assert explanation.failure is not None
+        assert explanation.failure.cause.name == "bad_gpu"
+        command = explanation.try_command
+        assert command == f"trainyard rerun {handle.rpartition('/')[2]} -cfg exclude=node-9,node-1"
+        again = runner.rerun(handle, cfg={"exclude": ["node-9", "node-1"]})
+        runner.wait(again)
+    pod = stub.all("pods")[-1]
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    excluded = [each["values"] for each in required["nodeSelectorTerms"][0]["matchFields"]]
+    assert excluded == [["node-9"], ["node-1"]]
 
 
 @pytest.mark.slow

@@ -325,6 +325,7 @@ def test_what_the_schemas_do_not_hold_is_found() -> None:
         (app(), {"queue": "a", "kind": "job"}, "queue is Volcano's"),
         (app(), {"topology": "required:x"}, "topology is for Kueue"),
         (app(), {"local_queue": "a", "topology": "near"}, "must be required:LEVEL"),
+        (app(), {"exclude": ["gpu_7"]}, "exclude: 'gpu_7' is not the name of a node"),
         (app(), {"tolerations": ["a=b:Sometimes"]}, "cannot read the toleration"),
         (app(), {"secrets": {"TOKEN": "hf_abcdefghijklmnop"}}, "the secret 'TOKEN' is not a reference"),
         (app(), {"labels": {"a": "b c"}}, "the value 'b c'"),

@@ -6,6 +6,7 @@ import shlex
 
 from trainyard.errors import TrainyardError
 from trainyard.lazy_dataclass import dataclass, field
+from trainyard.specs.retries import NODE
 from trainyard.specs.status import NONE, AppState
 
 TYPE_CHECKING = False
@@ -113,7 +114,9 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
         explanation.failure = explain_failed(runner, handle, status)
         record = _recorded(runner, handle)
         _add_changes(runner, explanation, record)
-        explanation.try_command = _next_command(explanation, record)
+        explanation.try_command = _without_its_host(runner, explanation, record) or _next_command(
+            explanation, record
+        )
     elif status.state in _WAITS:
         from trainyard.diagnosis.waiting import explain_waiting
 
@@ -230,6 +233,26 @@ def _smallest_change(runner: Runner, handle: str) -> str:
         return runner.scheduler(handle.partition("://")[0]).smallest_change(_id(handle))
     except (TrainyardError, OSError):
         return ""
+
+
+def _without_its_host(runner: Runner, explanation: Explanation, record: JobRecord | None) -> str:
+    """Return the command that runs a job again on other hosts, after a failure that lies in its host.
+
+    It is "" where that cannot be asked for, or the job names the hosts that it wants.
+    """
+    failure = explanation.failure
+    assert failure is not None
+    if record is None or failure.replica is None or failure.cause.retry_class != NODE:
+        return ""
+    try:
+        can_exclude = "exclude" in dict(runner.scheduler(explanation.scheduler).run_opts())
+    except TrainyardError:
+        return ""
+    host, before = failure.replica.hostname, record.cfg.get("exclude") or []
+    if not (can_exclude and host) or record.cfg.get("nodelist"):
+        return ""
+    hosts = ",".join(dict.fromkeys([*(before.split(",") if isinstance(before, str) else before), host]))
+    return f"trainyard rerun {shlex.quote(_id(explanation.handle))} -cfg {shlex.quote(f'exclude={hosts}')}"
 
 
 def _next_command(explanation: Explanation, record: JobRecord | None) -> str:

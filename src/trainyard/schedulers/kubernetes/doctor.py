@@ -69,7 +69,10 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
     platforms: set[str] = set()
     checks = []
     for pod in _pods_in(info.request.manifests):
+        excluded = info.cfg.get("exclude") or ()
         lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
+        for name in lacking.keys() & set(excluded):
+            lacking[name].insert(0, "excluded")
         fitting = [node for node in nodes if not lacking[str(node["metadata"]["name"])]]
         platforms |= {_platform_of(node) for node in fitting}
         if fitting:
@@ -97,7 +100,7 @@ def _pods_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _lacks(node: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why a node could not hold a pod, even without others; affinity is not looked at."""
+    """Yield why a node could not hold a pod, even without others; affinity of an overlay is not looked at."""
     spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
     if spec.get("unschedulable"):
         yield "it takes no pods"

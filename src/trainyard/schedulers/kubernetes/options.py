@@ -71,6 +71,7 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     )
     image_pull_secrets: list[str] | None = option("secrets for pulling the images", default=None)
     node_selector: dict[str, str] | None = option("labels that the nodes must have", default=None)
+    exclude: list[str] | None = option("nodes not to use, by their names", default=None)
     tolerations: list[str] | None = option(
         "taints that the pods tolerate, as kubectl writes them: KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *",
         default=None,

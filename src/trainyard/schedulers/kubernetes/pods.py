@@ -369,6 +369,12 @@ def _placement(resource: Resource, opts: KubernetesOpts) -> dict[str, Any]:
         selector[INSTANCE_TYPE] = str(instance_type)
     if selector:
         found["nodeSelector"] = selector
+    if opts.exclude:
+        # A field's requirement takes a single value.
+        # https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
+        others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in opts.exclude]
+        required = {"nodeSelectorTerms": [{"matchFields": others}]}
+        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     if opts.tolerations:
         found["tolerations"] = [toleration(text) for text in opts.tolerations]
     if opts.service_account:

@@ -61,6 +61,9 @@ def _option_problems(opts: KubernetesOpts) -> Iterator[str]:
     for name in opts.image_pull_secrets or []:
         if names.DNS_SUBDOMAIN.fullmatch(name) is None:
             yield f"image_pull_secrets: {name!r} is not the name of a secret"
+    for name in opts.exclude or []:
+        if names.DNS_SUBDOMAIN.fullmatch(name) is None:
+            yield f"exclude: {name!r} is not the name of a node"
     if "/" not in opts.gpu_resource or not names.is_label_key(opts.gpu_resource):
         yield f"gpu_resource {opts.gpu_resource!r} must be like nvidia.com/gpu"
     yield from _label_problems("labels", opts.labels or {})
