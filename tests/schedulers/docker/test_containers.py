@@ -291,7 +291,7 @@ def test_job_of_the_predecessor_is_listed(jobs):
             labels.OLD_ROLE: "main",
             labels.OLD_REPLICA: "0",
             labels.SESSION: jobs.session,
-            labels.OLD_VERSION: "0.7.0",
+            "torchx.pytorch.org/version": "0.7.0",
         },
     }
     made = jobs.engine.request("POST", "/containers/create", json=body)

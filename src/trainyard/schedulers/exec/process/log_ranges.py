@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from trainyard.schedulers.exec.process.log_index import HEADER, MIXED, Record
+from trainyard.schedulers.exec.process.log_index import HEADER, LOG_NAMES, MIXED, Record
 from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
 
@@ -31,7 +31,6 @@ Offsets = tuple[int, int]
 _POSITION = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 #: How much of the index, and of a long line, is read at a time.
 BLOCK = 64 << 10
-_FILES = ("stdout.log", "stderr.log")
 _BEGIN = "0.0.0"
 
 
@@ -132,8 +131,8 @@ class ClippedIndex:
 
 def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
     """Return a part of the log of a replica that has ``stdout.log`` and ``stderr.log`` in ``log_dir``."""
-    files = (GrowingFile(os.path.join(log_dir, _FILES[0])), GrowingFile(os.path.join(log_dir, _FILES[1])))
-    ranges = LogRanges(files, IndexFile(index_path), wanted.streams)
+    stdout, stderr = (GrowingFile(os.path.join(log_dir, name)) for name in LOG_NAMES)
+    ranges = LogRanges((stdout, stderr), IndexFile(index_path), wanted.streams)
     try:
         return ranges.read(wanted)
     finally:
