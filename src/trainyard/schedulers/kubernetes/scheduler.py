@@ -32,7 +32,6 @@ from trainyard.specs.status import AppState, is_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.progress import Progress
-    from trainyard.schedulers.base import Dependency
     from trainyard.schedulers.kubernetes.api_server import ApiServer
     from trainyard.schedulers.kubernetes.observe import FoundJob
     from trainyard.schedulers.kubernetes.options import KubernetesOpts  # noqa: F401 - named in the bases
@@ -110,19 +109,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         return info
-
-    def depend_on(self, info: AppDryRunInfo[Any], dependencies: Sequence[Dependency]) -> None:
-        """Refuse: no object of Kubernetes waits for another job.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "Kubernetes has nothing that lets a job wait for another one; JobSet's dependsOn orders "
-            "the roles of one "
-            "JobSet",
-            hint="Wait for it first: `trainyard wait HANDLE && trainyard run ...`.",
-        )
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Have the API server check the job, admission and quota included, before code is pushed."""
