@@ -98,7 +98,7 @@ class JobActions:
         """
         handles, _ = await self._handles(action, wanted, until)
         if not handles:
-            raise UsageError("no job matches any more")
+            raise UsageError("no job matches now")
         if action == "rerun" and len(handles) > MOST_RERUNS:
             raise UsageError(
                 f"{MOST_RERUNS} jobs can be repeated at once, not {len(handles)}",

@@ -91,9 +91,9 @@ def check(backend: str, opts: HpcOpts) -> None:
     for name, given in (("array", opts.array), ("chain", opts.chain > 1)):
         if given:
             raise ConfigError(
-                f"retry: {backend} cannot start a job again by class of failure that has {name}="
+                f"retry: {backend} cannot retry a job by class of failure if it has {name}="
                 f"{getattr(opts, name)}",
-                hint="Leave one of them out. Replicas of an array start again by --max_retries.",
+                hint="Leave one of them out. --max_retries restarts replicas of an array.",
             )
 
 

@@ -366,7 +366,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         place, native, job = self._observe(app_id)
         if place.host != host:
             raise ConfigError(
-                f"{app_id} was submitted on another cluster", hint="Only jobs of one queue can wait."
+                f"{app_id} was submitted on another cluster",
+                hint="A job can only wait for jobs of the same queue.",
             )
         ids = [item.native_id for item in native] or place.native_ids or (job.native_ids if job else [])
         if not ids:

@@ -5,7 +5,7 @@
 - **volcano**: one Volcano job, with a task for each replica, as TorchX makes it.
 
 Retries: a Job starts failed pods again one by one, so a plain Job can repeat single replicas; what must be
-    started again together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
+    restarted together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
     being counted
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
 """
@@ -502,13 +502,13 @@ def _check_retries(app: AppDef, kind: str) -> None:
         together = role.num_replicas > 1 or (others and role.retry_policy is RetryPolicy.APPLICATION)
         if kind == JOB and together:
             raise ConfigError(
-                f"role {role.name!r}: a Kubernetes Job repeats replicas one by one, and max_retries="
-                f"{role.max_retries} with retry_policy={role.retry_policy.value} repeats them together",
+                f"role {role.name!r}: a Kubernetes Job restarts replicas one by one, and max_retries="
+                f"{role.max_retries} with retry_policy={role.retry_policy.value} restarts them together",
                 hint="Use -cfg kind=jobset where the cluster has JobSet, or retry_policy=REPLICA.",
             )
         if kind != JOB and role.retry_policy is RetryPolicy.ROLE and (others or kind == VOLCANO) and together:
             raise ConfigError(
-                f"role {role.name!r}: {kind} repeats the job as a whole, not a role by itself",
+                f"role {role.name!r}: {kind} restarts the job as a whole, not a single role",
                 hint="Use retry_policy=APPLICATION or REPLICA.",
             )
 

@@ -24,15 +24,15 @@ class ProcessOpts:
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)
     chain: int = option(
-        "how many attempts there are at most, each with the timeout: when it ends one, the next one goes on"
-        " from the last checkpoint; a failure of the program ends the chain",
+        "maximum number of attempts, each with its own timeout: when that ends one, the next continues from"
+        " the last checkpoint; a failure of the program ends the chain",
         default=1,
     )
     grace_period: float = option(
         "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
     )
     array: bool = option(
-        "run the replicas independently: each starts as soon as there is room for it, and is started again"
+        "run the replicas independently: each starts as soon as there is room for it, and is restarted"
         " alone; by default they start together",
         default=False,
     )

@@ -209,7 +209,7 @@ class Dashboard:
         said = _words(content)
         if status in (401, 403):
             return AccessError(
-                f"Ray at {self.address} refuses us ({status}): {said}",
+                f"Ray at {self.address} refuses access ({status}): {said}",
                 hint=f"Set {TOKEN_VARIABLE}, or {TOKEN_PATH_VARIABLE} to a file with the token, or put it "
                 f"into ~/{TOKEN_FILE}. On the cluster `ray get-auth-token` prints it.",
             )
@@ -219,7 +219,7 @@ class Dashboard:
                 hint=f"The head needs ray[default]. {ADDRESS_EXAMPLE}",
             )
         if status in (502, 503, 504):
-            return DashboardUnreachableError(f"Ray at {self.address} is not there ({status}): {said}")
+            return DashboardUnreachableError(f"Ray at {self.address} is not available ({status}): {said}")
         return BackendError(f"Ray at {self.address} did not carry out {attempt} ({status}): {said}")
 
 

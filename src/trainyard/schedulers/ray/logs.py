@@ -188,7 +188,7 @@ class LogFollower:
         """Yield the lines as they come.
 
         Raises:
-            BackendError: the dashboard was away for too long, or refuses us.
+            BackendError: the dashboard was away for too long, or refuses access.
         """
         try:
             if self._query.last is not None:
@@ -266,7 +266,7 @@ class LogFollower:
         if job is None:
             raise BackendError(
                 f"Ray at {self._dashboard.address} no longer knows the job {self._app_id}",
-                hint="Its head was started again, most likely. What was read of the log is kept.",
+                hint="Its head was probably restarted. What was read of the log is kept.",
             )
         return is_terminal(reasons.state_of(job))
 

@@ -83,6 +83,6 @@ class RayOpts(HangOpts, RetryOpts, NotifyOpts):
     )
     metadata: dict[str, str] | None = option("metadata of Ray's job, beside ours", default=None)
     cluster_config_file: str | None = option(
-        "not read any more: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
+        "no longer read: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
     )
-    cluster_name: str | None = option("not read any more: give dashboard_address", default=None)
+    cluster_name: str | None = option("no longer read: give dashboard_address", default=None)

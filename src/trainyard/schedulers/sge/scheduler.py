@@ -102,7 +102,7 @@ class SgeScheduler(HpcScheduler):
             if job is None:
                 raise ConfigError(
                     f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
-                    hint=f"Wait for any end of it: --after {item.app_id}:any.",
+                    hint=f"To wait however it ends: --after {item.app_id}:any.",
                 )
             folders.append(f"{place.shared}/jobs/{item.app_id}")
         info.request.script = with_check(info.request.script, info.request.folder, folders)

@@ -157,7 +157,7 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
     """
     if opts.retry is not None and plan.details["slurm"]["heterogeneous"]:
         raise ConfigError(
-            "retry: slurm cannot start a job again by class of failure whose roles need different resources",
+            "retry: slurm cannot retry a job by class of failure if its roles need different resources",
             hint="Give all roles equal resources, or use --max_retries.",
         )
     options: dict[str, str | None] = {

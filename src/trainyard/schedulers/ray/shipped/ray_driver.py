@@ -66,7 +66,7 @@ class ActorReplica:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, and is not to be started again."""
+        """Whether it has ended, and must not be restarted."""
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Driver:
         self.deadline: float | None = None
         self.kill_at: float | None = None
         self.is_dirty, self.written = True, 0.0
-        #: By what was started again together, and the class of failure: how often.
+        #: By what was restarted together, and the class of failure: how often.
         self.used: collections.Counter[tuple[str, str]] = collections.Counter()
 
     # ---- life
@@ -259,7 +259,7 @@ class Driver:
         return found
 
     def restarts(self) -> int:
-        """How often the job, a role or a replica was started again, whichever is most."""
+        """How often the job, a role or a replica was restarted, whichever is most."""
         by_replica = [replica.restarts for replica in self.replicas]
         return max([self.app_restarts, *self.role_restarts.values(), *by_replica])
 
