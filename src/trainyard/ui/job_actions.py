@@ -114,7 +114,7 @@ class JobActions:
         return run
 
     def run_of(self, id_: str) -> ActionRun | None:
-        """Return an action that was started; None if it is not known any more."""
+        """Return an action that was started; None if it is no longer known."""
         return self._runs.get(id_)
 
     async def _run(self, run: ActionRun) -> None:

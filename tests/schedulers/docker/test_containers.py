@@ -313,7 +313,7 @@ def test_job_of_the_predecessor_is_listed(jobs):
         ({"grace_period": -1}, "grace_period"),
         ({"publish": {"nope": "1"}}, "no port 'nope'"),
         ({"publish": {"80": "x"}}, "does not end in a port number"),
-        ({"env": {"A=B": "1"}}, "not a name of a variable"),
+        ({"env": {"A=B": "1"}}, "not a valid variable name"),
         ({"publish": {"80": "8080"}, "network": "host"}, "nothing is published"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is submitted with a job so that something follows on its end: notifications, and retries by class.
+"""The follow-up of a job: what is submitted with it for notifications and for retries by class of failure.
 
 The follow-up is a small job that waits in the queue for the end of the other one. What it does is in the
 toolkit's `follow_up`; what it has to know of the queue are `QueueWords`, as values.
@@ -73,7 +73,7 @@ class QueueWords:
 
 
 def is_needed(opts: HpcOpts) -> bool:
-    """Tell whether anything follows on the end of a job with these options."""
+    """Tell whether jobs with these options need a follow-up."""
     return bool(opts.notify) or opts.retry is not None
 
 
@@ -98,7 +98,7 @@ def check(backend: str, opts: HpcOpts) -> None:
 
 
 def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -> dict[str, str]:
-    """Return the files of the job's folder by which a job is looked after, without those that all jobs have.
+    """Return the files with which a job is supervised, beyond those that every job has.
 
     Args:
         plan: the job.

@@ -1,4 +1,4 @@
-"""What jobs leave on shared storage: folders, code that no folder names any more, hosts that failed them."""
+"""What jobs leave on shared storage: folders, code that no folder refers to, hosts that failed them."""
 
 from __future__ import annotations
 

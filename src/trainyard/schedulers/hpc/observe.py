@@ -115,7 +115,7 @@ def _is_undecided(job: SharedJob | None, native: Sequence[NativeJob]) -> bool:
 def _native_end(
     native: Sequence[NativeJob], job: SharedJob | None, ended: tuple[AppState, str] | None
 ) -> tuple[AppState, str]:
-    """Return how a job ended of which the queue says that all its submissions have ended."""
+    """Return how a job ended, where the queue says that all its submissions have ended."""
     # links of a chain that had nothing left to do end with success
     worst = [item for item in native if item.state != AppState.SUCCEEDED]
     if not worst:
@@ -197,7 +197,7 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _earlier(record: AttemptRecord) -> EarlierAttempt:
-    """Return an attempt after which there was another; its log has files of its own, see `logs.py`."""
+    """Return an attempt after which there was another; its log is in separate files, see `logs.py`."""
     start, end = record.started_at, record.ended_at
     reason = reason_of_exit(record)
     return EarlierAttempt(record.attempt, start, end, record.code, reason, f"{record.attempt}:0.0.0")

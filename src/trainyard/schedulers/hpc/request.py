@@ -191,7 +191,7 @@ class JobPlan:
 
     @property
     def retries(self) -> int:
-        """How often its script starts the job again after a failure: the most of its roles.
+        """How often its script restarts the job after a failure: the highest number of its roles.
 
         Not at all if what follows on its end decides that.
         """

@@ -113,7 +113,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how the small job that follows on a job's end speaks to the queue. Pure.
+        """Return the queue's words for a job's follow-up. Pure.
 
         Args:
             plan: the job.
@@ -716,7 +716,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return [*checks, Check("hosts", None, error.message, error.hint)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago, and code that no job has any more."""
+        """Return the folders of jobs that ended long enough ago, and code that no job uses."""
         from trainyard.schedulers.hpc.housekeeping import leftovers
 
         place = self.default_place(cfg)

@@ -60,7 +60,7 @@ def failure_rules(
     return found
 
 
-def codes_started_again(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+def restarted_codes(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
     """Return by exit codes whether rules let a program be restarted, as `EndRules` has it."""
     found: list[tuple[str, bool]] = []
     for rule in rules:

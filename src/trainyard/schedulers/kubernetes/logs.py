@@ -444,7 +444,7 @@ class _ReplicaReader:
             log.warning("there is no pod of %s/%s, so there is no log of it", self.role, self.k)
 
     def _explain_end(self, attempt: PodRun, memory: _Memory, error: KubernetesError) -> None:
-        """Deliver what the pod's status keeps of a log that cannot be read any more."""
+        """Deliver what the pod's status keeps of a log that can no longer be read."""
         with self._board.changed:
             pod = self._board.pod(attempt.pod)[0]
         self._emit(memory.rest())

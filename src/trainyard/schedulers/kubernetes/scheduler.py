@@ -120,7 +120,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             try_out(self._server(job.context, job.kubeconfig), job)
 
     def _adapt(self, info: AppDryRunInfo[Any]) -> None:
-        """Put the request into what the cluster has."""
+        """Adapt the request to the kinds and versions that the cluster has."""
         from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND
         from trainyard.schedulers.kubernetes.options import JOBSET
         from trainyard.schedulers.kubernetes.request import as_jobset
@@ -409,7 +409,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
 
 def _raise_second(patience: int) -> Any:
-    """Return a function that raises the error that it is given when it has been given several in a row."""
+    """Return a function that raises an error when it is given several in a row."""
     count = 0
 
     def heard(error: TrainyardError) -> None:

@@ -111,7 +111,7 @@ _FIELDS = {
 
 
 def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-    """Refuse a Job of which the cluster drops what it depends on, and warn if it drops anything else.
+    """Refuse a Job if the cluster drops a field that it depends on; warn if it drops any other.
 
     A server drops fields that it does not know (up to 1.24), or whose feature is turned off, without a word
     (https://kubernetes.io/docs/concepts/overview/kubernetes-api/#api-changes).

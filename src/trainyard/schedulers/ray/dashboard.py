@@ -102,7 +102,7 @@ class Dashboard:
         return self._json(self.send("GET", path, query=query, ok=(200, 404)), path)
 
     def post(self, path: str, document: Any = None) -> Any:
-        """Send JSON; returns the answer's, None likewise."""
+        """Send JSON; returns the answer's JSON, None for what does not exist."""
         body = None if document is None else json.dumps(document).encode()
         return self._json(self.send("POST", path, body=body, ok=(200, 404)), path)
 

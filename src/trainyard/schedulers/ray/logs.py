@@ -97,14 +97,14 @@ class KeptCopy:
             os.replace(self._partial, self._path)
 
     def close(self) -> None:
-        """Remove what is not in its place."""
+        """Remove an unfinished copy."""
         self._file.close()
         if os.path.exists(self._partial):
             os.remove(self._partial)
 
 
 def keep(app_id: str, text: str) -> None:
-    """Keep a whole log; a full disk is warned of."""
+    """Keep a whole log; warns of a full disk."""
     try:
         copy = KeptCopy(app_id)
         try:

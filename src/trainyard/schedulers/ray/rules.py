@@ -67,7 +67,7 @@ def check_roles(app: AppDef) -> None:
 
 
 def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
-    """Return a sentence for each thing that has no effect, or not the one that one may expect."""
+    """Return a sentence for each thing that has no effect, or not the expected one."""
     found = []
     for role in app.roles:
         if role.image not in ("", NO_IMAGE):

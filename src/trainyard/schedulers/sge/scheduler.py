@@ -68,7 +68,7 @@ class SgeScheduler(HpcScheduler):
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how what follows on a job's end speaks to Grid Engine."""
+        """Return Grid Engine's words for a job's follow-up."""
         from trainyard.schedulers.sge.request import queue_words
 
         return queue_words(plan, opts, command)

@@ -189,7 +189,7 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
 
 
 def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
-    """Return with what a job that waits for nodes could start now, in words; "" if nothing is idle for it."""
+    """Return what a job that waits for nodes could start with now, in words; "" if nothing is idle for it."""
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     idle = [nodes for nodes in found if nodes.partition.rstrip("*") in wanted and nodes.state == "idle"]
     groups = job.get("nodes", ())

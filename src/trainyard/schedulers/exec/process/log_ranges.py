@@ -5,7 +5,7 @@ of a record of the index that is not behind them. The bytes between two position
 reader, so adjacent parts neither lose nor repeat a line. A position may come from anywhere: a wrong one gives
 other bytes of the same log, and no others.
 
-Where each attempt has files of its own (`AttemptRanges`), the number of the attempt and a colon stand before
+Where each attempt has separate files (`AttemptRanges`), the number of the attempt and a colon stand before
 it, and no part holds lines of two attempts. The last line of an attempt may lack its end.
 """
 
@@ -140,7 +140,7 @@ def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
 
 
 class AttemptRanges:
-    """Parts of a log of which each attempt has files of its own.
+    """Parts of a log of which each attempt has separate files.
 
     Args:
         attempts: the logs of the attempts, by their numbers, the first one first.
