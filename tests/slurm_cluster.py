@@ -104,7 +104,7 @@ class SlurmCluster(Cluster):
         min_job_age: seconds that the controller remembers ended jobs.
         message_timeout: seconds that commands wait for the controller.
         credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
-            jobs wait as long to be started again when a node fails.
+            jobs wait as long to be restarted when a node fails.
         node_seconds: how long a node may be silent before it counts as lost, and its jobs with it.
         more: more lines of slurm.conf.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from pathlib import Path
 from types import ModuleType
 
 from tests.docs.documents import ROOT
@@ -85,6 +87,20 @@ def test_a_name_means_one_thing():
 def test_the_index_is_up_to_date():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert tool.with_index(text, paths) == text, "run `make docs`"
+
+
+def test_rows_name_files_that_exist():
+    """Paths of "to change X, open Y" are below the launcher, or beside one that the row names before."""
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## To change X")[2].partition("## Glossary")[0]
+    places = [ROOT, ROOT / "src/trainyard", ROOT / "src/trainyard/schedulers"]
+    missing = []
+    for row in re.findall(r"^\| .*$", table, re.MULTILINE):
+        beside: list[Path] = []
+        for name in re.findall(r"`([\w./]+(?:\.(?:py|sh|css|js)|/))`", row):
+            found = [path for place in [*places, *beside] if (path := place / name).exists()]
+            beside += [path if path.is_dir() else path.parent for path in found]
+            missing += [] if found or Path(name).stem in tool.ROLES else [name]
+    assert missing == []
 
 
 def test_a_circle_through_a_late_import_is_found(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ MOST = "the compute environment hosts has at most 16 vCPUs, and a replica needs 
         ("no_capacity", SLOTS, "With 1 instead of 2 GPUs it could start now."),
         ("no_capacity", SLOTS + "; behind b", NO_CHANGE),
         ("no_capacity", SLOTS.replace("1 free", "0 free"), NO_CHANGE),
-        ("quota", QUOTA, "The quota leaves requests.cpu=2: with no more it could start now."),
+        ("quota", QUOTA, "The quota leaves requests.cpu=2: with at most that it could start now."),
         ("quota", FLAVOR, "With 2 cpu less it could start now."),
         ("impossible", MOST, "Ask for at most 16 vCPUs a replica."),
     ],

@@ -23,6 +23,7 @@ from trainyard.progress import Silent
 from trainyard.runner import get_runner
 from trainyard.runner.explanation import explain
 from trainyard.schedulers.base import Check, Dependency
+from trainyard.schedulers.capabilities import capabilities_of
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL
@@ -172,7 +173,7 @@ def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Sc
     stub.runs_pods = False
     refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
     stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
-    with pytest.warns(RuntimeWarning, match="will not go with its job by itself"):
+    with pytest.warns(RuntimeWarning, match="is not removed together with its job"):
         scheduler.submit(app(role(num_replicas=2)), {})
 
 
@@ -227,8 +228,9 @@ def test_kind_auto_is_a_jobset_where_there_is_jobset(stub: Stub, scheduler: Sche
 
 def test_after_is_refused(scheduler: Scheduler, stub: Stub) -> None:
     info = scheduler.submit_dryrun(app(), {})
-    with pytest.raises(ConfigError, match="dependsOn orders the roles of one JobSet"):
+    with pytest.raises(ConfigError, match="kubernetes cannot let a job wait for others"):
         scheduler.depend_on(info, [Dependency("default:a", False)])
+    assert not capabilities_of(scheduler)["after"]
 
 
 # ---- ending
@@ -539,7 +541,7 @@ def test_retries_by_class(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> N
     assert response.state is AppState.FAILED
     (replica,) = response.roles_statuses[0].replicas
     assert replica.restarts == 1
-    assert replica.reason.endswith("; not started again: exception: it is not to be retried")
+    assert replica.reason.endswith("; not restarted: exception: it must not be retried")
     assert replica.reason in response.msg
 
 

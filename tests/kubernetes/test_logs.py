@@ -247,7 +247,7 @@ def test_a_pod_that_is_gone_is_said_to_be(pods: Pods, caplog: pytest.LogCaptureF
     pods.stub.remove("pods", pod["metadata"]["name"])
     with caplog.at_level(logging.WARNING):
         assert pods.read(should_tail=follow) == []
-    assert "there is no pod of trainer/0, and no log of it" in caplog.text
+    assert "there is no pod of trainer/0, so there is no log of it" in caplog.text
     response = pods.scheduler.describe(pods.app_id)
     assert response is not None
     [replica] = response.roles_statuses[0].replicas

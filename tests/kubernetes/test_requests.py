@@ -333,11 +333,11 @@ def test_what_the_schemas_do_not_hold_is_found() -> None:
         (app(), {"final_exit_codes": [0]}, "not from 1 to 255"),
         (app(), {"gang": True, "queue": "q"}, "leave out queue"),
         (app(), {"timeout": 0}, "timeout must be at least 1"),
-        (app(role(num_replicas=2, max_retries=1)), {}, "repeats replicas one by one"),
+        (app(role(num_replicas=2, max_retries=1)), {}, "restarts replicas one by one"),
         (
             app(role(max_retries=1, retry_policy=RetryPolicy.ROLE, num_replicas=2), role("b")),
             {"kind": "jobset"},
-            "repeats the job as a whole",
+            "restarts the job as a whole",
         ),
         (app(role(resource=Resource(1, 0, 1, devices={"efa": 1}))), {}, "'efa' is not the name of a device"),
         (

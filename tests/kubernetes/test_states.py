@@ -42,7 +42,7 @@ CANCELLED = {"trainyard/cancelled": "cancelled by me with trainyard"}
 @pytest.mark.parametrize(
     ("item", "state", "text"),
     [
-        (job(), AppState.PENDING, "its pods are not made yet"),
+        (job(), AppState.PENDING, "its pods have not been created yet"),
         (job(active=2, ready=0), AppState.PENDING, "its pods are starting"),
         (job(active=2, ready=1), AppState.RUNNING, ""),
         (job(active=1, succeeded=1), AppState.RUNNING, ""),

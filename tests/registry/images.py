@@ -20,9 +20,10 @@ from trainyard.image_registry.image_manifest import (
     OCI_INDEX,
     OCI_LAYER,
     OCI_MANIFEST,
+    encode_config,
     own_platform,
 )
-from trainyard.image_registry.push import LayerFile, encode_config
+from trainyard.image_registry.push import LayerFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -40,7 +40,7 @@ def test_every_class_is_in_the_table(name: str) -> None:
         ),
         ("aws_batch", {"preempted": "inf"}, "aws_batch cannot honour preempted=inf, only at most 9"),
         ("aws_batch", {"node": "10"}, "aws_batch cannot honour node=10, only at most 9"),
-        ("aws_sagemaker", {"preempted": "2"}, "only inf: it starts again after every interruption"),
+        ("aws_sagemaker", {"preempted": "2"}, "only inf: it restarts after every interruption"),
         ("sagemaker_local", {"other": "1"}, "sagemaker_local cannot honour other=1, only 0"),
         ("kubernetes", {"ooom": "1"}, "no class of failures 'ooom'"),
     ],

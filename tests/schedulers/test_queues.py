@@ -196,4 +196,4 @@ def test_a_failure_is_retried_by_its_class_and_the_end_is_told(queue: Queue, tmp
     assert sorted((each["job"], each["state"]) for each in messages) == sorted(
         [(first, "SUCCEEDED"), (second, "CANCELLED")]
     )
-    assert "started again with 128 MB of memory" in (folder / first / "retries").read_text()
+    assert "restarted with 128 MB of memory" in (folder / first / "retries").read_text()

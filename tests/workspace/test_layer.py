@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.images.image_config import add_layers, config_bytes, working_dir
+from trainyard.image_registry.image_manifest import encode_config
+from trainyard.workspace.images.image_config import add_layers, working_dir
 from trainyard.workspace.images.image_content import Cargo, Found, locate
 from trainyard.workspace.images.layer import (
     MTIME,
@@ -307,7 +308,7 @@ def test_layers_are_added_to_a_configuration() -> None:
     again = add_layers(
         dict(reversed(BASE.items())), ["sha256:3"], workdir="/w", labels={"new": "2"}, history=["ours"]
     )
-    assert config_bytes(again) == config_bytes(made)
+    assert encode_config(again) == encode_config(made)
 
 
 def test_a_history_that_does_not_tell_of_every_layer_is_left_out() -> None:

@@ -194,10 +194,10 @@ class RunRequest:
 
 #: Flags that stand for options of schedulers on which something outlives the command; what they need there.
 _FLAGS = {
-    "notify": "nothing of ours outlives the command there, so nothing could tell of the job's end",
-    "retry": "it cannot choose by the class of a failure what is started again",
-    "hang_timeout": "nothing of ours looks after its replicas",
-    "on_hang": "nothing of ours looks after its replicas",
+    "notify": "no process of trainyard outlives the command there, so none could report the end of the job",
+    "retry": "it cannot retry by class of failure",
+    "hang_timeout": "no process of trainyard watches its replicas",
+    "on_hang": "no process of trainyard watches its replicas",
 }
 
 

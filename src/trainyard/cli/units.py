@@ -34,9 +34,7 @@ def parse_duration(text: str) -> float:
     else:
         raise UsageError(f"{cut(text)!r} is not a duration", hint="Examples: 90 (seconds), 10m, 1h30m, 2d.")
     if seconds > MOST_SECONDS:
-        raise UsageError(
-            f"{cut(text)!r} is longer than {MOST_SECONDS / 86400:,.0f} d, the most that is possible"
-        )
+        raise UsageError(f"{cut(text)!r} is longer than {MOST_SECONDS / 86400:,.0f} d, the maximum")
     return seconds
 
 

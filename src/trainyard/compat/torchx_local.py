@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
+from trainyard.schedulers.exec.process.log_index import LOG_NAMES
 from trainyard.specs.app import Role
 from trainyard.specs.status import is_terminal
 
@@ -21,8 +22,7 @@ log = logging.getLogger(__name__)
 AppId = str
 AppName = str
 RoleName = str
-STDOUT_LOG = "stdout.log"
-STDERR_LOG = "stderr.log"
+STDOUT_LOG, STDERR_LOG = LOG_NAMES
 COMBINED_LOG = "combined.log"
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NA = "<N/A>"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from trainyard.components.parameters import Parameter, snake_case
+from trainyard.components.parameters import Parameter
 from trainyard.errors import ComponentArgumentError, did_you_mean
 from trainyard.specs.conversion import (
     FALSE_WORDS,
@@ -25,6 +25,7 @@ from trainyard.specs.conversion import (
     from_text,
     from_value,
     is_dict_type,
+    snake_case,
     type_name,
 )
 from trainyard.specs.typehints import get_args

@@ -16,6 +16,7 @@ from trainyard.specs.conversion import (
     is_list_type,
     is_optional,
     is_path_type,
+    snake_case,
     type_name,
 )
 from trainyard.specs.copying import deep_copy
@@ -43,7 +44,6 @@ _SCALARS = (str, int, float, bool, object, type(None))
 #: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`.
 _VARARGS, _VARKEYWORDS = 4, 8
 _CONTAINERS = (list, tuple, dict, Sequence, MutableSequence, Mapping, MutableMapping)
-_CAMEL_HUMP = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 
 
 class REQUIRED:
@@ -134,11 +134,6 @@ class Parameter:
     def default_copy(self) -> Any:
         """Return the default, never the object itself that the function holds."""
         return deep_copy(self.default)
-
-
-def snake_case(name: str) -> str:
-    """Return ``mem_mb`` for ``memMB`` and ``mem-mb``."""
-    return re.sub(_CAMEL_HUMP, "_", name.replace("-", "_")).lower()
 
 
 def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:

@@ -223,8 +223,12 @@ _TABLE = [
         "was refused by a server for too many requests",
         "Run it again later; with a token most services allow more. Copy shared data once for all jobs.",
     ),
-    Cause("not_found", "asks a server for what it does not have", "Check the URL, the name and the version."),
-    Cause("server_error", "met a server that failed", "Run it again when the service works."),
+    Cause(
+        "not_found",
+        "requests something that the server does not have",
+        "Check the URL, the name and the version.",
+    ),
+    Cause("server_error", "got an error from a server", "Run it again when the service works."),
     Cause(
         "expired_credentials",
         "has credentials that have expired",
@@ -239,16 +243,16 @@ _TABLE = [
     Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log usually say why."),
     Cause("bus_error", "crashed: bus error", "Usually /dev/shm is full, or a mapped file was truncated."),
     Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
-    Cause("arithmetic", "crashed: arithmetic error (SIGFPE)", "Mostly an integer division by zero."),
+    Cause("arithmetic", "crashed: arithmetic error (SIGFPE)", "Usually an integer division by zero."),
     Cause(
         "worker_lost",
         "lost a worker process",
-        "Most often the kernel killed it for its memory: give it more memory, or use fewer workers.",
+        "Most often the kernel killed it because memory ran out: give it more, or use fewer workers.",
     ),
     Cause(
         "killed",
         "was killed by SIGKILL",
-        "Something outside killed it, most often the kernel or the site for its memory.",
+        "Something outside killed it, most often the kernel or the cluster, because it used too much memory.",
     ),
     Cause(
         "hung",
@@ -262,7 +266,7 @@ _TABLE = [
         is_consequence=True,
     ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
-    Cause("stack", "exceeded the depth of recursion", "Look for a recursion without end."),
+    Cause("stack", "exceeded the depth of recursion", "Look for an endless recursion."),
     Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
     Cause(
         "mpi_slots",

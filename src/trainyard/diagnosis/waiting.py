@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "Ask for less, or choose another queue; `trainyard doctor` shows what there is.",
     ),
     "image": ("its image cannot be pulled", "Check the image's name and tag, and the right to pull it."),
-    "held": ("it is held", "Release it by the scheduler's own command, or cancel it."),
+    "held": ("it is held", "Release it with the scheduler's own command, or cancel it."),
     "dependency": ("it waits for other jobs", ""),
     "quota": (
         "a quota is used up",
@@ -113,7 +113,7 @@ _RULES = [
     ("refused", r"FailedCreate|admission webhook|forbidden|cannot be started|could not be started"),
     ("starting", (
         r"being started|is starting|are starting|starting on|Preparing|Downloading|Starting|"
-        r"being pulled|Pulling|not made yet|initializing"
+        r"being pulled|Pulling|not been created yet|initializing"
     )),
     ("no_capacity", (
         r"Resources|waiting for a (host|node)|nodes that it needs are busy|no node for it|"
@@ -132,7 +132,7 @@ _CHANGES = [
     ),
     (
         r"requested: (?P<name>\S+?)=\d+, used: (?P=name)=(?P<used>\d+), limited: (?P=name)=(?P<limit>\d+)",
-        "The quota leaves {name}={left}: with no more it could start now.",
+        "The quota leaves {name}={left}: with at most that it could start now.",
     ),
     (
         r"insufficient unused quota for (?P<name>\S+) in flavor \S+, (?P<more>\w+) more needed",

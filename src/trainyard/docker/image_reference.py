@@ -29,7 +29,7 @@ _EXAMPLES = "Right: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha25
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name, complete: no part depends on defaults any more.
+    """An image's name, complete: no part depends on defaults.
 
     Attributes:
         registry: host as it is written, with the port if one is given; ``docker.io`` for Docker Hub.

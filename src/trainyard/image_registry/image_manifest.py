@@ -20,6 +20,7 @@ from trainyard.errors import ConfigError
 from trainyard.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from hashlib import _Hash
 
     from trainyard.docker.image_reference import Reference
@@ -66,6 +67,11 @@ _ARCHITECTURES = {
 def is_digest(value: object) -> bool:
     """Tell whether something is a digest that can be verified."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def encode_config(config: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an image's configuration; their digest is the image's id."""
+    return json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 def digest_of(content: bytes) -> str:

@@ -11,6 +11,7 @@ from trainyard.image_registry.client import DEFAULT_PATIENCE, RegistryClient, pu
 from trainyard.image_registry.image_manifest import (
     OCI_MANIFEST,
     digest_of,
+    encode_config,
     is_foreign,
     layer_type,
     read_image,
@@ -47,11 +48,6 @@ class LayerFile:
     digest: str
     size: int
     media_type: str
-
-
-def encode_config(config: dict[str, Any]) -> bytes:
-    """Return the bytes of an image's configuration; their digest is the image's id."""
-    return json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 def append_layer(

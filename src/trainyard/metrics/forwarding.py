@@ -199,7 +199,7 @@ class MLflowForwarder:
             for start in range(0, len(metrics), _MLFLOW_BATCH):
                 self._tracker.client.log_batch(run_id, metrics=metrics[start : start + _MLFLOW_BATCH])
         except Exception as error:  # what a client raises is as varied as its servers
-            raise BackendError(f"MLflow did not take the metrics of {handle}: {error}") from error
+            raise BackendError(f"MLflow did not accept the metrics of {handle}: {error}") from error
 
     def close(self) -> None:
         """Mark the run as finished."""

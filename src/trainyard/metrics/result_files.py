@@ -97,7 +97,7 @@ class ResultFiles:
                     yield entry.path
 
     def _leads_out(self, entry: os.DirEntry[str]) -> bool:
-        """Tell whether an entry is a link to a file elsewhere: what a job names is not read for it."""
+        """Tell whether an entry links to a file elsewhere. They are not read: a job can link to any."""
         if not entry.is_symlink():
             return False
         root = os.path.realpath(self.root)

@@ -50,7 +50,6 @@ class Series:
         self.count = 0
         self.least = math.nan
         self.greatest = math.nan
-        self.greatest_step = math.nan
         self.counts_values = True
 
     def __repr__(self) -> str:
@@ -92,7 +91,7 @@ class Series:
         if not self.least <= value and not math.isnan(value):
             self.least = value
         if not self.greatest >= value and not math.isnan(value):
-            self.greatest, self.greatest_step = value, step
+            self.greatest = value
         if len(self.values) > MOST_POINTS:
             self._keep(_thinned(self.values))
 

@@ -50,7 +50,7 @@ class CellJob:
         """The job's state now.
 
         Raises:
-            UnknownAppException: the job does not exist any more.
+            UnknownAppException: the job no longer exists.
             BackendError: its scheduler cannot be asked.
         """
         from trainyard.cli.jobstatus import status_of
@@ -88,7 +88,7 @@ class CellJob:
         with get_runner() as runner:
             status = runner.status(self.handle)
             if status is None:
-                raise TrainyardError(f"{self.handle} does not exist any more")
+                raise TrainyardError(f"{self.handle} no longer exists")
             return explain(runner, self.handle, status)
 
     def __repr__(self) -> str:

@@ -83,6 +83,6 @@ def _still_open(runner: Runner, wanted: dict[str, bool]) -> list[Dependency]:
         elif not any_end and status.state is not AppState.SUCCEEDED:
             raise ConfigError(
                 f"{handle} is {status.state}, so a job that waits for its success would never start",
-                hint=f"To start after any end of it: `--after {handle}{ANY_END}`.",
+                hint=f"To start however it ends: `--after {handle}{ANY_END}`.",
             )
     return dependencies

@@ -99,7 +99,7 @@ class History:
         self._write([_update(values, "key = ?", key)])
 
     def refused(self, key: str, msg: str) -> None:
-        """Record that no job was started, and why. Does nothing if the row is not an intent any more."""
+        """Record that no job was started, and why. Does nothing if the row is no longer an intent."""
         values = {"phase": REFUSED, "state": AppState.UNSUBMITTED.name, "msg": msg}
         self._write([_update(values, "key = ? AND phase = 'intent'", key)])
 

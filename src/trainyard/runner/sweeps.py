@@ -51,15 +51,6 @@ def grid(axes: Mapping[str, Iterable[Any]], **fixed: Any) -> list[Point]:
     return [Point({name: str(value) for name, value in each.items()}, {**fixed, **each}) for each in chosen]
 
 
-def sampled(points: Sequence[Point], number: int, seed: int) -> list[Point]:
-    """Return randomly chosen points, in their order; the same seed chooses the same points."""
-    import random
-
-    if number >= len(points):
-        return list(points)
-    return [points[index] for index in sorted(random.Random(seed).sample(range(len(points)), number))]
-
-
 def points_from_words(
     component: Component, words: Sequence[str], sample: int | None, seed: int
 ) -> list[Point]:

@@ -60,7 +60,7 @@ def join(channel: Channel, *, tty: bool) -> None:
             too, and it learns of every new size.
 
     Raises:
-        BrokenPipeError: nobody reads this process's output any more.
+        BrokenPipeError: the reader of this process's output is gone.
         OSError: the connection broke.
     """
     for stream in (sys.stdout, sys.stderr):

@@ -32,7 +32,6 @@ class ClassSupport:
     """What a scheduler with native retries can do after failures of one class.
 
     Args:
-        known_by: by what it knows them; "" if it retries none of them.
         most: the largest number of retries; 0 if they are never retried.
         endless: whether there may be no limit (``inf``).
         unasked: how often it retries them if nobody says anything; None for ``max_retries``.
@@ -40,7 +39,6 @@ class ClassSupport:
         why_not: what to say of a number that is not possible.
     """
 
-    known_by: str = ""
     most: int = 0
     endless: bool = False
     unasked: int | None = None
@@ -73,13 +71,12 @@ _ONCE = ClassSupport(why_not="it never starts a job again after a failure of the
 _SAGEMAKER = SchedulerSupport(
     {
         OOM: _ONCE,
-        NODE: ClassSupport("InternalServerError, faults of the service", 30),
+        NODE: ClassSupport(30),  # InternalServerError: faults of the service
         PREEMPTED: ClassSupport(
-            "interruptions of spot instances",
             endless=True,
             unasked=MOST_RETRIES,
             final=False,
-            why_not="it starts again after every interruption of spot instances, until max_wait is over",
+            why_not="it restarts after every interruption of spot instances, until max_wait is over",
         ),
         EXCEPTION: _ONCE,
         OTHER: _ONCE,
@@ -95,24 +92,18 @@ BY_TRAINYARD: dict[str, tuple[str, ...]] = {
 BY_THE_BACKEND: dict[str, SchedulerSupport] = {
     "kubernetes": SchedulerSupport(
         {
-            OOM: ClassSupport("exit code 137", MOST_RETRIES - 1),
-            NODE: ClassSupport("DisruptionTarget", MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
-            PREEMPTED: ClassSupport("DisruptionTarget", MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
-            EXCEPTION: ClassSupport(f"exit codes {_CODES}", MOST_RETRIES - 1),
-            OTHER: ClassSupport("all else", MOST_RETRIES - 1),
+            OOM: ClassSupport(MOST_RETRIES - 1),
+            NODE: ClassSupport(MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
+            PREEMPTED: ClassSupport(MOST_RETRIES - 1, endless=True, unasked=MOST_RETRIES),
+            EXCEPTION: ClassSupport(MOST_RETRIES - 1),
+            OTHER: ClassSupport(MOST_RETRIES - 1),
         },
-        alike=((NODE, PREEMPTED),),
+        alike=((NODE, PREEMPTED),),  # both are pods with the condition DisruptionTarget
         note=f"exception by the exit codes {_CODES}, oom by 137: {_COARSE}",
     ),
     "aws_batch": SchedulerSupport(
-        {
-            OOM: ClassSupport("OutOfMemoryError", 9),
-            NODE: ClassSupport("Host EC2*", 9),
-            PREEMPTED: ClassSupport("Host EC2*", 9),
-            EXCEPTION: ClassSupport(f"exit codes {_CODES}, as many as fit", 9),
-            OTHER: ClassSupport("all else", 9),
-        },
-        alike=((NODE, PREEMPTED),),
+        dict.fromkeys((OOM, NODE, PREEMPTED, EXCEPTION, OTHER), ClassSupport(9)),
+        alike=((NODE, PREEMPTED),),  # both are ends with the reason "Host EC2*"
     ),
     "aws_sagemaker": _SAGEMAKER,
     "sagemaker_local": _SAGEMAKER,
@@ -197,7 +188,7 @@ def backend_retries(scheduler: str, given: Mapping[str, str], max_retries: int =
 
 def _size_problems(scheduler: str, rules: Mapping[str, RetryRule]) -> list[str]:
     if OOM in rules and rules[OOM].most_mb:
-        return [f"{scheduler} gives a retry no more memory than the first attempt, so oom takes no size"]
+        return [f"{scheduler} gives a retry no more memory than the first attempt, so oom cannot have a size"]
     return []
 
 

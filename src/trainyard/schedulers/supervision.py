@@ -18,6 +18,18 @@ _EXAMPLE = "Examples: https://hooks.example.com/ended, 'mail -s ended me@example
 
 
 @dataclass
+class StopOpts:
+    """How and when replicas are stopped, where we stop them ourselves."""
+
+    grace_period: float = option(
+        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
+    )
+    fail_fast: bool = option(
+        "stop the other replicas when one has failed for good; by default they go on", default=False
+    )
+
+
+@dataclass
 class NotifyOpts:
     """Who is notified when the job has ended."""
 

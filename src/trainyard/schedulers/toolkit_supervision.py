@@ -35,8 +35,8 @@ class EndRules:
         variable: where the program finds the number of its attempt.
         first: the number of the first attempt.
         codes: what decides before the attempts are used up: an exit code, or the beginning of one and ``*``,
-            and whether the program may be started again; the first that fits holds.
-        stopped: the state of a job whose program was asked to stop; "" if the backend may start it again.
+            and whether the program may be restarted; the first that fits holds.
+        stopped: the state of a job whose program was asked to stop; "" if the backend may restart it.
     """
 
     attempts: int = 1
@@ -154,8 +154,8 @@ def warnings_of(backend: str, opts: Any, rules: EndRules, *, hidden: bool, is_si
     """
     if not opts.notify:
         return []
-    unseen = "" if rules.stopped else ", is stopped from outside (the backend may start it again)"
-    first = "leaves it to the job's first container, so nothing is sent when that is killed for its memory"
+    unseen = "" if rules.stopped else ", is stopped from outside (the backend may restart it)"
+    first = "leaves it to the job's first container, so nothing is sent if that is killed for its memory"
     found = [f"notify: {backend} {first}{unseen}, loses its machine or never starts"]
     if not hidden and any(not target.startswith(IN_VARIABLE) for target in opts.notify):
         found.append(

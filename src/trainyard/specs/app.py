@@ -34,7 +34,7 @@ NO_IMAGE = "<NONE>"
 
 
 class RetryPolicy(str, Enum):
-    """What is started again when a replica fails.
+    """What is restarted when a replica fails.
 
     ``REPLICA`` restarts that replica, ``ROLE`` all replicas of its role, ``APPLICATION`` everything.
     """
@@ -60,8 +60,8 @@ class Role:
         args: its arguments. Macros (`trainyard.specs.substitution`) are substituted.
         env: its environment variables. Macros are substituted in the values.
         num_replicas: how many to start.
-        max_retries: how often to start again after a failure.
-        retry_policy: what to start again.
+        max_retries: how often to restart after a failure.
+        retry_policy: what to restart.
         resource: needs of one replica.
         port_map: ports by name.
         metadata: extra facts for schedulers, by scheduler name. JSON values only.

@@ -43,6 +43,14 @@ class ConversionError(ValueError):
         self.path = path
 
 
+def snake_case(name: str) -> str:
+    """Return ``mem_mb`` for ``memMB`` and ``mem-mb``, ``s3_output_path`` for ``S3OutputPath``."""
+    import re
+
+    hump = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    return re.sub(hump, "_", name.replace("-", "_")).lower()
+
+
 def is_optional(tp: Any) -> bool:
     """Tell whether None is one of the type's values."""
     return tp is type(None) or (is_union(tp) and type(None) in get_args(tp))

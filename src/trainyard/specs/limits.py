@@ -36,7 +36,7 @@ def whole_number(text: str, least: int, most: int) -> int:
     if value < least:
         raise ValueError(f"{cut(text)} is less than {least:,}")
     if value > most:
-        raise ValueError(f"{cut(text)} is more than {most:,}, the most that is possible")
+        raise ValueError(f"{cut(text)} is more than {most:,}, the maximum")
     return value
 
 

@@ -390,7 +390,7 @@ def _names_folder() -> str:
 
 
 def _tidy_up() -> None:
-    """Remove the files of names that no process has any more."""
+    """Remove the files of names that no process has."""
     folder = _names_folder()
     for entry in os.listdir(folder):
         if not entry.endswith(".lock"):

@@ -39,7 +39,10 @@ def why_not_trusted(path: str, directory: str) -> str:
     reason = ""
     strangers = owners - _trusted_users(os.environ)
     if strangers:
-        reason = f"it belongs to {_name(strangers.pop())}, not to you or to root"
+        from trainyard.system.identity import account_name
+
+        uid = strangers.pop()
+        reason = f"it belongs to {account_name(uid) or f'user {uid}'}, not to you or to root"
     elif (
         place.st_mode & stat.S_IWOTH
         and not place.st_mode & stat.S_ISVTX
@@ -55,15 +58,6 @@ def _trusted_users(environ: Mapping[str, str]) -> set[int]:
     if os.geteuid() == 0 and caller.isdecimal() and len(caller) < 11:
         users.add(int(caller))
     return users
-
-
-def _name(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def _is_listed(directory: str) -> bool:

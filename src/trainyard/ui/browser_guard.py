@@ -107,7 +107,7 @@ class BrowserGuard:
             return _refused("A request that changes something must say where it comes from.")
         length = headers.get("content-length", "")
         if not length.isdecimal() or len(length) > 8 or int(length) > MOST_BODY:
-            return _refused("The request is too long, or does not say how long it is.", 413)
+            return _refused("The request is too long, or has no Content-Length.", 413)
         return None
 
     def _exchange(self, scope: Scope) -> HTMLResponse | PlainTextResponse | None:

@@ -98,7 +98,7 @@ class JobActions:
         """
         handles, _ = await self._handles(action, wanted, until)
         if not handles:
-            raise UsageError("no job matches any more")
+            raise UsageError("no job matches now")
         if action == "rerun" and len(handles) > MOST_RERUNS:
             raise UsageError(
                 f"{MOST_RERUNS} jobs can be repeated at once, not {len(handles)}",
@@ -114,7 +114,7 @@ class JobActions:
         return run
 
     def run_of(self, id_: str) -> ActionRun | None:
-        """Return an action that was started; None if it is not known any more."""
+        """Return an action that was started; None if it is no longer known."""
         return self._runs.get(id_)
 
     async def _run(self, run: ActionRun) -> None:

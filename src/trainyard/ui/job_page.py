@@ -422,7 +422,7 @@ def chunk(data: bytes, part: LogPart | None = None, matching: bytes = b"") -> h.
 
 
 def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.Element:
-    """Return what loads the lines before a position."""
+    """Return the button that loads the lines before a position."""
     return h.button(
         "#earlier",
         parts.htmx(get=view.url("/job/log/earlier", end=start), target="this", swap="outerHTML"),
@@ -431,7 +431,7 @@ def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.El
 
 
 def later_button(parts: Parts, view: LogView, part: LogPart) -> h.Element:
-    """Return what loads the lines behind a part."""
+    """Return the button that loads the lines after a part."""
     rest = part.size - part.before - len(part.data)
     return h.button(
         "#later",

@@ -251,7 +251,7 @@ def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
 
 
 def _act_on_all(wanted: Wanted, total: int) -> h.Element:
-    """Return what leads to an action on all jobs that match, on other pages too."""
+    """Return links to actions on all jobs that match, on other pages too."""
     return h.p(".all-pages")[
         f"All {total} {'that match' if wanted.is_filtered else 'jobs'}: ",
         [
@@ -306,7 +306,7 @@ def confirm_page(parts: Parts, action: str, wanted: Wanted, total: int, count: i
 
 
 def progress_part(parts: Parts, run: ActionRun) -> h.Element:
-    """Return how far an action on many jobs is; it asks for itself again until that has ended."""
+    """Return how far an action on many jobs is; it reloads itself until that has ended."""
     total, label = len(run.handles), ACTIONS[run.action]
     asks = parts.htmx(get=url("/jobs/progress", id=run.id), trigger="refresh", swap="outerHTML")
     return h.section("#progress", {} if run.is_over else asks, data_refresh=None if run.is_over else "1000")[

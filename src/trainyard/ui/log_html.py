@@ -21,7 +21,7 @@ _OFF = {"22": ("b", "faint"), "23": ("i",), "24": ("u",)}
 
 
 def as_html(data: bytes, matching: bytes = b"") -> Markup:
-    """Return whole lines as HTML, each an element of its own; some of them, in their order, marked."""
+    """Return whole lines as HTML, one element each; some of them marked."""
     if not matching:
         return Markup("").join(_line(line) for line in iter_lines(data))
     wanted = iter_lines(matching)

@@ -86,7 +86,7 @@ class LogCopy(OutputFile):
         return bool(self.problem) and not self.is_full and time.monotonic() - self._news_at > RETRY_SECONDS
 
     def drop(self) -> None:
-        """Let the thread end with the next line; the disk's space is free then."""
+        """Let the thread end with the next line, which frees the space on disk."""
         with self._lock:
             self._written = 0
             self._file.close()

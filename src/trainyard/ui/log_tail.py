@@ -124,7 +124,7 @@ class LogTails:
 
 
 class BrokenLogError(TrainyardError):
-    """A log cannot be followed any more."""
+    """A log can no longer be followed."""
 
 
 def _note(text: str) -> str:

@@ -27,7 +27,7 @@ from trainyard.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerEr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from htpy import Node
     from starlette.requests import Request
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
     from trainyard.ui.job_page import LogView
-
-    Endpoint = Callable[[Request], Awaitable[Response]]
 
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
@@ -176,9 +174,7 @@ class WebApp:
         """Show how far an action on many jobs is."""
         run = self._actions.run_of(request.query_params.get("id", ""))
         if run is None:
-            raise HTTPException(
-                404, "This action is not known any more; the list has the states of the jobs."
-            )
+            raise HTTPException(404, "This action is no longer known; the list shows the states of the jobs.")
         parts = Parts(request)
         part = jobs_page.progress_part(parts, run)
         if request.headers.get("hx-request"):

@@ -119,7 +119,7 @@ class ChangingFileError(Exception):
 
 
 class NotAFileError(Exception):
-    """What was a file a moment ago is not a file any more."""
+    """What was a file a moment ago is no longer a file."""
 
 
 def hash_file(path: str) -> tuple[str, os.stat_result, int]:

@@ -303,7 +303,7 @@ def _hash_one(path: str) -> Any:
     except ChangingFileError as error:
         raise WorkspaceChangedError(path) from error
     except NotAFileError:
-        return "is not a file any more"
+        return "is no longer a file"
     except OSError as error:
         if error.errno == errno.ENOENT:
             return "was removed while the workspace was read"

@@ -224,7 +224,7 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
     still.batch.finish(job_id, 5)
     response = look(scheduler, app_id)
     assert (response.state, response.num_restarts) == (AppState.FAILED, 2)
-    assert response.msg == "exit code 5; not started again: 3 of 3 attempts are used up"
+    assert response.msg == "exit code 5; not restarted: 3 of 3 attempts are used up"
     assert replicas(response)[0].restarts == 2
     assert [(each.number, each.exit_code) for each in replicas(response)[0].earlier] == [(0, 1), (1, 1)]
 
@@ -270,7 +270,7 @@ def test_retries_by_class(
         if still.batch.job(job_id).status != "FAILED":
             still.batch.finish(job_id, **{"reason": "", **how})
     assert len(still.batch.job(job_id).attempts) == attempts
-    assert f"not started again: {said}" in look(scheduler, app_id).msg
+    assert f"not restarted: {said}" in look(scheduler, app_id).msg
 
 
 # ---- several replicas

@@ -127,7 +127,7 @@ def test_a_job_is_repeated_with_the_code_that_it_had(
     for key in cloud.objects(prefix="trainyard/code/"):
         cloud.client("s3").delete_object(Bucket=cloud.bucket, Key=key)
     lost = trainyard("rerun", handle, code=3)
-    assert "neither in S3 nor on this machine any more" in lost.stderr
+    assert "no longer in S3, nor on this machine" in lost.stderr
 
 
 def test_the_workspace_goes_into_the_image_where_a_repository_is_given(

@@ -60,7 +60,7 @@ def options(cloud: Cloud, **given: Any) -> dict[str, Any]:
 
 
 def again(cloud: Cloud, **given: Any) -> dict[str, Any]:
-    """Options of a job that is started again and goes on from checkpoints."""
+    """Options of a job that is restarted and goes on from checkpoints."""
     uri = f"s3://{cloud.bucket}/checkpoints"
     return options(cloud, max_retry_attempts=2, checkpoint_s3_uri=uri, **given)
 
@@ -196,7 +196,7 @@ def test_partitions_have_their_own_names(partition: str, service: str) -> None:
     assert trust_problem({"Arn": arn, "AssumeRolePolicyDocument": {"Statement": statement}}, {}) is None
 
 
-# ---- checkpoints of a job that is started again
+# ---- checkpoints of a job that is restarted
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_each_right_that_is_lacking_is_named_with_the_statement_to_add(
     error = refusal(scheduler, project, cloud, again(cloud))
     assert error.message == (
         f"the role {cloud.role_arn} may not {lacking} on s3://{cloud.bucket}/checkpoints (no statement "
-        "allows it), so a job that is started again (max_retry_attempts, use_spot_instances) could not "
+        "allows it), so a job that is restarted (max_retry_attempts, use_spot_instances) could not "
         "continue from its checkpoints"
     )
     statements = json.loads(error.hint.partition(": ")[2])
@@ -324,7 +324,7 @@ def test_a_dry_run_shows_what_would_be_looked_up_and_asks_nothing(
     assert shown[0] == "look up whether SageMaker may assume the role, if that is allowed"
     assert shown[1] == (
         f"look up whether the role may read and write s3://{cloud.bucket}/checkpoints, for when the job is "
-        "started again, if that is allowed"
+        "restarted, if that is allowed"
     )
     info = scheduler.submit_dryrun(app, options(cloud, role=cloud.role), workspace)
     shown = json.loads(str(info.request))["before"]

@@ -312,7 +312,7 @@ def test_job_of_the_predecessor_is_listed(jobs):
             labels.OLD_ROLE: "main",
             labels.OLD_REPLICA: "0",
             labels.SESSION: jobs.session,
-            labels.OLD_VERSION: "0.7.0",
+            "torchx.pytorch.org/version": "0.7.0",
         },
     }
     made = jobs.engine.request("POST", "/containers/create", json=body)
@@ -334,7 +334,7 @@ def test_job_of_the_predecessor_is_listed(jobs):
         ({"grace_period": -1}, "grace_period"),
         ({"publish": {"nope": "1"}}, "no port 'nope'"),
         ({"publish": {"80": "x"}}, "does not end in a port number"),
-        ({"env": {"A=B": "1"}}, "not a name of a variable"),
+        ({"env": {"A=B": "1"}}, "not a valid variable name"),
         ({"publish": {"80": "8080"}, "network": "host"}, "nothing is published"),
     ],
 )

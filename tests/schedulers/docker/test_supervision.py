@@ -47,7 +47,7 @@ def test_memory_grows_up_to_the_bound(jobs):
     app_id, end = jobs.run(jobs.role(script, resource=Resource(1, 0, 48)), retry={"oom": "5:400M"})
     assert "fits\n" in jobs.log(app_id), (end, notes(end))
     assert end.num_restarts == len(notes(end)) >= 1
-    assert all("ran out of memory" in note and "started again with" in note for note in notes(end))
+    assert all("ran out of memory" in note and "restarted with" in note for note in notes(end))
     assert jobs.container(app_id)["HostConfig"]["Memory"] == 48 * 2**end.num_restarts << 20
 
 
@@ -57,7 +57,7 @@ def test_the_program_s_own_faults_are_not_retried(jobs, policy):
     _, end = jobs.run(role, retry={"exception": "0"})
     assert (end.state, end.num_restarts) == (AppState.FAILED, 0)
     assert notes(end) == [
-        "it raised an exception (ValueError: bad); not started again: exception: it is not to be retried"
+        "it raised an exception (ValueError: bad); not restarted: exception: it must not be retried"
     ]
 
 

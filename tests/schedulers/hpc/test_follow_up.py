@@ -97,7 +97,7 @@ def test_memory_grows_and_others_are_told_of_the_last_end_alone(cluster):
     assert [job.get("memory") for job in jobs_of(cluster, app_id)] == [None, "100"]
     [entry] = retries_of(cluster, app_id)
     assert entry["text"] == (
-        "it ran out of memory (MemoryError: no more); started again with 100 MB of memory: oom: retry 1 of 2"
+        "it ran out of memory (MemoryError: no more); restarted with 100 MB of memory: oom: retry 1 of 2"
     )
 
 
@@ -105,7 +105,7 @@ def test_what_would_fail_again_is_not_repeated(cluster):
     app_id = submit(cluster, EXCEPTION, retry={"exception": "0", "oom": "3:1G", "other": "2"})
     found = cluster.wait(app_id, PATIENCE)
     assert found.state == AppState.FAILED
-    assert "not started again: exception: it is not to be retried" in found.msg
+    assert "not restarted: exception: it must not be retried" in found.msg
     assert len(jobs_of(cluster, app_id)) == 1
     [entry] = retries_of(cluster, app_id)
     assert (entry["cause"], entry["again"]) == ("exception", False)
@@ -130,7 +130,7 @@ def test_a_refusal_of_the_queue_is_the_reason(cluster, queue, tmp_path):
     go.touch()
     found = cluster.wait(app_id, PATIENCE)
     assert found.state == AppState.FAILED
-    assert "the queue refuses to start it again: no more jobs" in found.msg
+    assert "the queue refuses to restart it: no more jobs" in found.msg
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_job_whose_follow_up_was_cancelled_has_ended(cluster, tmp_path):
 
 @pytest.mark.parametrize("cfg", [{"array": True}, {"chain": 2}])
 def test_what_cannot_go_together_is_refused(cluster, cfg):
-    with pytest.raises(ConfigError, match=r"retry: fake cannot start a job again|array=True"):
+    with pytest.raises(ConfigError, match=r"retry: fake cannot retry a job by class|array=True"):
         cluster.submit_dryrun(AppDef("job", [role("true")]), {"retry": {"oom": "1"}, **cfg})
 
 

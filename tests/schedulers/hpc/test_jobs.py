@@ -354,7 +354,7 @@ def test_a_dry_run_shows_no_line_of_a_secret_of_several_lines(cluster):
         ({"chain": 0}, "chain=0 must be at least 1"),
         ({"chain": 99_999_999_999}, "chain=99999999999 is more than 1,000"),
         ({"grace_period": -1.0}, "grace_period=-1"),
-        ({"env": {"A B": "x"}}, "'A B' is not a name of a variable"),
+        ({"env": {"A B": "x"}}, "'A B' is not a valid variable name"),
         ({"host": "far", "shared_dir": "here"}, "shared_dir='here' is not an absolute path"),
     ],
 )

@@ -116,7 +116,7 @@ def test_what_the_program_is_at_fault_for_is_not_retried(jobs):
     _, end = jobs.run(role(EXCEPTION, max_retries=5), retry={"exception": "0"})
     assert replica_of(end).restarts == 0
     [note] = replica_of(end).notes
-    assert note.startswith("it raised an exception (ValueError: bad); not started again: exception")
+    assert note.startswith("it raised an exception (ValueError: bad); not restarted: exception")
 
 
 @pytest.mark.parametrize("policy", list(RetryPolicy))
@@ -129,7 +129,7 @@ def test_each_class_has_its_own_number(jobs, tmp_path, policy):
     _, end = jobs.run(role(script, max_retries=1, retry_policy=policy), retry={"oom": "2", "exception": "0"})
     assert end.state == AppState.SUCCEEDED, replica_of(end)
     assert replica_of(end).restarts == 3
-    assert [note.rpartition("started again: ")[2] for note in replica_of(end).notes] == [
+    assert [note.rpartition("restarted: ")[2] for note in replica_of(end).notes] == [
         "oom: retry 1 of 2",
         "oom: retry 2 of 2",
     ]
@@ -139,7 +139,7 @@ def test_the_number_is_a_limit(jobs):
     _, end = jobs.run(role(OUT_OF_MEMORY), retry={"oom": "1"})
     assert end.state == AppState.FAILED
     assert replica_of(end).restarts == 1
-    assert replica_of(end).notes[-1].endswith("not started again: oom: 1 of 1 retries are used up")
+    assert replica_of(end).notes[-1].endswith("not restarted: oom: 1 of 1 retries are used up")
 
 
 def test_only_the_present_attempt_is_looked_at(jobs, tmp_path):

@@ -57,7 +57,7 @@ def test_each_class_has_its_own_number(policy: RetryPolicy, names: set[str]) -> 
     assert driver.restarting == names
     replica = fail(driver, OUT_OF_MEMORY)
     assert driver.restarting == set()
-    assert [note.rpartition("started again: ")[2] for note in replica.notes] == [
+    assert [note.rpartition("restarted: ")[2] for note in replica.notes] == [
         "oom: retry 1 of 2",
         "oom: retry 2 of 2",
         "node: retry 1 of 1",

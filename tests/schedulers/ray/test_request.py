@@ -102,8 +102,8 @@ def test_resources_become_a_bundle(resource: Resource, bundle: dict[str, float])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cluster_config_file": "c.yaml"}, "not read any more"),
-        ({"cluster_name": "c"}, "not read any more"),
+        ({"cluster_config_file": "c.yaml"}, "no longer read"),
+        ({"cluster_name": "c"}, "no longer read"),
         ({"placement": "EVERYWHERE"}, "placement"),
         ({"timeout": 0.0}, "more than 0"),
         ({"grace_period": -1.0}, "at least 0"),

@@ -172,7 +172,7 @@ def test_without_accounting_jobs_are_known_by_their_records(own_engine: GridEngi
     assert [response.state for response in found[:2]] == [AppState.SUCCEEDED, AppState.FAILED]
     assert found[1].msg == "worker/0: exit code 5"
     assert found[2].state == AppState.CANCELLED
-    assert "does not list it any more" in found[2].msg
+    assert "the queue no longer lists it" in found[2].msg
     assert {row.app_id for row in jobs.scheduler.list()} == set(ids)
 
 

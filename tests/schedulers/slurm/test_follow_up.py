@@ -56,8 +56,8 @@ def test_every_end_is_told_once_and_failures_are_retried_by_class(jobs, slurm):
     found = jobs.scheduler.describe(hungry)
     assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
     [entry] = map(json.loads, (settled(jobs, hungry) / "retries").read_text().splitlines())
-    assert "started again with 128 MB of memory: oom: retry 1 of 3" in entry["text"]
-    assert "exception: it is not to be retried" in jobs.scheduler.describe(raises).msg
+    assert "restarted with 128 MB of memory: oom: retry 1 of 3" in entry["text"]
+    assert "exception: it must not be retried" in jobs.scheduler.describe(raises).msg
     assert jobs.scheduler.describe(raises).num_restarts == 0
 
 

@@ -143,7 +143,7 @@ def test_any_line_of_ours_can_be_left_out():
         assert not [line for line in directives(role(), omit=[name]) if line.startswith(f"--{name}")], name
     with pytest.raises(ConfigError, match="no option of ours is named 'memm'"):
         script(role(), omit=["memm"])
-    with pytest.raises(ConfigError, match="what follows the job depends on"):
+    with pytest.raises(ConfigError, match="needs --job-name to follow the job"):
         script(role(), omit=["job-name"])
 
 
@@ -163,7 +163,7 @@ def test_an_option_of_the_user_replaces_ours():
         ([role(mounts=[BindMount("/a", "/b")])], {}, "mounts need container"),
         ([role()], {"container": "podman"}, "one of pyxis"),
         ([role()], {"sbatch_args": ["nice"]}, "not an option"),
-        ([role()], {"sbatch_args": ["--job-name=x"]}, "is set by trainyard"),
+        ([role()], {"sbatch_args": ["--job-name=x"]}, "trainyard sets '--job-name=x' itself"),
         ([role()], {"max_running": 3}, "set array=True"),
         ([role()], {"gpu_flag": "gpus"}, "gpus-per-node or gres"),
         ([role()], {"replicas_per_node": 0}, "at least 1"),
@@ -201,7 +201,7 @@ def test_what_has_no_effect_is_said():
     shown = str(dryrun(worker, role("b", max_retries=2)))
     assert "ignores the image team/train:1" in shown
     assert "ignores resource.devices (vpc.amazonaws.com/efa)" in shown
-    assert "the fewest of its roles" in shown
+    assert "the lowest max_retries of its roles" in shown
 
 
 def test_the_predecessors_options_keep_their_names():

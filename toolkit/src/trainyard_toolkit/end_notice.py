@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .masking import Masker
 
 #: Who is notified and when, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a job
-#: that was asked to stop; "" if the backend may start it again then).
+#: that was asked to stop; "" if the backend may restart it then).
 VARIABLE = notification.VARIABLE
 #: Signs what is sent to URLs.
 SECRET_VARIABLE = "TRAINYARD_NOTIFY_SECRET"
@@ -79,10 +79,10 @@ class EndNotice:
         if report.stopped:
             state: str = asked.get("stopped", "")
             if not state:
-                log.info("Nobody is notified: the job was asked to stop, and may be started again.")
+                log.info("Nobody is notified: the job was asked to stop, and may be restarted.")
             return state
         if not is_final(asked.get("again") or {}, code, self._environ):
-            log.info("Nobody is notified yet: the job may be started again.")
+            log.info("Nobody is notified yet: the job may be restarted.")
             return ""
         return "FAILED"
 
@@ -165,7 +165,7 @@ def is_final(again: dict[str, Any], code: int, environ: MutableMapping[str, str]
     Args:
         again: what the launcher knows of it: ``attempts`` (at most; 1 without it), ``variable`` and ``first``
             (where the number of this attempt is, and how the first one is counted), ``codes`` (rules, the
-            first that fits holds: a code or the beginning of one and ``*``, and whether it is started again).
+            first that fits holds: a code or the beginning of one and ``*``, and whether it is restarted).
         code: the exit code.
         environ: of this process.
     """

@@ -304,7 +304,7 @@ def _retry(job: JobFolder, end: End, native: str) -> bool:
     memory = memory or int(job.asked["memory"])
     against = rule.verdict(used, memory if name == retry_rule.OOM else 0)
     if name == "max_retries" and not rule.times:
-        against = "it is not to be retried"
+        against = "it must not be retried"
     text = retry_rule.words(found.text, found.evidence, found.failure_class, rule, used, against, memory)
     entry: dict[str, Any] = {
         "native": native,
@@ -333,7 +333,7 @@ def _retry(job: JobFolder, end: End, native: str) -> bool:
         code, said, new = _submit(job, [*job.asked["submit"], *options], "script")
     if code:
         entry["again"] = False
-        entry["text"] = f"{text.partition('; started again')[0]}; the queue refuses to start it again: {said}"
+        entry["text"] = f"{text.partition('; restarted')[0]}; the queue refuses to restart it: {said}"
         job.note(entry)
         return False
     entry["submitted"] = new

@@ -118,7 +118,7 @@ class HostView:
         self.refusal = reason
         self._began = time.time()
         if not kernel.IS_LINUX:
-            return  # nobody expects one there; a script that uses it all the same fails or is reported later
+            return  # nobody expects one there; a script that uses it nevertheless fails or is reported later
         log.warning(
             f"{DEFAULT_BASE} is not this job's own here: {reason}. What the script writes to "
             f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints by these names is "

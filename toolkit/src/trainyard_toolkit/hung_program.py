@@ -82,7 +82,7 @@ class HungProgram:
             with open(partial, "w", encoding="utf-8") as file:
                 file.write(f"note={text}\ntime={time.time():.3f}\n")
             os.replace(partial, self.mark)
-        except OSError:  # the stacks are in the log all the same
+        except OSError:  # the stacks are in the log anyway
             pass
 
     def stop(self, grace: float, pause: Callable[[float], object] = time.sleep) -> None:

@@ -108,7 +108,7 @@ def end_message(
         state: the name of its state.
         reason: why it is in that state, in words.
         cause: of a failure: ``name``, ``text``, ``evidence``, ``replica`` (ROLE/ID or None), ``exit_code``.
-        restarts: how often it was started again.
+        restarts: how often it was restarted.
         started_at, ended_at: seconds since the epoch.
         results: where its results are.
     """

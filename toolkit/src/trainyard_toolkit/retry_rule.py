@@ -50,7 +50,7 @@ class RetryRule:
             present_mb: the memory that the attempt had; 0 if it is not limited.
         """
         if used >= self.times:
-            return f"{used} of {self.times} retries are used up" if self.times else "it is not to be retried"
+            return f"{used} of {self.times} retries are used up" if self.times else "it must not be retried"
         if self.most_mb and present_mb >= self.most_mb:
             return f"it had {present_mb} MB, the most that it may get"
         return ""
@@ -76,8 +76,8 @@ def words(
     """
     said = f" ({evidence.strip()[:_LONGEST_EVIDENCE]})" if evidence.strip() else ""
     if against:
-        return f"it {text}{said}; not started again: {failure_class}: {against}"
+        return f"it {text}{said}; not restarted: {failure_class}: {against}"
     more = ""
     if failure_class == OOM and rule.more_memory(memory_mb) > memory_mb:
         more = f" with {rule.more_memory(memory_mb)} MB of memory"
-    return f"it {text}{said}; started again{more}: {failure_class}: {rule.count(used + 1)}"
+    return f"it {text}{said}; restarted{more}: {failure_class}: {rule.count(used + 1)}"

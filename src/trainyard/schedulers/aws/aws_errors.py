@@ -84,6 +84,10 @@ class AwsUnreachableError(AwsError):
     """No answer came."""
 
 
+#: What to do where no region is known.
+REGION_HINT = "Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile."
+
+
 def missing_sdk(error: ImportError) -> ConfigError:
     """Return the error for an installation without the SDK."""
     return ConfigError(
@@ -120,7 +124,7 @@ def translate(
             f"no AWS region is given for {operation}"
             if isinstance(error, sdk.NoRegionError)
             else f"the AWS region is not valid: {error}",
-            hint="Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile.",
+            hint=REGION_HINT,
         )
     return _without_answer(error, operation, profile)
 

@@ -89,7 +89,7 @@ class StoredObject:
     Attributes:
         size: in bytes.
         has_sha256: whether S3 checked its content against a SHA-256 when it was written.
-        etag: changes with the content.
+        etag: changes with the content, so that a changed object is not equal to the one before.
     """
 
     size: int

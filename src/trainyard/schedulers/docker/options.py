@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
 from trainyard.specs.options import option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
@@ -38,14 +38,8 @@ class DaemonOpts(DockerWorkspaceOpts):
         "platform of the images, such as linux/arm64; the daemon's own by default", default=None
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)
-    grace_period: float = option(
-        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
-    )
-    fail_fast: bool = option(
-        "stop the other replicas when one has failed for good; by default they go on", default=False
-    )
 
 
 @dataclass
-class DockerOpts(HangOpts, RetryOpts, NotifyOpts, DaemonOpts):
+class DockerOpts(HangOpts, RetryOpts, NotifyOpts, StopOpts, DaemonOpts):
     """How a job runs in containers of this machine's daemon; the predecessor's options come first."""

@@ -321,7 +321,7 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     problems += [f"role {role.name!r}: {problem}" for role in app.roles for problem in _role_problems(role)]
     problems += _publish_problems(app, opts)
     problems += [
-        f"env: {name!r} is not a name of a variable" for name in opts.env or {} if not name or "=" in name
+        f"env: {name!r} is not a valid variable name" for name in opts.env or {} if not name or "=" in name
     ]
     total = sum(role.num_replicas for role in app.roles)
     if opts.network == "none" and total > 1:

@@ -42,7 +42,7 @@ class RetryCounts:
         self._used: dict[tuple[str, str], int] = {}
 
     def total(self, scope: str) -> int:
-        """Return how often a scope was started again by these rules."""
+        """Return how often a scope was restarted by these rules."""
         return sum(count for (name, _), count in self._used.items() if name == scope)
 
     def decide(
@@ -56,7 +56,7 @@ class RetryCounts:
         """Decide, and count; None if there is no rule for the class of this failure.
 
         Args:
-            scope: what would be started again together.
+            scope: what would be restarted together.
             role: the replica's role.
             replica: ``id``, ``exit_code`` and ``reason`` of the replica that failed.
             log_end: reads the last lines that it wrote.

@@ -204,7 +204,7 @@ class LocalCommands(Commands):
 
 
 def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
-    """Describe that there is no such program."""
+    """Return the error for a program that is missing."""
     fallback = (
         f"Look for it with: ssh {shlex.quote(commands.host)} command -v {program}"
         if commands.host

@@ -1,4 +1,4 @@
-"""What is submitted with a job so that something follows on its end: notifications, and retries by class.
+"""The follow-up of a job: what is submitted with it for notifications and for retries by class of failure.
 
 The follow-up is a small job that waits in the queue for the end of the other one. What it does is in the
 toolkit's `follow_up`; what it has to know of the queue are `QueueWords`, as values.
@@ -73,7 +73,7 @@ class QueueWords:
 
 
 def is_needed(opts: HpcOpts) -> bool:
-    """Tell whether anything follows on the end of a job with these options."""
+    """Tell whether jobs with these options need a follow-up."""
     return bool(opts.notify) or opts.retry is not None
 
 
@@ -91,14 +91,14 @@ def check(backend: str, opts: HpcOpts) -> None:
     for name, given in (("array", opts.array), ("chain", opts.chain > 1)):
         if given:
             raise ConfigError(
-                f"retry: {backend} cannot start a job again by class of failure that has {name}="
+                f"retry: {backend} cannot retry a job by class of failure if it has {name}="
                 f"{getattr(opts, name)}",
-                hint="Leave one of them out. Replicas of an array start again by --max_retries.",
+                hint="Leave one of them out. --max_retries restarts replicas of an array.",
             )
 
 
 def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -> dict[str, str]:
-    """Return the files of the job's folder by which a job is looked after, without those that all jobs have.
+    """Return the files with which a job is supervised, beyond those that every job has.
 
     Args:
         plan: the job.

@@ -1,4 +1,4 @@
-"""What jobs leave on shared storage: folders, code that no folder names any more, hosts that failed them."""
+"""What jobs leave on shared storage: folders, code that no folder refers to, hosts that failed them."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ def avoided_hosts(storage: Storage, shared: str, now: float) -> Iterator[Check]:
                 None,
                 f"{host}: {entry.get('count')} x {failure_class}, last at {last} "
                 f"in {entry.get('job')}: {entry.get('evidence')}",
-                f"Retries avoid it until {host_ledger.KEPT_SECONDS / 3600:g} hours later. Is it good again? "
-                f"Remove it from {path}.",
+                f"Retries avoid it for {host_ledger.KEPT_SECONDS / 3600:g} hours from then. "
+                f"If it works again, remove it from {path}.",
             )

@@ -87,7 +87,7 @@ def job_state(
         return current.state, current.reason
     ended = state_by_records(job) if job is not None else None
     if ended is None and not problem and _is_undecided(job, native):
-        return AppState.PENDING, "it ended, and it is being decided whether it is started again"
+        return AppState.PENDING, "it ended; whether it is restarted is not decided yet"
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
     if job is not None and job.cancelled_by:  # and the queue, which answered, has nothing of it that lives
@@ -98,15 +98,15 @@ def job_state(
         return ended
     assert job is not None
     if _was_stopped(job):
-        return AppState.CANCELLED, "it was stopped, and the queue does not list it any more"
+        return AppState.CANCELLED, "it was stopped, and the queue no longer lists it"
     created = float(job.document.get("created_at", now))
     if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
-    return AppState.UNKNOWN, "the queue does not list it any more, and it left no exit record"
+    return AppState.UNKNOWN, "the queue no longer lists it, and it left no exit record"
 
 
 def _is_undecided(job: SharedJob | None, native: Sequence[NativeJob]) -> bool:
-    """Tell whether a job that has run may be started again."""
+    """Tell whether a job that has run may be restarted."""
     if job is None or not job.may_start_again:
         return False
     return bool(native or job.replicas or job.submission is not None)
@@ -115,7 +115,7 @@ def _is_undecided(job: SharedJob | None, native: Sequence[NativeJob]) -> bool:
 def _native_end(
     native: Sequence[NativeJob], job: SharedJob | None, ended: tuple[AppState, str] | None
 ) -> tuple[AppState, str]:
-    """Return how a job ended of which the queue says that all its submissions have ended."""
+    """Return how a job ended, where the queue says that all its submissions have ended."""
     # links of a chain that had nothing left to do end with success
     worst = [item for item in native if item.state != AppState.SUCCEEDED]
     if not worst:
@@ -197,7 +197,7 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _earlier(record: AttemptRecord) -> EarlierAttempt:
-    """Return an attempt after which there was another; its log has files of its own, see `logs.py`."""
+    """Return an attempt after which there was another; its log is in separate files, see `logs.py`."""
     start, end = record.started_at, record.ended_at
     reason = reason_of_exit(record)
     return EarlierAttempt(record.attempt, start, end, record.code, reason, f"{record.attempt}:0.0.0")
@@ -238,7 +238,7 @@ def _replica(
     if is_terminal(state) and not is_terminal(status.state):
         status.state = state  # it left no exit record: it was killed, or never started
         if record is not None and state != AppState.SUCCEEDED:
-            status.reason = status.reason or "it was killed before it could say how it ended"
+            status.reason = status.reason or "it was killed before it could record how it ended"
         elif record is None and said is None and was_stopped:
             status.state, status.reason = AppState.CANCELLED, "it had not started"
     elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):

@@ -41,8 +41,8 @@ class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
     )
     max_running: int | None = option("how many replicas of an array run at a time", default=None)
     chain: int = option(
-        "number of submissions in a row, each of which goes on from the last checkpoint if the time limit "
-        "ended the one before",
+        "number of submissions in a row; each continues from the last checkpoint if the time limit ended the "
+        "one before",
         default=1,
     )
     grace_period: float = option(
@@ -50,7 +50,7 @@ class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
         default=60.0,
     )
     follow_up_args: list[str] | None = option(
-        "more options of the queue for the small job that follows on the end of this one, for notify and "
-        "retry, such as --partition=cpu",
+        "more native options for the small job that runs after this one, for notify and retry, such as "
+        "--partition=cpu",
         default=None,
     )

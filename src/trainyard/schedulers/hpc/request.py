@@ -191,7 +191,7 @@ class JobPlan:
 
     @property
     def retries(self) -> int:
-        """How often its script starts the job again after a failure: the most of its roles.
+        """How often its script restarts the job after a failure: the highest number of its roles.
 
         Not at all if what follows on its end decides that.
         """
@@ -219,7 +219,7 @@ class JobPlan:
             role: its role; "-" if ``index`` counts through all roles.
             index: a number, or a variable that holds it: ``SLURM_PROCID``, ``LSB_JOBINDEX-1``.
             alone: whether no `around_job` is around it, as in arrays.
-            retries: how often it is started again after a failure; only if it is alone.
+            retries: how often it is restarted after a failure; only if it is alone.
             rank0: host of the first replica, if it is known; only if it is alone.
         """
         return self.run("replica", *_flags(retries, rank0), role, index, link=alone)
@@ -293,7 +293,7 @@ class JobPlan:
         if wrong:
             raise ConfigError(
                 f"role {role.name!r}: a shell cannot set the variable {wrong[0]!r}",
-                hint="Names of variables have letters, digits and _ on clusters.",
+                hint="On clusters, names of variables consist of letters, digits and _.",
             )
         lines = [*(self.opts.prologue or ())]
         lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
@@ -365,7 +365,7 @@ def _check_options(app: AppDef, opts: HpcOpts) -> None:
     if opts.chain < 1:
         problems.append(f"chain={opts.chain} must be at least 1")
     if opts.chain > MOST_SUBMISSIONS:
-        problems.append(f"chain={opts.chain} is more than {MOST_SUBMISSIONS:,}, the most that is possible")
+        problems.append(f"chain={opts.chain} is more than {MOST_SUBMISSIONS:,}, the maximum")
     if not 0 <= opts.grace_period <= MOST_SECONDS:
         problems.append(f"grace_period={opts.grace_period:g} is not a number of seconds")
     problems += [
@@ -374,7 +374,7 @@ def _check_options(app: AppDef, opts: HpcOpts) -> None:
         if isinstance(value, str) and ("\n" in value or "\r" in value)
     ]
     problems += [
-        f"env: {name!r} is not a name of a variable" for name in opts.env or {} if not _VARIABLE.match(name)
+        f"env: {name!r} is not a valid variable name" for name in opts.env or {} if not _VARIABLE.match(name)
     ]
     if problems:
         raise ConfigError("; ".join(problems))

@@ -113,7 +113,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how the small job that follows on a job's end speaks to the queue. Pure.
+        """Return the queue's words for a job's follow-up. Pure.
 
         Args:
             plan: the job.
@@ -366,7 +366,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         place, native, job = self._observe(app_id)
         if place.host != host:
             raise ConfigError(
-                f"{app_id} was submitted on another cluster", hint="Only jobs of one queue can wait."
+                f"{app_id} was submitted on another cluster",
+                hint="A job can only wait for jobs of the same queue.",
             )
         ids = [item.native_id for item in native] or place.native_ids or (job.native_ids if job else [])
         if not ids:
@@ -715,7 +716,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return [*checks, Check("hosts", None, error.message, error.hint)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago, and code that no job has any more."""
+        """Return the folders of jobs that ended long enough ago, and code that no job uses."""
         from trainyard.schedulers.hpc.housekeeping import leftovers
 
         place = self.default_place(cfg)

@@ -115,7 +115,7 @@ class SharedJob:
 
     @property
     def may_start_again(self) -> bool:
-        """Whether it is not decided yet if it is started again after a failure."""
+        """Whether it is not decided yet if it is restarted after a failure."""
         return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
 
     @property

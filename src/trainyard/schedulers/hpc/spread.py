@@ -34,7 +34,7 @@ def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0, los
     Args:
         plan: the job; a replica needs as many slots as cpus.
         start: begins the command that runs a line of shell on another host; the host and the line follow.
-        retries: how often all are started again after a failure.
+        retries: how often all are restarted after a failure.
         lost: what that command writes when it has lost the host, as a pattern of grep.
     """
     needs = ",".join(f"{role.name}={cpus_of(role)}" for role in plan.app.roles)

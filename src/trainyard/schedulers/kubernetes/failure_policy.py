@@ -31,7 +31,7 @@ def failure_rules(
 
     Args:
         container: name of the container whose exit codes count.
-        per_replica: whether replicas are repeated one by one.
+        per_replica: whether replicas restart one by one.
         retries: what is asked for by class; None for nothing.
         final_codes: exit codes that are not retried, whatever the classes say.
     """
@@ -54,14 +54,14 @@ def failure_rules(
             if retries.is_final(name):
                 add(name, "In", codes)
         counted = [code for name, codes in _CODES.items() if not retries.is_final(name) for code in codes]
-        # without a counted retry nothing else is started again anyway
+        # without a counted retry nothing else is restarted anyway
         if retries.is_final(OTHER) and counted:
             add(OTHER, "NotIn", counted)
     return found
 
 
-def codes_started_again(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
-    """Return by exit codes whether rules let a program be started again, as `EndRules` has it."""
+def restarted_codes(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Return by exit codes whether rules let a program be restarted, as `EndRules` has it."""
     found: list[tuple[str, bool]] = []
     for rule in rules:
         exits = rule.get("onExitCodes")
@@ -78,7 +78,7 @@ def note_of(rules: Sequence[tuple[str, dict[str, Any]]]) -> str:
 
 
 def verdict(job: Mapping[str, Any]) -> str:
-    """Return why a failed Job was not started again, as far as a rule decided it; "" otherwise."""
+    """Return why a failed Job was not restarted, as far as a rule decided it; "" otherwise."""
     try:
         classes = json.loads(names.annotations_of(job).get(names.NOTE_RETRY, "[]"))
     except ValueError:
@@ -87,5 +87,5 @@ def verdict(job: Mapping[str, Any]) -> str:
         match = _RULE.search(str(condition.get("message") or ""))
         if condition.get("status") == "True" and match and int(match[1]) < len(classes):
             name = classes[int(match[1])]
-            return f"not started again: {name}" + ("" if name == _OPTION else ": it is not to be retried")
+            return f"not restarted: {name}" + ("" if name == _OPTION else ": it must not be retried")
     return ""

@@ -107,7 +107,7 @@ def delete_jobs(jobs: Iterable[FoundJob]) -> Iterator[tuple[FoundJob, TrainyardE
 
 
 def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftover]:
-    """Return Secrets and Services of ours that no job owns any more, older than some seconds."""
+    """Return Secrets and Services of ours that no job owns, older than some seconds."""
     now = time.time()
     known = {job.name for job in list_jobs(server, namespace)}
     found = []

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from trainyard.backoff import Backoff, Clock
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
+from trainyard.schedulers.kubernetes.api_server import KubernetesError, Watch
 from trainyard.schedulers.kubernetes.observe import (
     FoundJob,
     app_reason,
@@ -405,7 +405,7 @@ class _ReplicaReader:
                 block: list[bytes] = []
                 size = 0
                 chunks = response.iter_bytes()
-                for chunk in _with_errors(chunks, self._board.job.server, self._stopped):
+                for chunk in _with_errors(chunks, self._stopped):
                     if chunk is None:
                         self._emit(*block)
                         return False, count
@@ -441,10 +441,10 @@ class _ReplicaReader:
         with self._board.changed:
             is_lost = self._board.is_over(self._place) and not self._board.attempts(self._place)
         if is_lost:
-            log.warning("there is no pod of %s/%s, and no log of it (any more)", self.role, self.k)
+            log.warning("there is no pod of %s/%s, so there is no log of it", self.role, self.k)
 
     def _explain_end(self, attempt: PodRun, memory: _Memory, error: KubernetesError) -> None:
-        """Deliver what the pod's status keeps of a log that cannot be read any more."""
+        """Deliver what the pod's status keeps of a log that can no longer be read."""
         with self._board.changed:
             pod = self._board.pod(attempt.pod)[0]
         self._emit(memory.rest())
@@ -457,9 +457,7 @@ class _ReplicaReader:
             log.warning("the log of %s cannot be read to its end: %s", attempt.pod, error.message)
 
 
-def _with_errors(
-    chunks: Iterator[bytes], server: ApiServer, stopped: threading.Event
-) -> Iterator[bytes | None]:
+def _with_errors(chunks: Iterator[bytes], stopped: threading.Event) -> Iterator[bytes | None]:
     """Yield chunks; None if the connection broke, after what had come."""
     import httpx2
 

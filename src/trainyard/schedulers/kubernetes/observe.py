@@ -367,7 +367,7 @@ def _replica(
     ended = is_terminal(reason.state)
     state, text = reason.state, reason.text
     if ended and state is AppState.FAILED and not is_terminal(app.state):
-        text = f"{text}; it may be started again" if text else "it may be started again"
+        text = f"{text}; it may be restarted" if text else "it may be restarted"
         state = AppState.PENDING
         ended = is_final(job, index, k)
         if ended:

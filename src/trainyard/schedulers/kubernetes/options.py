@@ -37,7 +37,7 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "the system's pods; at most half of the limit",
         default=100,
     )
-    reserved_memmb: int = option("the same for MiB of memory", default=1024)
+    reserved_memmb: int = option("the same for memory, in MiB", default=1024)
     efa_device_count: int | None = option(
         "EFA interfaces of each pod, instead of what its resource says", default=None
     )
@@ -91,7 +91,7 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "exit codes that are not retried, whatever max_retries says", default=None
     )
     max_running: int | None = option(
-        "how many replicas run at a time; for replicas that are repeated one by one (retry policy replica)",
+        "how many replicas run at a time; for replicas that restart one by one (retry policy replica)",
         default=None,
     )
     timeout: int | None = option("stop the job after this many seconds, retries included", default=None)

@@ -113,7 +113,7 @@ def _of_job(job: Mapping[str, Any]) -> KubeReason:
         or "FailureTarget" in conditions
     ):
         return KubeReason(RUNNING)
-    return KubeReason(WAITING, "its pods are starting" if active else "its pods are not made yet")
+    return KubeReason(WAITING, "its pods are starting" if active else "its pods have not been created yet")
 
 
 def _failure(condition: Mapping[str, Any], known: Mapping[str, tuple[str, str]]) -> KubeReason:
@@ -140,7 +140,7 @@ def _of_jobset(job: Mapping[str, Any]) -> KubeReason:
         return KubeReason(SUSPENDED, "suspended")
     if any(each.get(key) for each in roles for key in ("ready", "succeeded", "failed")):
         return KubeReason(RUNNING)
-    return KubeReason(WAITING, "its pods are starting" if active else "its Jobs are not made yet")
+    return KubeReason(WAITING, "its pods are starting" if active else "its Jobs have not been created yet")
 
 
 _PHASES = {

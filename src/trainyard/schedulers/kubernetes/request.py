@@ -5,7 +5,7 @@
 - **volcano**: one Volcano job, with a task for each replica, as TorchX makes it.
 
 Retries: a Job starts failed pods again one by one, so a plain Job can repeat single replicas; what must be
-    started again together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
+    restarted together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
     being counted
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.failure_policy import codes_started_again, failure_rules, note_of
+from trainyard.schedulers.kubernetes.failure_policy import failure_rules, note_of, restarted_codes
 from trainyard.schedulers.kubernetes.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
 from trainyard.schedulers.kubernetes.pods import FIELD_PATH, PodPlace, SecretValues, pod_template, with_labels
 from trainyard.schedulers.kubernetes.rules import check_manifests, check_options
@@ -206,14 +206,14 @@ class _ObjectPlan:
                 )
             of_index = self._counts_by_index(role)
             path = _FAILURES_OF_INDEX if of_index else _RESTARTS_OF_JOBSET
-            codes = codes_started_again(rule for _, rule in self._failure_rules(0))
+            codes = restarted_codes(rule for _, rule in self._failure_rules(0))
             self.end_rules = EndRules(role.max_retries + 1, ATTEMPT, 0, codes, stopped="")
             role = replace(role, env={**role.env, ATTEMPT: f"{FIELD_PATH}{path}"})
             app = replace(app, roles=[role, *app.roles[1:]])
         self.app = with_variables(app, opts, self.end_rules, secret_of(opts))
 
     def _counts_by_index(self, role: Role) -> bool:
-        """Tell whether failures of each replica are counted by themselves.
+        """Tell whether failures are counted for each replica separately.
 
         Those of an only replica are where it has to know of them; its job repeats in the same way then.
         """
@@ -489,7 +489,7 @@ def _joined(metadata: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_alone(role: Role) -> bool:
-    """Tell whether each replica of a role is repeated by itself."""
+    """Tell whether each replica of a role restarts on its own."""
     return role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
 
 
@@ -502,13 +502,13 @@ def _check_retries(app: AppDef, kind: str) -> None:
         together = role.num_replicas > 1 or (others and role.retry_policy is RetryPolicy.APPLICATION)
         if kind == JOB and together:
             raise ConfigError(
-                f"role {role.name!r}: a Kubernetes Job repeats replicas one by one, and max_retries="
-                f"{role.max_retries} with retry_policy={role.retry_policy.value} repeats them together",
+                f"role {role.name!r}: a Kubernetes Job restarts replicas one by one, and max_retries="
+                f"{role.max_retries} with retry_policy={role.retry_policy.value} restarts them together",
                 hint="Use -cfg kind=jobset where the cluster has JobSet, or retry_policy=REPLICA.",
             )
         if kind != JOB and role.retry_policy is RetryPolicy.ROLE and (others or kind == VOLCANO) and together:
             raise ConfigError(
-                f"role {role.name!r}: {kind} repeats the job as a whole, not a role by itself",
+                f"role {role.name!r}: {kind} restarts the job as a whole, not a single role",
                 hint="Use retry_policy=APPLICATION or REPLICA.",
             )
 

@@ -193,10 +193,10 @@ def _job_problems(where: str, spec: Mapping[str, Any]) -> Iterator[str]:
     if len(longest) > names.MOST_NAME:
         yield f"the host name {longest!r} has more than {names.MOST_NAME} characters"
     if "backoffLimitPerIndex" in spec and count > MOST_COMPLETIONS:
-        yield f"{count:,} replicas that are repeated one by one, at most {MOST_COMPLETIONS:,} are allowed"
+        yield f"{count:,} replicas that restart one by one; at most {MOST_COMPLETIONS:,} are allowed"
     restart = (spec["template"].get("spec") or {}).get("restartPolicy")
     if restart != "Never":
-        yield f"restartPolicy {restart!r}: the pods of a Job with rules for failures have Never"
+        yield f"restartPolicy {restart!r}: pods of a Job with failure rules must have Never"
 
 
 def _pod_problems(where: str, pod: Mapping[str, Any]) -> Iterator[str]:

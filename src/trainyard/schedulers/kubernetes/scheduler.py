@@ -32,7 +32,6 @@ from trainyard.specs.status import AppState, is_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.progress import Progress
-    from trainyard.schedulers.base import Dependency
     from trainyard.schedulers.kubernetes.api_server import ApiServer
     from trainyard.schedulers.kubernetes.observe import FoundJob
     from trainyard.schedulers.kubernetes.options import KubernetesOpts  # noqa: F401 - named in the bases
@@ -111,19 +110,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         info.app_id = job.app_id
         return info
 
-    def depend_on(self, info: AppDryRunInfo[Any], dependencies: Sequence[Dependency]) -> None:
-        """Refuse: no object of Kubernetes waits for another job.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "Kubernetes has nothing that lets a job wait for another one; JobSet's dependsOn orders "
-            "the roles of one "
-            "JobSet",
-            hint="Wait for it first: `trainyard wait HANDLE && trainyard run ...`.",
-        )
-
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Have the API server check the job, admission and quota included, before code is pushed."""
         self._adapt(info)
@@ -134,7 +120,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             try_out(self._server(job.context, job.kubeconfig), job)
 
     def _adapt(self, info: AppDryRunInfo[Any]) -> None:
-        """Put the request into what the cluster has."""
+        """Adapt the request to the kinds and versions that the cluster has."""
         from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND
         from trainyard.schedulers.kubernetes.options import JOBSET
         from trainyard.schedulers.kubernetes.request import as_jobset
@@ -423,7 +409,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
 
 def _raise_second(patience: int) -> Any:
-    """Return a function that raises the error that it is given when it has been given several in a row."""
+    """Return a function that raises an error when it is given several in a row."""
     count = 0
 
     def heard(error: TrainyardError) -> None:

@@ -42,13 +42,12 @@ def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
     if job.kind in GROUP_OF_KIND and GROUP_OF_KIND[job.kind] not in groups:
         raise ConfigError(
             f"the cluster {server.connection.server} has no {_NEEDED[job.kind]}; nothing was sent",
-            hint="Leave out kind and queue: a plain Job needs nothing that Kubernetes itself has not.",
+            hint="Leave out kind and queue: a plain Job needs no add-on.",
         )
     if queued and KUEUE not in groups:
         raise ConfigError(
-            f"the cluster {server.connection.server} has no Kueue, and nobody else would start a job "
-            "in a local_queue; "
-            "nothing was sent",
+            f"the cluster {server.connection.server} has no Kueue, and only Kueue starts jobs of a "
+            "local_queue; nothing was sent",
             hint="Leave local_queue out.",
         )
     if not needs_groups:
@@ -112,7 +111,7 @@ _FIELDS = {
 
 
 def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-    """Refuse a Job of which the cluster drops what it depends on, and warn if it drops anything else.
+    """Refuse a Job if the cluster drops a field that it depends on; warn if it drops any other.
 
     A server drops fields that it does not know (up to 1.24), or whose feature is turned off, without a word
     (https://kubernetes.io/docs/concepts/overview/kubernetes-api/#api-changes).
@@ -171,7 +170,7 @@ def submit(server: ApiServer, job: KubernetesJob) -> None:
         attempts = [*made, *job.manifests[len(made) : len(made) + uncertain]]
         _remove(server, attempts)
         raise
-    _own(server, job, made)
+    _own(server, made)
 
 
 def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str, Any]:
@@ -190,7 +189,7 @@ def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str
     return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **found}
 
 
-def _own(server: ApiServer, job: KubernetesJob, made: list[dict[str, Any]]) -> None:
+def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
     """Make what runs pods the owner of the rest. Without the permission, `delete` removes that."""
     running = [each for each in made if each["kind"] in ("Job", "JobSet")]
     owners = [
@@ -209,7 +208,7 @@ def _own(server: ApiServer, job: KubernetesJob, made: list[dict[str, Any]]) -> N
                 server.merge(f"{path_of(each)}/{names.name_of(each)}", change)
             except KubernetesError as error:
                 warnings.warn(
-                    f"the {each['kind']} {names.name_of(each)} will not go with its job by itself, only with "
+                    f"the {each['kind']} {names.name_of(each)} is not removed together with its job, only by "
                     f"`trainyard delete` or `trainyard gc`: {error.message}",
                     RuntimeWarning,
                     stacklevel=4,

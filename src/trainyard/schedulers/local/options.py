@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
-from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
 from trainyard.specs.options import option
 
 
@@ -24,15 +24,12 @@ class ProcessOpts:
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)
     chain: int = option(
-        "how many attempts there are at most, each with the timeout: when it ends one, the next one goes on"
-        " from the last checkpoint; a failure of the program ends the chain",
+        "maximum number of attempts, each with its own timeout: when that ends one, the next continues from"
+        " the last checkpoint; a failure of the program ends the chain",
         default=1,
     )
-    grace_period: float = option(
-        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
-    )
     array: bool = option(
-        "run the replicas independently: each starts as soon as there is room for it, and is started again"
+        "run the replicas independently: each starts as soon as there is room for it, and is restarted"
         " alone; by default they start together",
         default=False,
     )
@@ -42,11 +39,8 @@ class ProcessOpts:
         " have this option: 'auto' for all of this machine's, or how many there are, as CPUS or CPUS:GPUS",
         default=None,
     )
-    fail_fast: bool = option(
-        "stop the other replicas when one has failed for good; by default they go on", default=False
-    )
 
 
 @dataclass
-class LocalOpts(HangOpts, RetryOpts, NotifyOpts, ProcessOpts):
+class LocalOpts(HangOpts, RetryOpts, NotifyOpts, StopOpts, ProcessOpts):
     """How a job runs on this machine; the predecessor's options come first."""

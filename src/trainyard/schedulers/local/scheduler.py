@@ -337,7 +337,7 @@ def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) ->
 
     try:
         if not query.should_tail:
-            recovery.current_state(job)  # ends a job that nothing runs any more
+            recovery.current_state(job)  # ends a job that no process runs
             yield from read_logs(logs, query)
             return
         watch = JobWatch(job, [log.index_path for log in logs.values()])

@@ -37,7 +37,7 @@ def _version(said: str) -> Iterator[Check]:
     name = cluster[1] if cluster else "LSF"
     version = re.search(r"LSF\D*?(\d+(?:\.\d+)+)", said)
     if version is None:
-        yield Check("LSF", None, f"{name} answers, and does not say which version it is")
+        yield Check("LSF", None, f"{name} answers, but does not say which version it is")
         return
     found = tuple(int(part) for part in version[1].split("."))
     text = f"{name} answers, version {version[1]}"

@@ -17,7 +17,7 @@ class LsfOpts(HpcOpts):
     """How a job runs on LSF."""
 
     queue: str | None = option("queues that may run the job (-q)", default=None)
-    project: str | None = option("project that it is counted for (-P)", default=None)
+    project: str | None = option("project that the job is charged to (-P)", default=None)
     group: str | None = option("job group (-g), such as /team/nightly", default=None)
     app: str | None = option(
         "application profile (-app), for example one that starts containers", default=None
@@ -28,7 +28,7 @@ class LsfOpts(HpcOpts):
         default=None,
     )
     mem_per: str = option(
-        "what the site counts reservations of memory (rusage[mem]) for: host (LSF's default), job, or core "
+        "unit of memory reservations (rusage[mem]) at this site: host (LSF's default), job, or core "
         "(where RESOURCE_RESERVE_PER_TASK is set)",
         default=PER_HOST,
     )
@@ -56,10 +56,11 @@ class LsfOpts(HpcOpts):
     jobdir: str | None = option("shared_dir, by the name that TorchX gave it", default=None, sends="to")
     container_workdir: str | None = option("workdir, by the name that TorchX gave it", default=None)
     host_network: bool = option(
-        "accepted for the sake of TorchX: programs run on the host and always have its network", default=False
+        "accepted for compatibility with TorchX: programs run on the host and always have its network",
+        default=False,
     )
     shm_size: str | None = option(
-        "of TorchX, which ran containers. Refused: programs run on the host and have its /dev/shm",
+        "TorchX's option for containers. Refused: programs run on the host and have its /dev/shm",
         default=None,
     )
 

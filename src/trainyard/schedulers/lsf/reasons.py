@@ -27,10 +27,10 @@ _STATES: dict[str, AppState] = {
     "ZOMBI": AppState.UNKNOWN,
 }
 _TEXTS = {
-    "PSUSP": "held while it waited (bresume lets it go)",
-    "USUSP": "suspended by its owner or an administrator (bresume lets it go on)",
+    "PSUSP": "held while it waited (bresume releases it)",
+    "USUSP": "suspended by its owner or an administrator (bresume resumes it)",
     "SSUSP": "suspended by LSF: its host is too busy, or a job with more priority needs it",
-    "UNKWN": "LSF has lost contact with its host; it may well go on",
+    "UNKWN": "LSF has lost contact with its host; it may still be running",
     "ZOMBI": "LSF lost contact with its host, and it was killed or rerun meanwhile; it may still run there",
 }
 #: Why LSF ended a job, by "Termination reasons displayed by bacct, bhist, and bjobs" of 10.1. Jobs that LSF

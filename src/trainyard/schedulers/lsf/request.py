@@ -65,7 +65,7 @@ _LIVE = ("PEND", "PROV", "WAIT", "FWD_PEND", "PSUSP", "USUSP", "SSUSP", "RUN", "
 
 
 def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
-    """Return how the small job that follows on a job's end speaks to LSF."""
+    """Return LSF's words for a job's follow-up."""
     directives = Directives("#BSUB", opts.omit)
     directives.add("-J", JOB_NAME)
     directives.add("-o", _quoted(posixpath.join(plan.folder, "logs", "follow-up.out")))

@@ -58,7 +58,7 @@ class LsfScheduler(HpcScheduler):
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how what follows on a job's end speaks to LSF."""
+        """Return LSF's words for a job's follow-up."""
         from trainyard.schedulers.lsf.request import queue_words
 
         return queue_words(plan, opts, command)
@@ -73,7 +73,7 @@ class LsfScheduler(HpcScheduler):
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
         """Return ``-w``; an array counts as done when all its elements are.
 
-        A job whose condition cannot be met any more is ended at once (``-ti``) instead of waiting for ever.
+        A job whose condition can no longer be met is ended at once (``-ti``) instead of waiting for ever.
         """
         condition = " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)
         return ["-w", condition] if any_end else ["-w", condition, "-ti"]

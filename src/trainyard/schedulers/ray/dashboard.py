@@ -102,7 +102,7 @@ class Dashboard:
         return self._json(self.send("GET", path, query=query, ok=(200, 404)), path)
 
     def post(self, path: str, document: Any = None) -> Any:
-        """Send JSON; returns the answer's, None likewise."""
+        """Send JSON; returns the answer's JSON, None for what does not exist."""
         body = None if document is None else json.dumps(document).encode()
         return self._json(self.send("POST", path, body=body, ok=(200, 404)), path)
 
@@ -209,7 +209,7 @@ class Dashboard:
         said = _words(content)
         if status in (401, 403):
             return AccessError(
-                f"Ray at {self.address} refuses us ({status}): {said}",
+                f"Ray at {self.address} refuses access ({status}): {said}",
                 hint=f"Set {TOKEN_VARIABLE}, or {TOKEN_PATH_VARIABLE} to a file with the token, or put it "
                 f"into ~/{TOKEN_FILE}. On the cluster `ray get-auth-token` prints it.",
             )
@@ -219,7 +219,7 @@ class Dashboard:
                 hint=f"The head needs ray[default]. {ADDRESS_EXAMPLE}",
             )
         if status in (502, 503, 504):
-            return DashboardUnreachableError(f"Ray at {self.address} is not there ({status}): {said}")
+            return DashboardUnreachableError(f"Ray at {self.address} is not available ({status}): {said}")
         return BackendError(f"Ray at {self.address} did not carry out {attempt} ({status}): {said}")
 
 

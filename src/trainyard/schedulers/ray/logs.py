@@ -97,14 +97,14 @@ class KeptCopy:
             os.replace(self._partial, self._path)
 
     def close(self) -> None:
-        """Remove what is not in its place."""
+        """Remove an unfinished copy."""
         self._file.close()
         if os.path.exists(self._partial):
             os.remove(self._partial)
 
 
 def keep(app_id: str, text: str) -> None:
-    """Keep a whole log; a full disk is warned of."""
+    """Keep a whole log; warns of a full disk."""
     try:
         copy = KeptCopy(app_id)
         try:
@@ -188,7 +188,7 @@ class LogFollower:
         """Yield the lines as they come.
 
         Raises:
-            BackendError: the dashboard was away for too long, or refuses us.
+            BackendError: the dashboard was away for too long, or refuses access.
         """
         try:
             if self._query.last is not None:
@@ -266,7 +266,7 @@ class LogFollower:
         if job is None:
             raise BackendError(
                 f"Ray at {self._dashboard.address} no longer knows the job {self._app_id}",
-                hint="Its head was started again, most likely. What was read of the log is kept.",
+                hint="Its head was probably restarted. What was read of the log is kept.",
             )
         return is_terminal(reasons.state_of(job))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
+from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
 from trainyard.specs.options import option
 
 SPREAD = "SPREAD"
@@ -13,7 +13,7 @@ STRATEGIES = (SPREAD, "STRICT_SPREAD", "PACK", "STRICT_PACK")
 
 
 @dataclass
-class RayOpts(HangOpts, RetryOpts, NotifyOpts):
+class RayOpts(StopOpts, HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on a Ray cluster."""
 
     dashboard_address: str | None = option(
@@ -75,14 +75,8 @@ class RayOpts(HangOpts, RetryOpts, NotifyOpts):
     timeout: float | None = option(
         "stop the job this many seconds after its replicas have started", default=None
     )
-    grace_period: float = option(
-        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
-    )
-    fail_fast: bool = option(
-        "stop the other replicas when one has failed for good; by default they go on", default=False
-    )
     metadata: dict[str, str] | None = option("metadata of Ray's job, beside ours", default=None)
     cluster_config_file: str | None = option(
-        "not read any more: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
+        "no longer read: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
     )
-    cluster_name: str | None = option("not read any more: give dashboard_address", default=None)
+    cluster_name: str | None = option("no longer read: give dashboard_address", default=None)

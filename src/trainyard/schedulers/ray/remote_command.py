@@ -31,7 +31,7 @@ def run_inside(scheduler: RayScheduler, app_id: str, role_name: str, k: int, com
     """
     if not command:
         raise ConfigError(
-            "ray gives no terminal for a shell: its Jobs API has no way into a running job",
+            "ray cannot open a shell: its Jobs API offers no terminal",
             hint="Give a command: `trainyard exec JOB ROLE/0 -- COMMAND`.",
         )
     from trainyard.specs.app import AppDef, Role

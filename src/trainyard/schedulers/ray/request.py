@@ -137,7 +137,7 @@ def _supervision(opts: RayOpts) -> dict[str, Any]:
     if opts.retry:
         rules = parse_retries(opts.retry)
         problems = [
-            f"{name} takes no size: Ray's nodes limit no memory" for name in rules if rules[name].most_mb
+            f"{name} cannot have a size: Ray does not limit memory" for name in rules if rules[name].most_mb
         ]
         refuse("retry", problems)
         found["retry"] = {name: rule.times for name, rule in rules.items()}

@@ -37,7 +37,7 @@ def check_options(opts: RayOpts) -> None:
     for name, instead in _REPLACED.items():
         if getattr(opts, name) is not None:
             raise ConfigError(
-                f"{name} is an option of TorchX that is not read any more", hint=f"Instead, {instead}."
+                f"{name} is an option of TorchX that is no longer read", hint=f"Instead, {instead}."
             )
     if opts.placement not in STRATEGIES:
         raise ConfigError(f"placement is {opts.placement!r}", hint=f"It is one of {', '.join(STRATEGIES)}.")
@@ -62,12 +62,12 @@ def check_roles(app: AppDef) -> None:
     for role in app.roles:
         if role.name in (".", "..") or not _ROLE_NAME.fullmatch(role.name):
             raise ConfigError(
-                f"a role cannot be named {role.name!r} on Ray", hint="Its logs need a name without blanks."
+                f"a role cannot be named {role.name!r} on Ray", hint="Its logs need a name without spaces."
             )
 
 
 def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
-    """Return a sentence for each thing that has no effect, or not the one that one may expect."""
+    """Return a sentence for each thing that has no effect, or not the expected one."""
     found = []
     for role in app.roles:
         if role.image not in ("", NO_IMAGE):
@@ -105,7 +105,8 @@ def runtime_environment(opts: RayOpts) -> dict[str, Any]:
     if opts.requirements is not None:
         if {"pip", "uv", "conda"} & found.keys():
             raise ConfigError(
-                "requirements and runtime_env both say what is installed", hint="Leave one of them out."
+                "requirements and runtime_env both say which packages to install",
+                hint="Leave one of them out.",
             )
         found["pip"] = _packages(opts.requirements)
     return found

@@ -102,7 +102,7 @@ def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, s
 
 
 def _load_values(commands: Commands, script: str, words: str) -> set[str]:
-    """Return what a script asks for and verifications do not know, since hosts measure it."""
+    """Return the load values that a script asks for: hosts measure them, so verifications leave them out."""
     names = {*_UNKNOWN.findall(words)}
     for line in _directives(script):
         for match in _ASKED.finditer(line):

@@ -16,7 +16,7 @@ class SgeOpts(HpcOpts):
     """How a job runs on Grid Engine."""
 
     queue: str | None = option("queues that may run the job (-q), such as gpu.q or gpu.q@@new", default=None)
-    project: str | None = option("project that it is counted for (-P)", default=None)
+    project: str | None = option("project that the job is charged to (-P)", default=None)
     account: str | None = option("text for the accounting (-A)", default=None)
     priority: int | None = option("priority (-p), -1023 to 0 for users", default=None)
     time: str | None = option(
@@ -32,17 +32,17 @@ class SgeOpts(HpcOpts):
         default="smp",
     )
     memory: str | None = option(
-        "name of the resource that memory is asked by: mem_free, h_vmem, m_mem_free, ...; '' asks for none",
+        "name of the resource that requests memory: mem_free, h_vmem, m_mem_free, ...; '' requests none",
         default="mem_free",
     )
     mem_per: str = option(
-        "what the site counts that resource for: slot (consumable YES), job (JOB) or host (a load value)",
+        "unit of that resource at this site: slot (consumable YES), job (JOB) or host (a load value)",
         default=PER_HOST,
     )
-    gpu: str | None = option("name of the resource that gpus are asked by; '' asks for none", default="gpu")
-    gpu_per: str = option("what the site counts that resource for: slot, job or host", default=PER_HOST)
+    gpu: str | None = option("name of the resource that requests gpus; '' requests none", default="gpu")
+    gpu_per: str = option("unit of that resource at this site: slot, job or host", default=PER_HOST)
     reserve: bool = option(
-        "reserve slots for the job, so that smaller ones do not pass it (-R y)", default=False
+        "reserve slots for the job, so that smaller jobs do not overtake it (-R y)", default=False
     )
     mail: str | None = option("address for mail (-M)", default=None)
     mail_on: str | None = option(

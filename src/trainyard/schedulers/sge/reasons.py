@@ -54,7 +54,7 @@ def reason_of(row: QueueRow, details: Details | None) -> str:
         return ""
     said = "; ".join(summary(details.messages)) if details else ""
     if "h" in row.letters:
-        return f"held: {said}" if said else "held, for other jobs or by somebody"
+        return f"held: {said}" if said else "held: it waits for other jobs, or somebody held it"
     return said or "waiting for free slots"
 
 

@@ -89,7 +89,7 @@ _ON_HOST = f'{_SETTINGS}exec "$@"'
 
 
 def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
-    """Return how the small job that follows on a job's end speaks to Grid Engine."""
+    """Return Grid Engine's words for a job's follow-up."""
     directives = Directives("#$", opts.omit)
     directives.add("-N", JOB_NAME)
     directives.add("-S", "/bin/sh")

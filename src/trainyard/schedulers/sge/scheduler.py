@@ -68,7 +68,7 @@ class SgeScheduler(HpcScheduler):
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how what follows on a job's end speaks to Grid Engine."""
+        """Return Grid Engine's words for a job's follow-up."""
         from trainyard.schedulers.sge.request import queue_words
 
         return queue_words(plan, opts, command)
@@ -102,7 +102,7 @@ class SgeScheduler(HpcScheduler):
             if job is None:
                 raise ConfigError(
                     f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
-                    hint=f"Wait for any end of it: --after {item.app_id}:any.",
+                    hint=f"To wait however it ends: --after {item.app_id}:any.",
                 )
             folders.append(f"{place.shared}/jobs/{item.app_id}")
         info.request.script = with_check(info.request.script, info.request.folder, folders)

@@ -51,7 +51,7 @@ def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
         str(cfg.get("partition") or "").split(",") if cfg.get("partition") else rules.default_partition(found)
     )
     if not wanted:
-        yield Check("partition", False, "there is no default one", "Name one: -cfg partition=NAME.")
+        yield Check("partition", False, "there is no default partition", "Name one: -cfg partition=NAME.")
     for name in wanted:
         nodes = [item for item in found if item.partition.rstrip("*") == name]
         if not nodes:

@@ -25,7 +25,7 @@ class SlurmOpts(HpcOpts):
     time: str | None = option(
         "time limit: minutes, hours:minutes:seconds or days-hours; by default the partition's", default=None
     )
-    account: str | None = option("account that is charged", default=None)
+    account: str | None = option("account to charge", default=None)
     qos: str | None = option("quality of service", default=None)
     reservation: str | None = option("reservation to run in", default=None)
     constraint: str | None = option("features that the nodes must have, such as 'h100&ib'", default=None)
@@ -34,31 +34,31 @@ class SlurmOpts(HpcOpts):
     exclusive: bool = option("share no node with other jobs", default=False)
     comment: str | None = option("comment of the job", default=None)
     mail_user: str | None = option("whom Slurm writes to", default=None)
-    mail_type: str | None = option("when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
+    mail_type: str | None = option("when Slurm sends mail: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
     job_dir: str | None = option(
-        "the predecessor's name for shared_dir: where code, logs and results of jobs lie",
+        "the predecessor's name for shared_dir: where code, logs and results of jobs are kept",
         default=None,
         sends="to",
     )
     gpu_flag: str = option(
-        "how GPUs are asked for: gpus-per-node, or gres where the site wants that", default=GPUS_PER_NODE
+        "how GPUs are requested: gpus-per-node, or gres where the site requires it", default=GPUS_PER_NODE
     )
-    gpu_type: str | None = option("type of the GPUs as Slurm calls it, such as h100", default=None)
+    gpu_type: str | None = option("type of the GPUs, by Slurm's name, such as h100", default=None)
     gres: str | None = option(
         "generic resources of each node in Slurm's words, such as gpu:a100:4,nvme:1; nothing else "
         "asks for GPUs then",
         default=None,
     )
     switches: str | None = option(
-        "most leaf switches to use, and how long to wait for that: 1@12:00:00", default=None
+        "maximum number of leaf switches, and how long to wait for that: 1@12:00:00", default=None
     )
     segment: int | None = option(
-        "nodes of a block that belong together, as --segment of Slurm 24.05 and newer", default=None
+        "nodes per segment of a block topology (--segment, Slurm 24.05 and newer)", default=None
     )
     replicas_per_node: int = option("replicas on each node", default=1)
     requeue: bool = option(
-        "have Slurm start the job again after the loss of a node or preemption; it goes on from its "
-        "last checkpoint",
+        "have Slurm requeue the job after a node failure or preemption; it continues from its last "
+        "checkpoint",
         default=True,
     )
     container: str | None = option(

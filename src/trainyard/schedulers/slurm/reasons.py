@@ -53,8 +53,8 @@ STATE_TEXTS = {
     "POWER_UP_NODE": "its nodes are being started",
     "COMPLETING": "ending",
     "REQUEUED": "requeued",
-    "REQUEUE_HOLD": "requeued and held: scontrol release starts it again",
-    "SPECIAL_EXIT": "requeued and held after a special exit: scontrol release starts it again",
+    "REQUEUE_HOLD": "requeued and held: scontrol release restarts it",
+    "SPECIAL_EXIT": "requeued and held after a special exit: scontrol release restarts it",
     "RESV_DEL_HOLD": "held, since its reservation was deleted",
     "STOPPED": "stopped by a signal, its nodes are kept",
     "TIMEOUT": "the time limit was reached",
@@ -98,8 +98,7 @@ _WAITING = {
     "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail": "nodes that it needs are not available",
     "Nodes required for job are DOWN": "nodes that it needs are down, drained or reserved",
-    "launch failed requeued held": "it could not be started, and is held: scontrol release JOB "
-    "starts it again",
+    "launch failed requeued held": "it could not be started, and is held: scontrol release JOB restarts it",
     "JobLaunchFailure": "it could not be started",
     "WaitingForScheduling": "the scheduler has not looked at it yet",
 }

@@ -150,14 +150,14 @@ _PLACES = ("partition", "account", "qos", "reservation", "clusters", "wckey")
 
 
 def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> QueueWords:
-    """Return how the small job that follows on a job's end speaks to Slurm.
+    """Return Slurm's words for a job's follow-up.
 
     Raises:
         ConfigError: a job of roles with different needs is to be retried by class.
     """
     if opts.retry is not None and plan.details["slurm"]["heterogeneous"]:
         raise ConfigError(
-            "retry: slurm cannot start a job again by class of failure whose roles need different resources",
+            "retry: slurm cannot retry a job by class of failure if its roles need different resources",
             hint="Give all roles equal resources, or use --max_retries.",
         )
     options: dict[str, str | None] = {
@@ -204,7 +204,7 @@ def _end_of(native_state: str) -> tuple[str, str]:
 
 
 def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
-    """Return what is said once for a job."""
+    """Return the options that apply to the whole job."""
     name = "slurm-%A_%a.out" if opts.array else "slurm-%j.out"
     folder = posixpath.dirname(plan.log_path(name)).replace("%", "%%")
     options: dict[str, str | None] = {
@@ -226,7 +226,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 
 
 def _is_retried_by_node(opts: SlurmOpts) -> bool:
-    """Tell whether what follows on the end decides where a job goes on that lost its nodes."""
+    """Tell whether the follow-up decides where a job that lost its nodes continues."""
     return bool({NODE, PREEMPTED} & {*(opts.retry or ())})
 
 
@@ -264,7 +264,7 @@ def _own_warning(opts: SlurmOpts) -> list[str]:
 
 
 def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
-    """Return what is said of each component of a job."""
+    """Return the options of each component of a job."""
     each = opts.replicas_per_node
     options: dict[str, object] = {
         "partition": opts.partition,

@@ -52,7 +52,7 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
         if not word.startswith("-") or "\n" in word:
             yield f"sbatch_args: {word!r} is not an option; write it as --name=value"
         elif name in _OURS:
-            yield f"sbatch_args: {word!r} is set by trainyard, and what follows the job depends on it"
+            yield f"sbatch_args: trainyard sets {word!r} itself, and needs it to follow the job"
     for word in opts.srun_args or ():
         if not word.startswith("-"):
             yield f"srun_args: {word!r} is not an option; write it as --name=value"
@@ -61,7 +61,7 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     for name in opts.omit or ():
         bare = name.strip().removeprefix("--")
         if bare in _OURS:
-            yield f"omit: what follows the job depends on --{bare}"
+            yield f"omit: trainyard needs --{bare} to follow the job"
         elif bare not in known:
             yield f"omit: no option of ours is named {bare!r}. {did_you_mean(bare, known)}"
 
@@ -70,14 +70,13 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
     if opts.array and len(app.roles) > 1:
         yield "array=True takes one role, and the job has several"
     if opts.array and opts.replicas_per_node > 1:
-        yield "replicas_per_node is not for arrays: Slurm places each task by itself"
+        yield "replicas_per_node is not for arrays: Slurm places each task separately"
     replicas = sum(role.num_replicas for role in app.roles)
     for role in app.roles:
         if role.max_retries and role.retry_policy == RetryPolicy.REPLICA and replicas > 1 and not opts.array:
             yield (
                 f"role {role.name!r}: the retry policy REPLICA is for arrays (array=True); Slurm "
-                f"starts replicas that "
-                "belong together again together (APPLICATION)"
+                "restarts replicas that run together as a whole (APPLICATION)"
             )
         if role.max_retries and role.retry_policy == RetryPolicy.ROLE and len(app.roles) > 1:
             yield (
@@ -115,7 +114,9 @@ def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
             )
     if len({role.max_retries for role in app.roles}) > 1:
         least = min(role.max_retries for role in app.roles)
-        found.append(f"the job is started again as a whole, at most {least} times: the fewest of its roles")
+        found.append(
+            f"the job restarts as a whole, {least} times at most: the lowest max_retries of its roles"
+        )
     return found
 
 
@@ -188,7 +189,7 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
 
 
 def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
-    """Return with what a job that waits for nodes could start now, in words; "" if nothing is idle for it."""
+    """Return what a job that waits for nodes could start with now, in words; "" if nothing is idle for it."""
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     idle = [nodes for nodes in found if nodes.partition.rstrip("*") in wanted and nodes.state == "idle"]
     groups = job.get("nodes", ())
@@ -206,7 +207,7 @@ def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str
     largest = max(idle, key=lambda nodes: (nodes.gpus, nodes.cpus, nodes.memory))
     return (
         f"The largest idle nodes have {largest.cpus} CPUs, {largest.gpus} GPUs and {largest.memory:,} MiB: "
-        "what asks for no more of each node could start now."
+        "a job that asks for no more per node could start now."
     )
 
 
@@ -261,8 +262,8 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"invalid generic resource|gres|gpu", ("`sinfo -o '%P %G'` lists GPUs; see -cfg gpu_flag, "
         "gpu_type and gres.")),
     (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "
-        "lists what there is.")),
-    (r"job array", "`scontrol show config | grep MaxArraySize` tells how many tasks an array may have."),
+        "lists what nodes have.")),
+    (r"job array", "`scontrol show config | grep MaxArraySize` shows how many tasks an array may have."),
     (r"qos|policy|limit", ("A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show "
         "associations` list them.")),
     (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "

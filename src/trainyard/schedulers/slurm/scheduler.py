@@ -119,7 +119,7 @@ class SlurmScheduler(HpcScheduler):
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return how what follows on a job's end speaks to Slurm."""
+        """Return Slurm's words for a job's follow-up."""
         from trainyard.schedulers.slurm.request import queue_words
 
         return queue_words(plan, opts, command)
@@ -217,7 +217,7 @@ class SlurmScheduler(HpcScheduler):
         return HINTS
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
-        """Return --dependency; a job whose condition cannot be met any more ends instead of waiting for ever.
+        """Return --dependency; a job whose condition can no longer be met ends instead of waiting for ever.
 
         The links of a chain wait for any end of the one before, not for its failure: the wrapper sees by its
         records whether anything is left to do. So a link goes on after the loss of a node, too, and none
@@ -246,7 +246,7 @@ class SlurmScheduler(HpcScheduler):
         return self._queries[host]
 
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
-        """Ask squeue once, and sacct once for what it does not list any more.
+        """Ask squeue once, and sacct once for what squeue no longer lists.
 
         Raises:
             UnreachableError: the controller does not answer.

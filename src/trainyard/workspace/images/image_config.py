@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ LABEL_BASE = "trainyard.base"
 LABEL_FINGERPRINT = "trainyard.fingerprint"
 LABEL_VERSION = "trainyard.version"
 #: sha256 of the toolkit that is in the image.
-LABEL_TOOLKIT = "trainyard.toolkit_import"
+LABEL_TOOLKIT = "trainyard.toolkit"
 LABEL_BASE_NAME = "org.opencontainers.image.base.name"
 LABEL_BASE_DIGEST = "org.opencontainers.image.base.digest"
 
@@ -64,11 +63,6 @@ def add_layers(
     if sum(not step.get("empty_layer") for step in told) == len(below):
         result["history"] = [*copy.deepcopy(told), *({"created_by": text} for text in history)]
     return result
-
-
-def config_bytes(config: Mapping[str, Any]) -> bytes:
-    """Return a configuration's canonical bytes; their sha256 is the image's id."""
-    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def config_of_inspected(inspected: Mapping[str, Any]) -> dict[str, Any]:

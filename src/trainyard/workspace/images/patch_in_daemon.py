@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.image_store import inspect_image, is_out_of_space, load, out_of_space, remove, tag
 from trainyard.errors import BackendError
+from trainyard.image_registry.image_manifest import encode_config
 from trainyard.workspace.images.base_files import DaemonFiles
 from trainyard.workspace.images.image_config import (
     HISTORY,
     add_layers,
-    config_bytes,
     config_of_inspected,
     working_dir,
 )
@@ -175,7 +175,7 @@ class DaemonPatch:
         config = add_layers(
             self._config, diff_ids, workdir=self._kept_workdir, labels=self._labels, history=history
         )
-        return config_bytes(config)
+        return encode_config(config)
 
     def _reported(self, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
         done = 0

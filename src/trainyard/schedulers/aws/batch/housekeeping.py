@@ -1,4 +1,4 @@
-"""Deleting a job's logs, and job definitions that no job needs any more."""
+"""Deleting a job's logs, and job definitions that no job needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPEN_STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 class Unused(NamedTuple):
-    """A job definition of ours that no job needs any more. ``age`` is in seconds."""
+    """A job definition of ours that no job needs. ``age`` is in seconds."""
 
     arn: str
     name: str

@@ -140,7 +140,7 @@ def end_rules(strategy: Mapping[str, Any]) -> EndRules:
 
 
 def verdict(job: Mapping[str, Any], exit_code: int | None, reason: str, status: str) -> str:
-    """Return why a failed job was not started again; "" if it had one attempt, or Batch does not say.
+    """Return why a failed job was not restarted; "" if it had one attempt, or Batch does not say.
 
     Args:
         job: its description.
@@ -153,7 +153,7 @@ def verdict(job: Mapping[str, Any], exit_code: int | None, reason: str, status: 
     if most < 2 or not made:
         return ""
     if made >= most:
-        return f"not started again: {made} of {most} attempts are used up"
+        return f"not restarted: {made} of {most} attempts are used up"
     values = {
         _EXIT_CODE: "" if exit_code is None else str(exit_code),
         _REASON: reason,
@@ -165,7 +165,7 @@ def verdict(job: Mapping[str, Any], exit_code: int | None, reason: str, status: 
             if str(rule.get("action")).upper() != EXIT:
                 return ""
             shown = ", ".join(f"{_WORDS[key]} {pattern}" for key, pattern in conditions.items())
-            return f"not started again: its rule for {shown} says EXIT"
+            return f"not restarted: its rule for {shown} says EXIT"
     return ""
 
 

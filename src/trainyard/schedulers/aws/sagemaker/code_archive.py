@@ -175,7 +175,7 @@ class _LostSnapshot(Snapshot):
     def source(self, entry: Entry) -> str:
         """Refuse: there is nothing to read."""
         raise WorkspaceError(
-            f"the code @{self.manifest.fingerprint[:12]} is neither in S3 nor on this machine any more",
+            f"the code @{self.manifest.fingerprint[:12]} is no longer in S3, nor on this machine",
             hint="Submit from a directory instead: --workspace DIR",
         )
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.aws_errors import REGION_HINT, AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
 from trainyard.schedulers.aws.iam import PolicyDecision, find_role, simulate
 from trainyard.schedulers.aws.s3 import find_bucket
@@ -36,8 +36,7 @@ ROLE = "rights of the role"
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
     """Check everything that jobs with these options need. Changes nothing."""
     if not region:
-        hint = "Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile."
-        return [Check("region", False, "no AWS region is given", hint)]
+        return [Check("region", False, "no AWS region is given", REGION_HINT)]
     credentials, who = identity(session)
     checks = [credentials, Check("region", True, region)]
     if not credentials.ok:

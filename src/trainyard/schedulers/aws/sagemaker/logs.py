@@ -27,7 +27,7 @@ def read_logs(
     def runs() -> Runs:
         found = known.pop() if known else describe_job(session, name)
         if found is None:
-            raise AwsError(f"SageMaker does not show the job {name} any more")
+            raise AwsError(f"SageMaker no longer shows the job {name}")
         ended = found.get("TrainingEndTime")
         over = is_over(found)
         return {name: ended.timestamp() if over and ended is not None else None}, over

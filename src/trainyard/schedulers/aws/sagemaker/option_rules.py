@@ -220,7 +220,7 @@ def _retry_classes(opts: AWSSageMakerOpts, scheduler: str) -> Iterator[str]:
     if opts.batch_queue:
         yield "retry is for jobs without a queue; a job in one has batch_attempts and batch_retry_rules"
     if opts.max_retry_attempts is not None:
-        yield "retry and max_retry_attempts both say what is started again: give one of them"
+        yield "retry and max_retry_attempts both say what is restarted: give one of them"
     if opts.retry.get(PREEMPTED, "0") != "0" and not opts.use_spot_instances:
         yield "retry: preempted is for spot instances: -cfg use_spot_instances=true"
     try:

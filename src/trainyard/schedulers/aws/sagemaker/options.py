@@ -7,13 +7,13 @@ An option that is copied into the request as it is needs no more than its declar
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import InvalidRunConfigException, did_you_mean
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts
+from trainyard.specs.conversion import snake_case
 from trainyard.specs.options import option
 
 FILE = "File"
@@ -94,7 +94,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         member="RetryStrategy.MaximumRetryAttempts",
     )
     retry: dict[str, str] | None = option(
-        "how often to start again by class of failure, as far as the service does: node=3 (faults of the "
+        "how often to restart by class of failure, as far as the service does: node=3 (faults of the "
         "service, as max_retry_attempts), preempted=inf (with spot instances), exception=0",
         default=None,
     )
@@ -150,16 +150,16 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "how often the job is started at most, 1 to 10 (max_retries + 1 by default)"
     )
     batch_retry_rules: list[str] | None = optional(
-        "after which failures it is started again: PATTERN:retry or PATTERN:final, where the pattern is "
+        "after which failures it is restarted: PATTERN:retry or PATTERN:final, where the pattern is "
         "Batch's status reason, or with a * its beginning; the first that fits holds, and where none fits "
-        "the job is started again. Example: 'Received status from SageMaker: Internal*:retry',*:final"
+        "the job is restarted. Example: 'Received status from SageMaker: Internal*:retry',*:final"
     )
     batch_timeout: int | None = optional(
         "stop each attempt after this many seconds, at least 60",
         batch_member="timeoutConfig.attemptDurationSeconds",
     )
     batch_preemption_retries: int | None = optional(
-        "how often a job of a quota share may be preempted and started again (without limit by default)",
+        "how often a job of a quota share may be preempted and restarted (without limit by default)",
         batch_member="preemptionConfiguration.preemptionRetriesBeforeTermination",
         boto3="1.42.72",
     )
@@ -459,7 +459,7 @@ def _object(option: str, place: str, given: Any) -> dict[str, Any]:
     member_of = {
         name: member
         for member, others in known.items()
-        for name in (member, _snake_case(member), *others.split())
+        for name in (member, snake_case(member), *others.split())
     }
     result: dict[str, Any] = {}
     for key, value in given.items():
@@ -494,8 +494,3 @@ def _text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (int, float)) else value
-
-
-def _snake_case(member: str) -> str:
-    """Return a member's name in snake_case: ``S3OutputPath`` is ``s3_output_path``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", member).lower()

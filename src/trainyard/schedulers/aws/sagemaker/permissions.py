@@ -2,7 +2,7 @@
 
 The least rights are those of the API reference of CreateTrainingJob and "How to use SageMaker AI execution
 roles" (developer guide). Before a submission only rights are checked without which a job would fail late or
-lose its work: whether SageMaker may assume the role, and whether a job that is started again can read its
+lose its work: whether SageMaker may assume the role, and whether a job that is restarted can read its
 checkpoints. What the caller may not look up is mentioned, and does not stop the submission.
 """
 
@@ -376,7 +376,7 @@ def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress
 
 
 def check_checkpoint_rights(session: AwsSession, role: str, uri: str, progress: Progress) -> None:
-    """Refuse a job that could not read its checkpoints back when it is started again."""
+    """Refuse a job that could not read its checkpoints back when it is restarted."""
     denied = _denied(session, role, uri, progress)
     if not denied:
         return
@@ -394,7 +394,7 @@ def check_checkpoint_rights(session: AwsSession, role: str, uri: str, progress: 
     why = "a statement denies it" if explicit else "no statement allows it"
     narrow = "Narrow the statement that denies it. " if explicit else ""
     raise ConfigError(
-        f"the role {role} may not {actions} on {uri} ({why}), so a job that is started again "
+        f"the role {role} may not {actions} on {uri} ({why}), so a job that is restarted "
         "(max_retry_attempts, use_spot_instances) could not continue from its checkpoints",
         hint=f"{narrow}The role's policy needs: {json.dumps(statements(role, uri))}",
     )

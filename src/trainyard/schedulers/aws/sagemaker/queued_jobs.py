@@ -178,7 +178,7 @@ class QueuedJobs:
         def runs() -> Runs:
             found = known.pop() if known else _describe_service_job(session, job_id)
             if found is None:
-                raise AwsError(f"AWS Batch does not show the job {job_id} any more")
+                raise AwsError(f"AWS Batch no longer shows the job {job_id}")
             ends = {_name_of(each): each.get("stoppedAt") for each in found.get("attempts") or []}
             attempts = {name: seconds_of(ends.get(name)) for name in training_jobs(found)}
             return attempts, _is_over(found)

@@ -94,7 +94,7 @@ class Needs:
         steps = {
             f"look up the ARN of the role {role}, and whether SageMaker may assume it": role,
             "look up whether SageMaker may assume the role, if that is allowed": self.role_check,
-            f"look up whether the role may read and write {checkpoints}, for when the job is started again, "
+            f"look up whether the role may read and write {checkpoints}, for when the job is restarted, "
             "if that is allowed": checkpoints,
             "make the account's own bucket, unless it exists": self.default_bucket,
             f"upload the code to {code}, unless it is there": code,

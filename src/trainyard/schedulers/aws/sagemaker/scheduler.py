@@ -356,9 +356,11 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         region = cfg.get("region") or (meta.region_name if meta is not None else "")
         region = region or self._session_of(cfg).region
         if not region:
+            from trainyard.schedulers.aws.aws_errors import REGION_HINT
+
             raise ConfigError(
                 "no AWS region is given for the training job",
-                hint="Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile.",
+                hint=REGION_HINT,
             )
         return str(region)
 

@@ -37,7 +37,7 @@ class WatchedHost(Replica):
         host: what runs it.
         log: its log.
         started_at: when it was started.
-        restarts: how often the job was started again before.
+        restarts: how often the job was restarted before.
         results: directories that it writes results to.
     """
 
@@ -120,7 +120,7 @@ class HostWatch:
         hosts: all hosts, in order.
         logs: their logs.
         trees: their files, by name.
-        restarts: how often the job was started again before.
+        restarts: how often the job was restarted before.
         hang_timeout: seconds without activity after which a host hangs; None to look for nothing.
         found: called with the name of a host and what is said of it when it hangs, and with "" when it shows
             activity again.

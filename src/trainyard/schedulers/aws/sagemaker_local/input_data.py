@@ -1,6 +1,6 @@
 """Input channels: complete before the start (File, FastFile), as they are read (Pipe), or file systems.
 
-FastFile shows the same files as File, read-only. Those of S3 are fetched before the start all the same: what
+FastFile shows the same files as File, read-only. Those of S3 are nevertheless fetched before the start: what
 the service does lazily needs a special file system. What one job has fetched, the next one finds in the cache
 (`object_cache`).
 """

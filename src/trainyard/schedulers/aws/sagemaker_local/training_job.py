@@ -145,7 +145,7 @@ class TrainingJob(JobDirectory):
         return self.has_ended(state) and state["swept"]
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """Return the state of a job that nothing runs any more, ended in place."""
+        """Return the state of a job that no process runs, ended in place."""
         if state["status"] not in TERMINAL:
             if state["training_start"] is not None:
                 state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))

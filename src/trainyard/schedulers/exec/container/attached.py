@@ -87,7 +87,7 @@ class AttachedContainer:
         return self._id
 
     def start(self, definition: dict[str, Any]) -> None:
-        """Create and start the container. If that fails it has to be removed, and may be started again.
+        """Create and start the container. If that fails it has to be removed, and may be restarted.
 
         Raises:
             EngineError: the daemon refuses it: the image has no such program, for instance.

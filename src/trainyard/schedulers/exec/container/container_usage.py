@@ -110,7 +110,7 @@ def record_of(engine: Engine, container: str, number: int, attempt: int) -> Usag
         engine: the daemon.
         container: its id.
         number: the replica's place among all replicas of the job.
-        attempt: how often it was started again before.
+        attempt: how often it was restarted before.
 
     Raises:
         EngineError: the daemon refuses.

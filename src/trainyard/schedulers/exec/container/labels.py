@@ -39,7 +39,6 @@ FINGERPRINT = "trainyard.fingerprint"
 OLD_APP_ID = "torchx.pytorch.org/app-id"
 OLD_ROLE = "torchx.pytorch.org/role-name"
 OLD_REPLICA = "torchx.pytorch.org/replica-id"
-OLD_VERSION = "torchx.pytorch.org/version"
 
 LONGEST_NAME = 63
 _LONGEST_ROLE = 20

@@ -6,7 +6,7 @@ Every job of the executor has one, with these files beside others; `ProcessJob` 
         state.json        its state; replaced whole at every change
         state.reserve     space for its last state, should the disk be full then
         supervisor.log    what the supervisor itself printed
-        lock              held while a reader ends a job that nothing runs any more
+        lock              held while a reader ends a job that no process runs
 
     STATE/jobs/APP_ID/    of `local_cwd`:
         job.json          what was asked for; written once, before anything starts
@@ -160,7 +160,7 @@ class JobDirectory:
         return self.is_over(state)
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """Return the state of a job that nothing runs any more; ``reason`` is one of `recovery`."""
+        """Return the state of a job that no process runs; ``reason`` is one of `recovery`."""
         raise NotImplementedError
 
     def first_state(self) -> dict[str, Any] | None:
@@ -172,7 +172,7 @@ class JobDirectory:
         return state
 
     def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove what a job that nothing runs any more left beside its processes; note that in its state."""
+        """Remove what a job that no process runs left beside its processes; note that in its state."""
 
 
 class ProcessJob(JobDirectory):

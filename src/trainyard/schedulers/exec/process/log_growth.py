@@ -11,7 +11,7 @@ import os
 import time
 from functools import partial
 
-from trainyard.schedulers.exec.process.log_index import IndexReader
+from trainyard.schedulers.exec.process.log_index import LOG_NAMES, IndexReader
 from trainyard.schedulers.responses import LogGrowth
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ def growth(
     """
     for (role, replica), (log_dir, index_path) in logs.items():
         place = position.setdefault(f"{role}/{replica}", [0, 0, 0])
-        paths = [os.path.join(log_dir, name) for name in ("stdout.log", "stderr.log")]
+        paths = [os.path.join(log_dir, name) for name in LOG_NAMES]
         sizes = [_size(path) for path in paths]
         if sizes == place[:2]:
             continue

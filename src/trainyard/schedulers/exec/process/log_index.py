@@ -28,6 +28,9 @@ SETTLED = 4
 MIXED = 8
 
 
+#: The two logs of a replica in its directory; a stream is the number of its file here.
+LOG_NAMES = ("stdout.log", "stderr.log")
+
 _FIELDS = namedtuple("_FIELDS", "time_ns ends flags writes order", defaults=(0, 0, b""))
 
 

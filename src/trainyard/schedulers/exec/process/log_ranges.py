@@ -5,7 +5,7 @@ of a record of the index that is not behind them. The bytes between two position
 reader, so adjacent parts neither lose nor repeat a line. A position may come from anywhere: a wrong one gives
 other bytes of the same log, and no others.
 
-Where each attempt has files of its own (`AttemptRanges`), the number of the attempt and a colon stand before
+Where each attempt has separate files (`AttemptRanges`), the number of the attempt and a colon stand before
 it, and no part holds lines of two attempts. The last line of an attempt may lack its end.
 """
 
@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from trainyard.schedulers.exec.process.log_index import HEADER, MIXED, Record
+from trainyard.schedulers.exec.process.log_index import HEADER, LOG_NAMES, MIXED, Record
 from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
 
@@ -31,7 +31,6 @@ Offsets = tuple[int, int]
 _POSITION = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 #: How much of the index, and of a long line, is read at a time.
 BLOCK = 64 << 10
-_FILES = ("stdout.log", "stderr.log")
 _BEGIN = "0.0.0"
 
 
@@ -132,8 +131,8 @@ class ClippedIndex:
 
 def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
     """Return a part of the log of a replica that has ``stdout.log`` and ``stderr.log`` in ``log_dir``."""
-    files = (GrowingFile(os.path.join(log_dir, _FILES[0])), GrowingFile(os.path.join(log_dir, _FILES[1])))
-    ranges = LogRanges(files, IndexFile(index_path), wanted.streams)
+    stdout, stderr = (GrowingFile(os.path.join(log_dir, name)) for name in LOG_NAMES)
+    ranges = LogRanges((stdout, stderr), IndexFile(index_path), wanted.streams)
     try:
         return ranges.read(wanted)
     finally:
@@ -141,7 +140,7 @@ def read_part(log_dir: str, index_path: str, wanted: LogRange) -> LogPart:
 
 
 class AttemptRanges:
-    """Parts of a log of which each attempt has files of its own.
+    """Parts of a log of which each attempt has separate files.
 
     Args:
         attempts: the logs of the attempts, by their numbers, the first one first.

@@ -22,7 +22,7 @@ from collections import deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
-from trainyard.schedulers.exec.process.log_index import IndexReader, Record
+from trainyard.schedulers.exec.process.log_index import LOG_NAMES, IndexReader, Record
 from trainyard.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
 
 TYPE_CHECKING = False
@@ -164,7 +164,7 @@ class ReplicaLog:
     @classmethod
     def at(cls, log_dir: str, index_path: str, stream: Stream) -> ReplicaLog:
         """Return the log of a local replica, of which ``log_dir`` has ``stdout.log`` and ``stderr.log``."""
-        files = [GrowingFile(os.path.join(log_dir, name)) for name in ("stdout.log", "stderr.log")]
+        files = [GrowingFile(os.path.join(log_dir, name)) for name in LOG_NAMES]
         return cls((files[0], files[1]), IndexReader(index_path), stream, index_path)
 
     def skip_to_last(self, count: int, most_bytes: int | None = None) -> None:

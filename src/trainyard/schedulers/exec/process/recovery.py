@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def current_state(job: JobDirectory) -> dict[str, Any] | None:
-    """Return the job's state, after ending the job if nothing runs it any more; None without a job."""
+    """Return the job's state, after ending the job if no process runs it; None without a job."""
     state = job.read_state() or job.first_state()
     if state is None or job.is_over(state):
         return state
@@ -35,13 +35,13 @@ def current_state(job: JobDirectory) -> dict[str, Any] | None:
 
 
 def has_ended(job: JobDirectory) -> bool:
-    """Tell whether a job has ended, after ending it if nothing runs it any more; True without a job."""
+    """Tell whether a job has ended, after ending it if no process runs it; True without a job."""
     state = current_state(job)
     return state is None or job.has_ended(state)
 
 
 def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
-    """End a job that nothing runs any more, and return its state. Several processes may try at once.
+    """End a job that no process runs, and return its state. Several processes may try at once.
 
     Args:
         job: the job.

@@ -7,6 +7,7 @@ import signal
 import time
 
 from trainyard.schedulers.exec import reasons
+from trainyard.schedulers.exec.process.log_index import LOG_NAMES
 from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
@@ -78,7 +79,8 @@ class Replica(ProcessGroup):
     @property
     def log_paths(self) -> tuple[str, str]:
         """Paths of stdout and stderr."""
-        return os.path.join(self.log_dir, "stdout.log"), os.path.join(self.log_dir, "stderr.log")
+        stdout, stderr = LOG_NAMES
+        return os.path.join(self.log_dir, stdout), os.path.join(self.log_dir, stderr)
 
     def start(self) -> None:
         """Start an attempt.

@@ -263,7 +263,7 @@ def slots_dir() -> str:
 
 
 def _is_over(job_dir: str) -> bool:
-    """Tell whether nothing of a job runs any more, whose supervisor has ended; ends what is left of it."""
+    """Tell whether no process of a job runs whose supervisor has ended; ends what is left of it."""
     from trainyard.schedulers.exec.process import recovery
     from trainyard.schedulers.exec.process.job_directory import ProcessJob
 

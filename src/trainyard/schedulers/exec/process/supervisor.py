@@ -465,7 +465,7 @@ class Supervisor:
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
 
     def _group(self, policy: str, replica: Replica) -> list[Replica]:
-        """Return what is started again with a replica that has failed."""
+        """Return what is restarted with a replica that has failed."""
         if policy == "REPLICA":
             return [replica]
         return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]

@@ -66,7 +66,7 @@ class ActorReplica:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, and is not to be started again."""
+        """Whether it has ended, and must not be restarted."""
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Driver:
         self.deadline: float | None = None
         self.kill_at: float | None = None
         self.is_dirty, self.written = True, 0.0
-        #: By what was started again together, and the class of failure: how often.
+        #: By what was restarted together, and the class of failure: how often.
         self.used: collections.Counter[tuple[str, str]] = collections.Counter()
 
     # ---- life
@@ -171,7 +171,7 @@ class Driver:
         self.use_spare_room()
 
     def place_again(self) -> None:
-        """Make actors once more whose room was on a node that is gone."""
+        """Make actors again whose room was on a lost node."""
         now = time.monotonic()
         for replica in self.replicas:
             if replica.place_at is not None and now >= replica.place_at and not self.stopping:
@@ -224,7 +224,7 @@ class Driver:
         return code
 
     def tell(self) -> None:
-        """Tell those who are to be told of the end, by a process that goes on if this one has to end."""
+        """Send notifications of the end, from a process that outlives this one."""
         told = self.plan.get("notify")
         if not told:
             return
@@ -240,7 +240,7 @@ class Driver:
             pass
 
     def end_details(self) -> dict[str, Any]:
-        """What is told of the end beside state and reason: cause, restarts and times."""
+        """What notifications say besides state and reason: cause, restarts and times."""
         found: dict[str, Any] = {
             "restarts": self.restarts(),
             "started_at": min((each.started_at for each in self.replicas if each.started_at), default=None),
@@ -259,7 +259,7 @@ class Driver:
         return found
 
     def restarts(self) -> int:
-        """How often the job, a role or a replica was started again, whichever is most."""
+        """How often the job, a role or a replica was restarted, whichever is most."""
         by_replica = [replica.restarts for replica in self.replicas]
         return max([self.app_restarts, *self.role_restarts.values(), *by_replica])
 
@@ -526,7 +526,7 @@ class Driver:
         )
 
     def retried_by_class(self, replica: ActorReplica) -> bool:
-        """Start again by the rule for the class of a failure; False if there is none for it."""
+        """Restart by the rule for the class of a failure; False if there is none for it."""
         retry_rule = toolkit_module("retry_rule")
         found = self.cause_of(replica)
         rules: dict[str, int] = self.plan["retry"]
@@ -563,7 +563,7 @@ class Driver:
         self.stop(members, f"stopped because {culprit.name} failed")
 
     def restart_if_ready(self) -> None:
-        """Start a group again that has ended."""
+        """Restart a group that has ended."""
         members = [replica for replica in self.replicas if replica.name in self.restarting]
         if self.stopping:
             self.restarting.clear()
