@@ -21,7 +21,7 @@ from trainyard.compat.torchx_runner import TorchxRunner
 from trainyard.schedulers.local.scheduler import LocalScheduler
 from trainyard.schedulers.registry import as_scheduler
 from trainyard.schedulers.torchx_scheduler import TorchXScheduler
-from trainyard.specs import AppDef, AppDryRunInfo, AppState, Role, is_terminal
+from trainyard.specs import AppDef, AppDryRunInfo, AppState, Resource, Role, is_terminal
 
 SERVED = "trainyard.compat.torchx.schedulers"
 CLASSES = {
@@ -193,6 +193,20 @@ def test_clients_that_a_scheduler_was_given(monkeypatch: pytest.MonkeyPatch) -> 
     sagemaker = importlib.import_module(f"{SERVED}.aws_sagemaker_scheduler").create_scheduler("s")
     assert sagemaker._client.meta.service_model.service_name == "sagemaker"
     assert sagemaker._client is sagemaker._client
+
+
+def test_a_pod_asks_for_less_than_its_limits_and_for_the_interfaces_that_are_given() -> None:
+    kubernetes = importlib.import_module(f"{SERVED}.kubernetes_scheduler")
+    role = Role("r", "img", entrypoint="true", resource=Resource(cpu=2, gpu=0, memMB=3000))
+
+    def asked(**given: int) -> tuple[Any, Any]:
+        pod = kubernetes.role_to_pod("r", role, None, **given)
+        resources = pod["spec"]["containers"][0]["resources"]
+        return resources["requests"], resources["limits"].get("vpc.amazonaws.com/efa")
+
+    assert asked() == ({"cpu": "1900m", "memory": "1976Mi"}, None)
+    requests, interfaces = asked(reserved_millicpu=300, reserved_memmb=1000, efa_device_count=4)
+    assert (requests["cpu"], requests["memory"], interfaces) == ("1700m", "2000Mi", "4")
 
 
 def test_create_scheduler_makes_the_supervised_one_unless_it_is_told_otherwise() -> None:
