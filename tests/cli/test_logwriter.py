@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.cli.console import OutputClosed, OutputError
-from trainyard.cli.logwriter import CollapsingLogWriter, LogWriter
+from trainyard.cli.logwriter import CollapsingLogWriter, LogWriter, bytes_of
 from trainyard.schedulers.base import LogBlock
 
 END = rb"\r\n|\n|\r"
@@ -133,3 +133,14 @@ def test_a_line_that_others_do_not_have_is_written_after_the_window():
     assert written.wait(30)
     assert stream.getvalue() == b"r/2 alone\n"
     writer.finish()
+
+
+def test_a_stream_that_takes_text_only() -> None:
+    stream = io.StringIO()
+    writer = LogWriter(bytes_of(stream))
+    text = "naïve\n".encode()
+    writer.write_all([LogBlock("r", 0, text[:3]), LogBlock("r", 0, text[3:])])
+    writer.finish()
+    assert stream.getvalue() == "r/0 naïve\n"
+    binary = io.BytesIO()
+    assert bytes_of(io.TextIOWrapper(binary)) is binary

@@ -303,7 +303,7 @@ def test_the_configured_component_and_scheduler(project: Path, carried_out: list
     ]
 
 
-def test_a_local_job_is_followed_and_its_states_are_numbers(
+def test_a_local_job_is_followed_and_its_replicas_states_are_numbers(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert torchx("torchx run -s local_cwd --wait utils.sh echo hello") == 0
@@ -312,7 +312,8 @@ def test_a_local_job_is_followed_and_its_states_are_numbers(
     handle = shown.out.strip()
     assert torchx(f"torchx status --json {handle}") == 0
     status = json.loads(capfd.readouterr().out)
-    assert (status["handle"], status["state"], status["roles"][0]["replicas"][0]["state"]) == (handle, 4, 4)
+    replica = status["roles"][0]["replicas"][0]
+    assert (status["handle"], status["state"], replica["state"]) == (handle, "SUCCEEDED", 4)
     assert torchx(f"torchx log {handle}/sh/0") == 0
     assert capfd.readouterr().out == "sh/0 hello\n"
     assert torchx(f"torchx log --tail {handle}/sh") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from trainyard.compat.torchx_runner import TorchxRunner
 from trainyard.schedulers.local.scheduler import LocalScheduler
 from trainyard.schedulers.registry import as_scheduler
 from trainyard.schedulers.torchx_scheduler import TorchXScheduler
-from trainyard.specs import AppDef, AppDryRunInfo, AppState, Role, is_terminal
+from trainyard.specs import AppDef, AppDryRunInfo, AppState, Resource, Role, is_terminal
 
 SERVED = "trainyard.compat.torchx.schedulers"
 CLASSES = {
@@ -131,6 +132,10 @@ def test_a_local_scheduler_with_an_image_provider(tmp_path: Path) -> None:
     assert found.state is AppState.SUCCEEDED
     assert found.ui_url == f"file://{tmp_path}/logs/session/{app_id}"
     assert [each.state for each in found.roles_statuses[0].replicas] == [AppState.SUCCEEDED] * 2
+    noted = json.loads((tmp_path / "logs" / "session" / app_id / "SUCCESS").read_text())
+    assert (noted["app_id"], noted["final_state"]) == (app_id, "SUCCEEDED")
+    assert [(each["replica_id"], each["exitcode"]) for each in noted["roles"]["r"]] == [(0, 0), (1, 0)]
+    assert Path(noted["roles"]["r"][0]["stderr"]).read_text() == "err\n"
     lines = list(scheduler.log_iter(app_id, "r", 0, should_tail=True))
     assert sorted(lines) == ["err\n", f"out 0 {app_id} image\n"]
     (line,) = scheduler.log_iter(app_id, "r", 1, regex="extra")
@@ -154,9 +159,54 @@ def test_one_failed_replica_ends_the_others_and_cancelling_ends_all() -> None:
     assert folder.is_dir()
     scheduler.cancel(running)
     assert ended(scheduler, running).state is AppState.CANCELLED
+    assert json.loads((folder / "SUCCESS").read_text())["final_state"] == "CANCELLED"
     assert {row.app_id for row in scheduler.list()} == {failing, running}
     scheduler.close()
     assert not folder.exists()  # the temporary folder goes with the scheduler
+
+
+def test_logs_of_child_processes_are_read_to_the_end_of_the_job() -> None:
+    scheduler = TorchxLocalScheduler("session", CWDImageProvider)
+    app_id = scheduler.submit(job("for i in 1 2 3; do echo $i; sleep 0.3; done"), {})
+    assert list(scheduler.log_iter(app_id, "r")) == ["1\n", "2\n", "3\n"]
+    scheduler.close()
+
+
+def test_a_full_cache_refuses_jobs_and_forgets_ended_ones() -> None:
+    scheduler = TorchxLocalScheduler("session", CWDImageProvider, cache_size=1)
+    first = scheduler.submit(job("sleep 600"), {})
+    with pytest.raises(IndexError, match="cache_size is 1, and 1 jobs run"):
+        scheduler.submit(job("true"), {})
+    scheduler.cancel(first)
+    second = scheduler.submit(job("true"), {})
+    assert scheduler.describe(first) is None
+    assert ended(scheduler, second).state is AppState.SUCCEEDED
+    scheduler.close()
+
+
+def test_clients_that_a_scheduler_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = importlib.import_module(f"{SERVED}.aws_batch_scheduler")
+    client, logs = mock.MagicMock(), mock.MagicMock()
+    made = batch.create_scheduler("s", client=client, log_client=logs)
+    assert (made._client, made._log_client) == (client, logs)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    sagemaker = importlib.import_module(f"{SERVED}.aws_sagemaker_scheduler").create_scheduler("s")
+    assert sagemaker._client.meta.service_model.service_name == "sagemaker"
+    assert sagemaker._client is sagemaker._client
+
+
+def test_a_pod_asks_for_less_than_its_limits_and_for_the_interfaces_that_are_given() -> None:
+    kubernetes = importlib.import_module(f"{SERVED}.kubernetes_scheduler")
+    role = Role("r", "img", entrypoint="true", resource=Resource(cpu=2, gpu=0, memMB=3000))
+
+    def asked(**given: int) -> tuple[Any, Any]:
+        pod = kubernetes.role_to_pod("r", role, None, **given)
+        resources = pod["spec"]["containers"][0]["resources"]
+        return resources["requests"], resources["limits"].get("vpc.amazonaws.com/efa")
+
+    assert asked() == ({"cpu": "1900m", "memory": "1976Mi"}, None)
+    requests, interfaces = asked(reserved_millicpu=300, reserved_memmb=1000, efa_device_count=4)
+    assert (requests["cpu"], requests["memory"], interfaces) == ("1700m", "2000Mi", "4")
 
 
 def test_create_scheduler_makes_the_supervised_one_unless_it_is_told_otherwise() -> None:

@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import inspect
 import os
+import shlex
+import subprocess
 import time
 from dataclasses import dataclass, field
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import MagicMock, patch
 
 import pytest
 
+import trainyard.compat.torchx.cli.cmd_log as cmd_log
+import trainyard.compat.torchx.cli.cmd_run as cmd_run
 import trainyard.compat.torchx.runner as torchx_runner
 import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
 import trainyard.compat.torchx.runner.events as runner_events
 import trainyard.compat.torchx.schedulers.api as schedulers
+import trainyard.compat.torchx.schedulers.docker_scheduler as docker
 import trainyard.compat.torchx.schedulers.local_scheduler as local
+import trainyard.compat.torchx.schedulers.streams as streams
 import trainyard.compat.torchx.specs.api as specs
 import trainyard.compat.torchx.specs.builders as builders
 import trainyard.compat.torchx.specs.file_linter as file_linter
 import trainyard.compat.torchx.util.types as util_types
+from trainyard.cli import main
+from trainyard.compat import torchx_slurm as slurm
 from trainyard.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
 from trainyard.compat.torchx.workspace import WorkspaceMixin
 
@@ -472,3 +481,132 @@ def test_the_path_of_local_processes(
         scheduler._popen(role_name="foo", replica_id=0, replica_params=param)
     scheduler.close()
     assert popen.call_args.kwargs["env"]["PATH"] == f"{expected}:/bin:/usr/bin"
+
+
+# ---- requests, helpers and log lines
+
+
+def slurm_replica(**more: Any) -> Any:
+    role = specs.Role("r", "/image", entrypoint="echo", args=["job ${app_id}", "it's $X"], **more)
+    return slurm.SlurmReplicaRequest.from_role("r-0", role, {"partition": "p", "qos": None})
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus"), [((24, 5), ["gpus-per-task=3", "ntasks=1"]), ((24, 11), ["gpus-per-node=3"])]
+)
+def test_a_replica_on_slurm(version: tuple[int, int], gpus: list[str]) -> None:
+    with patch.object(slurm, "version", return_value=version):
+        request = slurm_replica(resource=specs.Resource(cpu=2, gpu=3, memMB=10), env={"A": "b c"})
+    group, step = request.materialize()
+    wanted = [
+        "job-name=r-0",
+        "requeue",
+        "partition=p",
+        "ntasks-per-node=1",
+        "cpus-per-task=2",
+        "mem=10",
+        *gpus,
+    ]
+    assert group == [f"--{option}" for option in wanted]
+    assert shlex.split(" ".join(step)) == [
+        "--output=slurm-$SLURM_JOB_ID-r-0.out",
+        "--error=slurm-$SLURM_JOB_ID-r-0.err",
+        "--wait=60",
+        "--kill-on-bad-exit=1",
+        "--export=ALL,A=b c",
+        "echo",
+        "job $SLURM_JOB_ID",
+        "it's $X",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("exits", "restarts", "code", "calls"),
+    [
+        (0, "", 0, ["srun"]),
+        (3, "", 9, ["srun", "scontrol requeue 7"]),
+        (3, "1", 9, ["srun", "scontrol requeue 7"]),
+        (3, "2", 3, ["srun"]),
+    ],
+)
+def test_a_script_for_slurm(exits: int, restarts: str, code: int, calls: list[str], tmp_path: Path) -> None:
+    replicas = {name: slurm_replica() for name in ("r-0", "r-1")}
+    request = slurm.SlurmBatchRequest(["sbatch", "--parsable"], replicas, None, max_retries=2)
+    script = request.materialize()
+    assert [line.split()[1] for line in script.splitlines() if line.startswith("#SBATCH")] == [
+        "--job-name=r-0",
+        "hetjob",
+        "--job-name=r-0",
+    ]
+    for name, exit_code in (("srun", exits), ("scontrol", 9)):
+        words = '"$@"' if name == "scontrol" else ""
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\necho {name} {words} >> {tmp_path}/calls\nexit {exit_code}\n"
+        )
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+
+
+def test_slurm_s_version_where_it_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm.version() == (24, 5)
+
+
+def test_a_tee_into_bytes_and_into_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    for out, expected in ((BytesIO(), b"one\n"), (StringIO(), "one\n")):
+        tee = streams.Tee(out, str(tmp_path / "a"))
+        tee.close()
+        assert out.getvalue() == expected
+
+
+def test_the_network_may_be_there_already() -> None:
+    pytest.importorskip("docker")
+    from docker.errors import APIError
+
+    client = MagicMock()
+    docker.ensure_network(client)
+    client.networks.create.assert_called_once_with(name="torchx", driver="bridge", check_duplicate=True)
+    client.networks.create.side_effect = APIError("network with name torchx already exists")
+    docker.ensure_network(client)
+    client.networks.create.side_effect = APIError("permission denied")
+    with pytest.raises(APIError, match="permission denied"):
+        docker.ensure_network(client)
+
+
+def test_a_run_described_as_json_starts_in_the_current_directory() -> None:
+    document = {"component_name": "utils.echo", "scheduler": "local_cwd", "scheduler_args": {}}
+    assert cmd_run.torchx_run_args_from_json(document).workspace == os.getcwd()
+    assert cmd_run.torchx_run_args_from_json({**document, "workspace": "/w"}).workspace == "/w"
+
+
+def test_logs_are_awaited_by_the_runner_that_a_test_replaces(caplog: pytest.LogCaptureFixture) -> None:
+    runner = MagicMock()
+    states = (specs.AppState.PENDING, specs.AppState.PENDING, specs.AppState.RUNNING)
+    runner.status.side_effect = [specs.AppStatus(state) for state in states]
+    runner.describe.return_value = specs.AppDef("a", [echo("r", num_replicas=2)])
+    runner.log_lines.side_effect = lambda *args, **more: iter(["a line\n"])
+    out = StringIO()
+    with (
+        patch("trainyard.compat.torchx.cli.cmd_log.get_runner", return_value=runner),
+        caplog.at_level("INFO"),
+    ):
+        cmd_log.get_logs(out, "local_docker://s/a/r", regex=None)
+    green, end = cmd_log.GREEN, cmd_log.ENDC
+    assert sorted(out.getvalue().splitlines()) == [f"{green}r/{k}{end} a line" for k in (0, 1)]
+    assert [r.getMessage() for r in caplog.records] == ["Waiting for local_docker://s/a to start"]
+
+
+def test_main_in_a_program_whose_streams_take_text_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, err = StringIO(), StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["run", "-s", "local_cwd", "--log", "utils.sh", "echo", "hello"]) == 0
+        assert main(["log", out.getvalue().strip()]) == 0
+    assert "sh/0 hello\n" in err.getvalue()
+    assert out.getvalue().endswith("sh/0 hello\n")

@@ -407,9 +407,19 @@ def test_names_that_are_none(name: str, script: str | None) -> None:
         StructuredNameArgument.parse_from(name, script=script)
 
 
-def test_structured_j() -> None:
+def test_a_run_is_of_one_program() -> None:
+    with pytest.raises(ComponentArgumentError, match=r"both the module pkg\.train and the script train\.py"):
+        StructuredNameArgument.parse_from("exp/run", m="pkg.train", script="train.py")
+
+
+def test_structured_j(recwarn: pytest.WarningsRecorder) -> None:
     assert StructuredJArgument.parse_from("gpu.large", "2") == StructuredJArgument(2, 4)
-    assert str(StructuredJArgument.parse_from("gpu.large", "2x3")) == "2x3"
+    assert StructuredJArgument.parse_from("gpu.large", "2x4") == StructuredJArgument(2, 4)
+    assert StructuredJArgument.parse_from("t3.medium", "2x4") == StructuredJArgument(2, 4)
+    assert StructuredJArgument.parse_from("not.known.here", "2x4") == StructuredJArgument(2, 4)
+    assert not recwarn
+    with pytest.warns(UserWarning, match="-j 2x3: 3 processes on each node, and gpu.large has 4 gpus"):
+        assert str(StructuredJArgument.parse_from("gpu.large", "2x3")) == "2x3"
 
 
 # ---- serve, metrics, train
@@ -420,6 +430,7 @@ def test_torchserve() -> None:
         "m.mar", "http://h:8081", params={"model_name": "x y", "batch_size": "2"}, dryrun=True
     )
     (role,) = app.roles
+    assert (app.name, role.name) == ("torchx-torchserve", "worker")
     assert role.port_map == {"model-download": 8222}
     assert role.args[2:] == [
         "--model_path", "m.mar", "--management_api", "http://h:8081",

@@ -270,9 +270,15 @@ spec:
 def test_an_overlay_from_a_file(tmp_path: Path) -> None:
     need("lightkube")  # which brings the reader of YAML
     path = tmp_path / "overlay.yaml"
-    path.write_text("spec:\n  nodeSelector:\n    pool: gpu\n")
-    made = request(app(role(metadata={"kubernetes": f"file://{path}"})))
-    assert made.resource["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    path.write_text(
+        "spec:\n  nodeSelector: {pool: gpu}\n  volumes: !!python/tuple\n  - {name: dshm, emptyDir: {}}\n"
+    )
+    made = request(app(role(metadata={"kubernetes": f"file://{path}"}))).resource["spec"]["template"]["spec"]
+    assert made["nodeSelector"] == {"pool": "gpu"}
+    assert made["volumes"] == [{"name": "dshm", "emptyDir": {}}]  # a tuple replaces the list
+    path.write_text("spec: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        request(app(role(metadata={"kubernetes": f"file://{path}"})))
 
 
 @pytest.mark.parametrize(

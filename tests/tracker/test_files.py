@@ -68,7 +68,7 @@ def test_runs_are_found_by_what_they_build_on(tracker: FsspecTracker, tmp_path: 
     (tmp_path / "notes.txt").touch()
     (tmp_path / "lost+found").mkdir()
     assert sorted(tracker.run_ids()) == [RUN, "r2"]
-    assert list(tracker.run_ids(parent_run_id="parent")) == [RUN]
+    assert tracker.run_ids(parent_run_id="parent") == [RUN]
     assert list(tracker.run_ids(parent_run_id="other")) == []
 
 
@@ -113,6 +113,7 @@ def test_files_of_configuration(text: str, expected: dict[str, object], tmp_path
 def test_roots(tmp_path: Path) -> None:
     (tmp_path / "c").write_text(f"protocol=file\nroot_path={tmp_path}/runs/\n")
     assert create(str(tmp_path / "c")).root_dir == f"{tmp_path}/runs"
+    assert create(f"file://{tmp_path}/c").root_dir == f"{tmp_path}/runs"
     assert create(f"file://{tmp_path}/x").root_dir == f"{tmp_path}/x"
     assert repr(create(str(tmp_path))) == f"<FsspecTracker: root_path={tmp_path}>"
 

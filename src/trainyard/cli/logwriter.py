@@ -5,6 +5,7 @@ It works on blocks of many lines, not on single lines: a million lines take well
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections import deque
 
@@ -15,9 +16,29 @@ from trainyard.terminal import clean
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import BinaryIO
+    from typing import BinaryIO, TextIO
 
 _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
+
+
+def bytes_of(stream: TextIO) -> BinaryIO:
+    """Return what takes the bytes of a text stream, which in notebooks and under tests may be text only."""
+    return getattr(stream, "buffer", None) or _TextOnly(stream)  # type: ignore[return-value]
+
+
+class _TextOnly:
+    """Takes bytes for a stream that takes text; a character may be cut between two writes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._stream.write(self._decoder.decode(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 class LogWriter:

@@ -139,12 +139,12 @@ def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
 
 def show_logs(runner: Runner, handle: str) -> None:
     """Follow all logs of a job on stderr until the job has ended."""
-    from trainyard.cli.logwriter import LogWriter
+    from trainyard.cli.logwriter import LogWriter, bytes_of
     from trainyard.schedulers.base import LogQuery
 
     if sys.stderr is None:
         return
-    writer = LogWriter(sys.stderr.buffer, wants_colour(sys.stderr))
+    writer = LogWriter(bytes_of(sys.stderr), wants_colour(sys.stderr))
     try:
         writer.write_all(runner.log_blocks(handle, runner.replicas(handle), LogQuery(should_tail=True)))
         writer.finish()

@@ -261,8 +261,8 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.cli.cmd_base": {"trainyard.compat.torchx_cli": "SubCommand"},
     "torchx.cli.cmd_list": {"trainyard.compat.torchx_cli": "HANDLE_HEADER NAME_HEADER STATUS_HEADER"},
     "torchx.cli.cmd_log": {
-        "trainyard.compat.torchx_logs": "ID_FORMAT _prefix_line=prefix_line find_role_replicas get_logs "
-        "print_log_lines validate=check_log_identifier"
+        "trainyard.compat.torchx_logs": "ENDC GREEN ID_FORMAT _prefix_line=prefix_line find_role_replicas "
+        "get_logs get_runner print_log_lines validate=check_log_identifier"
     },
     "torchx.cli.cmd_run": {
         "trainyard.compat.torchx_cli": "LOCAL_SCHEDULER_WARNING_MSG "

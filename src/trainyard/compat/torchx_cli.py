@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -139,7 +140,7 @@ class TorchXRunArgs:
 
 
 def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
-    """Read the document of ``--stdin``.
+    """Read the document of ``--stdin``. Its workspace is the current directory unless it names one.
 
     Raises:
         ValueError: a key is missing or unknown.
@@ -150,7 +151,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
     if missing or unknown:
         parts = [f"{name} is missing" for name in missing] + [f"there is no key {name!r}" for name in unknown]
         raise ValueError(f"the document of a run: {', '.join(parts)}")
-    return TorchXRunArgs(**json_data)
+    return TorchXRunArgs(**{"workspace": os.getcwd(), **json_data})
 
 
 def torchx_run_args_from_argparse(

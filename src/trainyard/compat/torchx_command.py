@@ -125,19 +125,19 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
 
 
 def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a job's status as TorchX prints it: states are numbers, and it has no UNREACHABLE."""
+    """Return a job's status as TorchX prints it: states of replicas are numbers, UNREACHABLE is UNKNOWN."""
     from trainyard.specs.handles import parse_app_handle
     from trainyard.specs.status import AppState
 
-    def number(state: AppState) -> int:
-        return int(AppState.UNKNOWN if state == AppState.UNREACHABLE else state)
+    def known(state: AppState) -> AppState:
+        return AppState.UNKNOWN if state == AppState.UNREACHABLE else state
 
     parsed = parse_app_handle(handle)
     return {
         "handle": handle,
         "app_id": parsed.app_id,
         "scheduler": parsed.scheduler_backend,
-        "state": number(status.state),
+        "state": known(status.state).name,
         "num_restarts": status.num_restarts,
         "roles": [
             {
@@ -145,7 +145,7 @@ def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str
                 "replicas": [
                     {
                         "id": replica.id,
-                        "state": number(replica.state),
+                        "state": int(known(replica.state)),
                         "role": replica.role,
                         "hostname": replica.hostname,
                         "structured_error_msg": replica.structured_error_msg,

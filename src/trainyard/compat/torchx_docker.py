@@ -64,12 +64,13 @@ def ensure_network(client: Any | None = None) -> None:
     Args:
         client: a client of docker-py; by default that of the environment.
     """
-    if client is None:
-        import docker
+    import docker
 
-        client = docker.from_env()
-    if not client.networks.list(names=[NETWORK]):
-        client.networks.create(name=NETWORK, driver="bridge", check_duplicate=True)
+    try:
+        (client or docker.from_env()).networks.create(name=NETWORK, driver="bridge", check_duplicate=True)
+    except docker.errors.APIError as error:
+        if "already exists" not in str(error):
+            raise
 
 
 def _to_str(a: str | bytes) -> str:

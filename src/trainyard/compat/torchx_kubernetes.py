@@ -69,7 +69,7 @@ def app_to_resource(
     reserved_memmb: int = RESERVED_MEMMB,
     efa_device_count: int | None = None,
 ) -> dict[str, Any]:
-    """Return the Volcano job that our scheduler makes of a job. Nothing is reserved for the node itself."""
+    """Return the Volcano job that our scheduler makes of a job."""
     from trainyard.schedulers.kubernetes.scheduler import create_scheduler
 
     scheduler = create_scheduler("torchx")
@@ -77,6 +77,9 @@ def app_to_resource(
         "queue": queue,
         "service_account": service_account,
         "priority_class": priority_class,
+        "reserved_millicpu": reserved_millicpu,
+        "reserved_memmb": reserved_memmb,
+        "efa_device_count": efa_device_count,
         "kind": "volcano",
     }
     try:
@@ -96,7 +99,14 @@ def role_to_pod(
     efa_device_count: int | None = None,
 ) -> dict[str, Any]:
     """Return the pod that our scheduler makes of a role, as a mapping."""
-    job = app_to_resource(AppDef(name, [role]), "default", service_account)
+    job = app_to_resource(
+        AppDef(name, [role]),
+        "default",
+        service_account,
+        reserved_millicpu=reserved_millicpu,
+        reserved_memmb=reserved_memmb,
+        efa_device_count=efa_device_count,
+    )
     template: dict[str, Any] = job["spec"]["tasks"][0]["template"]
     template.setdefault("metadata", {})["name"] = name
     return {"apiVersion": "v1", "kind": "Pod", **template}

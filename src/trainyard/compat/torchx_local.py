@@ -5,6 +5,7 @@ Our local scheduler starts jobs in another process: these are for classes that d
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import threading
@@ -12,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from trainyard.schedulers.exec.process.log_index import LOG_NAMES
 from trainyard.specs.app import Role
@@ -214,12 +215,12 @@ class Tee:
     """Copies files that grow into one stream, line by line, until `close`.
 
     Args:
-        out: where to.
+        out: where to, a stream of text or of bytes.
         sources: paths of the files, which need not exist yet.
     """
 
-    def __init__(self, out: TextIO, *sources: str) -> None:
-        self._out = out
+    def __init__(self, out: TextIO | BinaryIO, *sources: str) -> None:
+        self._out: Any = out
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._copy, args=(path,), daemon=True) for path in sources]
@@ -229,7 +230,7 @@ class Tee:
     def write(self, s: str) -> None:
         """Write a text."""
         with self._lock:
-            self._out.write(s)
+            self._out.write(s if isinstance(self._out, io.TextIOBase) else s.encode())
             self._out.flush()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ subclasses expect. `local_cwd` is another one, whose jobs have a supervisor: `tr
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import pprint
 import shutil
@@ -51,6 +52,8 @@ STREAM_LOGS = {None: COMBINED_LOG, Stream.COMBINED: COMBINED_LOG}
 STREAM_LOGS |= {Stream.STDOUT: STDOUT_LOG, Stream.STDERR: STDERR_LOG}
 #: For how long processes have to end after SIGTERM.
 GRACE_SECONDS = 10.0
+#: The file that says that a job has ended, and how; it is written for failed jobs, too.
+END_FILE = "SUCCESS"
 
 
 @dataclass
@@ -73,6 +76,17 @@ class LocalReplica:
     def failed(self) -> bool:
         """Tell whether the process has ended with an exit code that is not 0."""
         return not self.is_alive() and self.proc.returncode != 0
+
+    def record(self) -> dict[str, Any]:
+        """Return what is kept of the replica when the job has ended."""
+        return {
+            "replica_id": self.replica_id,
+            "pid": self.proc.pid,
+            "exitcode": self.proc.returncode,
+            "stdout": getattr(self.stdout, "name", None),
+            "stderr": getattr(self.stderr, "name", None),
+            "error_file": self.error_file,
+        }
 
     def terminate(self) -> None:
         """Stop the process group, and close the files."""
@@ -120,6 +134,7 @@ class LocalAppDef:
             replica.terminate()
         if not is_terminal(self.state):
             self.set_state(AppState.CANCELLED)
+            self._note_end()
 
     def close(self) -> None:
         """Close the files of replicas that have ended."""
@@ -134,11 +149,28 @@ class LocalAppDef:
         if any(replica.failed() for replica in replicas):
             self.set_state(AppState.FAILED)
             self.kill()
+            self._note_end()
         elif not any(replica.is_alive() for replica in replicas):
             self.set_state(AppState.SUCCEEDED)
             self.close()
+            self._note_end()
         else:
             self.set_state(AppState.RUNNING)
+
+    def _note_end(self) -> None:
+        """Write how the job ended, however that was, into the file `END_FILE` beside the logs."""
+        if not os.path.isdir(self.log_dir):  # removed with the scheduler's temporary folder
+            return
+        roles = {name: [each.record() for each in replicas] for name, replicas in self.role_replicas.items()}
+        document = {
+            "app_id": self.id,
+            "log_dir": self.log_dir,
+            "final_state": self.state.name,
+            "last_updated": self.last_updated,
+            "roles": roles,
+        }
+        with open(os.path.join(self.log_dir, END_FILE), "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
 
     def _replicas(self) -> list[LocalReplica]:
         return [replica for replicas in self.role_replicas.values() for replica in replicas]
@@ -157,7 +189,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
     Args:
         session_name: name of the runner's session.
         image_provider_class: made from the options, says where an image lies and how a replica is started.
-        cache_size: how many jobs are remembered; ended ones are forgotten first.
+        cache_size: how many jobs are remembered; ended ones are forgotten, the oldest first.
         extra_paths: directories that are put first in each replica's PATH.
     """
 
@@ -275,7 +307,11 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
     # ---- running
 
     def schedule(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
-        """Start the processes; returns the job's id."""
+        """Start the processes; returns the job's id.
+
+        Raises:
+            IndexError: as many jobs run as are remembered.
+        """
         request = dryrun_info.request
         self._forget_old_jobs()
         os.makedirs(request.log_dir, exist_ok=True)
@@ -323,11 +359,17 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         return LocalReplica(role_name, replica_id, process, out, err, combined, file, error_file)
 
     def _forget_old_jobs(self) -> None:
+        for app in self._apps.values():
+            app.update()
         ended = [app for app in self._apps.values() if is_terminal(app.state)]
         ended.sort(key=lambda app: app.last_updated)
         for app in ended[: max(0, len(self._apps) - self._cache_size + 1)]:
             app.close()
             del self._apps[app.id]
+        if len(self._apps) >= self._cache_size:
+            raise IndexError(
+                f"cache_size is {self._cache_size}, and {len(self._apps)} jobs run: wait, or raise it"
+            )
 
     # ---- observing and ending
 
@@ -373,13 +415,16 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Return the lines of a replica's log; since and until are not used, with a warning."""
+        """Return the lines of a replica's log, until the job has ended, whether it is to be followed or not.
+
+        since and until are not used, with a warning.
+        """
         if since or until:
             log.warning("lines of local logs have no times: since and until are not used")
         path = os.path.join(self._apps[app_id].log_dir, role_name, str(k), STREAM_LOGS[streams])
         if not os.path.isfile(path):
             raise RuntimeError(f"there is no log of replica {k} of role {role_name!r} of {app_id}")
-        lines: Iterable[str] = LogIterator(app_id, path, self, should_tail)
+        lines: Iterable[str] = LogIterator(app_id, path, self, should_tail=True)
         return filter_regex(regex, lines) if regex else lines
 
     def _cancel_existing(self, app_id: str) -> None:
@@ -393,7 +438,6 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
             app.kill()
         if self._created_tmp_log_dir and self._base_log_dir:
             shutil.rmtree(self._base_log_dir, ignore_errors=True)
-            self._created_tmp_log_dir = False
 
     def __del__(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import threading
@@ -15,6 +16,7 @@ from trainyard.schedulers.responses import Stream
 from trainyard.specs.app import AppDef
 from trainyard.specs.status import is_started
 
+logger = logging.getLogger(__name__)
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
 _IDENTIFIER = re.compile(r"[^:/]+://[^/]*/[^/]+(/[^/]+(/(\d+,?)+)?)?")
 
@@ -87,7 +89,7 @@ def get_logs(
     session, app_id, *place = rest.split("/")
     handle = f"{backend}://{session or 'torchx'}/{app_id}"
     runner = runner or get_runner()
-    _await_start(runner, handle, should_tail)
+    _await_start(runner, handle)
     app = runner.describe(handle)
     if app is None:
         raise UnknownAppException(handle)
@@ -122,16 +124,20 @@ def _quietly(*args: Any) -> None:
         pass
 
 
-def _await_start(runner: TorchxRunner, handle: str, should_tail: bool) -> None:
+def _await_start(runner: TorchxRunner, handle: str) -> None:
     from trainyard.backoff import polling
 
-    polls = polling(None)
+    polls, waits = polling(None), False
     while True:
         status = runner.status(handle)
         if status is None:
             raise UnknownAppException(handle)
-        if is_started(status.state) or not should_tail or not polls.pause():
+        if is_started(status.state):
             return
+        if not waits:
+            logger.info("Waiting for %s to start", handle)
+            waits = True
+        polls.pause()
 
 
 def tee_logs(

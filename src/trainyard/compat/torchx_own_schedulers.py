@@ -173,7 +173,16 @@ class TorchxAWSBatchScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[s
         self, session_name: str, client: Any = None, log_client: Any = None, docker_client: Any = None
     ) -> None:
         super().__init__("aws_batch", session_name, docker_client=docker_client)
+        self._given = {"batch": client, "logs": log_client}
         self._answer_by(client, log_client, docker_client)
+
+    @property
+    def _client(self) -> Any:
+        return _boto3_client(self._given, "batch")
+
+    @property
+    def _log_client(self) -> Any:
+        return _boto3_client(self._given, "logs")
 
 
 class TorchxAWSSageMakerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
@@ -183,7 +192,12 @@ class TorchxAWSSageMakerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mappi
 
     def __init__(self, session_name: str, client: Any = None, docker_client: Any = None) -> None:
         super().__init__("aws_sagemaker", session_name, docker_client=docker_client)
+        self._given = {"sagemaker": client}
         self._answer_by(client, docker_client)
+
+    @property
+    def _client(self) -> Any:
+        return _boto3_client(self._given, "sagemaker")
 
 
 class TorchxLsfScheduler(OwnScheduler[Mapping[str, Any]]):
@@ -195,6 +209,15 @@ class TorchxLsfScheduler(OwnScheduler[Mapping[str, Any]]):
         super().__init__("lsf", session_name)
         module, _, name = self.ours.partition(":")
         self._answering = getattr(import_module(module), name)("lsf", session_name)
+
+
+def _boto3_client(made: dict[str, Any], service: str) -> Any:
+    """Return the client that a scheduler was given, or else one of the environment."""
+    if made[service] is None:
+        import boto3
+
+        made[service] = boto3.client(service)
+    return made[service]
 
 
 def _hooks(cls: type) -> builtins.list[Any]:

@@ -12,6 +12,7 @@ from trainyard.compat.torchx_specs import known_state
 from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, state_of
 from trainyard.specs.app import Role
 from trainyard.specs.status import AppState
+from trainyard.specs.substitution import macros
 
 log = logging.getLogger(__name__)
 SLURM_JOB_DIRS = ".torchxslurmjobdirs"
@@ -20,6 +21,10 @@ SLURM_STATES: dict[str, AppState] = {
 }
 SBATCH_JOB_OPTIONS = {"comment", "mail-user", "mail-type", "account"}
 SBATCH_GROUP_OPTIONS = {"partition", "time", "constraint", "qos"}
+#: The version that TorchX assumes if Slurm cannot be asked.
+ASSUMED_VERSION = (24, 5)
+#: From this version on a request names the gpus of a node; before, those of a task.
+GPUS_PER_NODE_SINCE = (24, 11)
 
 
 @dataclass
@@ -45,7 +50,8 @@ class SlurmReplicaRequest:
             cfg: options of Slurm; those of `SBATCH_GROUP_OPTIONS` count.
             nomem: leave the memory out, for clusters that do not manage it.
         """
-        options: dict[str, str | None] = {
+        options: dict[str, str | None] = {"requeue": None}
+        options |= {
             key: str(value) for key, value in cfg.items() if key in SBATCH_GROUP_OPTIONS and value is not None
         }
         resource = role.resource
@@ -55,20 +61,29 @@ class SlurmReplicaRequest:
         if not nomem and resource.memMB > 0:
             options["mem"] = str(resource.memMB)
         if resource.gpu > 0:
-            options["gpus-per-node"] = str(resource.gpu)
-        srun = {"output": f"slurm-{{job}}-{name}.out", "error": f"slurm-{{job}}-{name}.err"}
+            if version() >= GPUS_PER_NODE_SINCE:
+                options["gpus-per-node"] = str(resource.gpu)
+            else:
+                options |= {"gpus-per-task": str(resource.gpu), "ntasks": "1"}
+        log = f"slurm-{macros.app_id}-{name}"
+        srun = {"output": f"{log}.out", "error": f"{log}.err", "wait": "60", "kill-on-bad-exit": "1"}
         return cls(name, role.entrypoint, list(role.args), srun, options, dict(role.env))
 
     def materialize(self) -> tuple[list[str], list[str]]:
         """Return the options of its ``#SBATCH`` group, and the words of its part of ``srun``."""
-        group = [f"--job-name={self.name}", "--requeue"]
+        group = [f"--job-name={self.name}"]
         group += [
             f"--{key}" if value is None else f"--{key}={value}" for key, value in self.sbatch_opts.items()
         ]
         step = [f"--{key}={value}" for key, value in self.srun_opts.items()]
         if self.env:
             step.append("--export=ALL," + ",".join(f"{key}={value}" for key, value in self.env.items()))
-        return group, [*map(shlex.quote, step), shlex.quote(self.entrypoint), *map(shlex.quote, self.args)]
+        return group, [_shell_word(word) for word in (*step, self.entrypoint, *self.args)]
+
+
+def _shell_word(text: str) -> str:
+    """Quote a word of a script, which has the job's id in a variable."""
+    return '"$SLURM_JOB_ID"'.join(shlex.quote(part) for part in text.split(macros.app_id))
 
 
 @dataclass
@@ -81,20 +96,40 @@ class SlurmBatchRequest:
     max_retries: int = 0
 
     def materialize(self) -> str:
-        """Return the script."""
+        """Return the script. A job that fails is queued again, up to ``max_retries`` times."""
         groups, steps = [], []
         for replica in self.replicas.values():
             group, step = replica.materialize()
-            groups.append("\n".join(f"#SBATCH {option}" for option in group))
+            groups.append(f"#SBATCH {' '.join(group)}")
             steps.append(" ".join(step))
-        lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(groups), "set -evx"]
-        lines += ["export PYTHONUNBUFFERED=1", "export SLURM_UNBUFFEREDIO=1"]
-        lines.append(f"export TORCHX_MAX_RETRIES={self.max_retries}")
-        lines.append("srun " + " :\\\n     ".join(steps))
-        return "\n".join(lines) + "\n"
+        return _SCRIPT.format(
+            command=shlex.join(self.cmd),
+            groups="\n#SBATCH hetjob\n".join(groups),
+            retries=self.max_retries,
+            steps=" :\\\n     ".join(steps),
+        )
 
     def __repr__(self) -> str:
         return f"{shlex.join(self.cmd)}\n\n{self.materialize()}"
+
+
+_SCRIPT = """\
+#!/bin/bash
+# {command}
+{groups}
+
+set -evx
+export PYTHONUNBUFFERED=1
+export SLURM_UNBUFFEREDIO=1
+export TORCHX_MAX_RETRIES={retries}
+
+code=0
+srun {steps} || code=$?
+if [ "$code" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt "$TORCHX_MAX_RETRIES" ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
 
 
 def appstate_from_slurm_state(slurm_state: str) -> AppState:
@@ -109,13 +144,13 @@ def get_appstate_from_job(job: Mapping[str, Any]) -> AppState:
 
 
 def version() -> tuple[int, int]:
-    """Return the major and minor version of the Slurm that is installed.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Return the major and minor version of Slurm here; `ASSUMED_VERSION` if it cannot be asked."""
     import subprocess
 
     from trainyard.schedulers.slurm.observe import version_of
 
-    return version_of(subprocess.check_output(["sinfo", "--version"], text=True))
+    try:
+        said = subprocess.check_output(["sinfo", "--version"], text=True, stderr=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError):
+        return ASSUMED_VERSION
+    return version_of(said)

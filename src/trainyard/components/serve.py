@@ -34,7 +34,7 @@ def torchserve(
     if dryrun:
         args.append("--dryrun")
     role = Role(
-        "torchserve",
+        "worker",
         image,
         entrypoint="python",
         args=program_arguments("registering", *args),

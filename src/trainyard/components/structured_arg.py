@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 
-from trainyard.errors import ComponentArgumentError
+from trainyard.errors import ComponentArgumentError, ConfigError
 from trainyard.specs.limits import MOST_REPLICAS, cut, whole_number
 from trainyard.specs.resource_catalog import get_named_resources
 
@@ -29,12 +30,16 @@ class StructuredNameArgument:
         A run without a name is named after the script or the last part of the module.
 
         Raises:
-            ComponentArgumentError: there is more than one '/', or neither script nor module.
+            ComponentArgumentError: there is more than one '/', or not one of script and module.
         """
         experiment, _, run = name.rpartition("/")
         if "/" in experiment:
             raise ComponentArgumentError(
                 f"the name {name!r} has more than one '/'", hint="Write it as experiment/run."
+            )
+        if m and script:
+            raise ComponentArgumentError(
+                f"both the module {m} and the script {script} are to run", hint="Give one: -m or --script."
             )
         if not m and not script:
             raise ComponentArgumentError(f"the name {name!r} is of a run without script and module")
@@ -59,13 +64,17 @@ class StructuredJArgument:
     def parse_from(h: str, j: str) -> StructuredJArgument:
         """Parse ``NODESxPROCESSES``, or ``NODES`` with one process for each gpu of the resource ``h``.
 
+        Another number of processes than of gpus is warned of.
+
         Raises:
             ComponentArgumentError: it does not parse, or ``h`` has no gpus to count.
             ConfigError: there is no resource ``h``.
         """
         nodes, times, processes = j.lower().partition("x")
         if times:
-            return StructuredJArgument(_count(nodes, j), _count(processes, j))
+            size = StructuredJArgument(_count(nodes, j), _count(processes, j))
+            _compare(size, h)
+            return size
         gpus = get_named_resources(h).gpu
         if gpus < 1:
             raise ComponentArgumentError(
@@ -76,6 +85,18 @@ class StructuredJArgument:
 
     def __str__(self) -> str:
         return f"{self.nnodes}x{self.nproc_per_node}"
+
+
+def _compare(size: StructuredJArgument, h: str) -> None:
+    """Warn if a node does not run one process for each of its gpus."""
+    try:
+        gpus = get_named_resources(h).gpu
+    except ConfigError:  # said where the resource is used
+        return
+    if gpus not in (0, size.nproc_per_node):
+        warnings.warn(
+            f"-j {size}: {size.nproc_per_node} processes on each node, and {h} has {gpus} gpus", stacklevel=3
+        )
 
 
 @dataclass(frozen=True)

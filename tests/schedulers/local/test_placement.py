@@ -86,6 +86,20 @@ def test_prepend_cwd(jobs, tmp_path, monkeypatch):
     assert jobs.log(app_id) == ["ls\n"]
 
 
+def test_a_program_that_is_not_in_path_is_found_in_the_working_directory(jobs, tmp_path, monkeypatch):
+    for name, text in {"ls": "mine", "train-it": "trained"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "notes").write_text("")
+    monkeypatch.chdir(tmp_path)
+    app_id, _ = jobs.run(Role("r", "", entrypoint="train-it"))
+    assert jobs.log(app_id) == ["trained\n"]
+    app_id, _ = jobs.run(Role("r", "", entrypoint="ls", args=["-d", "ls"]))
+    assert jobs.log(app_id) == ["ls\n"]  # PATH comes first
+    with pytest.raises(ConfigError, match=r"notes is not executable \(chmod \+x\?\)"):
+        jobs.submit(Role("r", "", entrypoint="notes"))
+
+
 def test_python_is_the_one_that_trainyard_runs_in(jobs, monkeypatch):
     if sys.prefix == sys.base_prefix:
         pytest.skip("not in a virtual environment")

@@ -78,7 +78,13 @@ def test_programs_of_the_workspace(jobs: Jobs, project: Path) -> None:
     (project / "bin").symlink_to("sub")
     write(project, {"sub/tool": "#!/bin/sh\necho tool\n"})
     (project / "sub" / "tool").chmod(0o755)
-    for name, first in {"./train.sh": "one", "link": "one", "./link": "one", "bin/tool": "tool\n"}.items():
+    for name, first in {
+        "./train.sh": "one",
+        "train.sh": "one",
+        "link": "one",
+        "./link": "one",
+        "bin/tool": "tool\n",
+    }.items():
         app_id = run(jobs, program(name), project, prepend_cwd=name == "link")
         assert jobs.end_of(app_id).state == AppState.SUCCEEDED
         assert jobs.log(app_id)[0].startswith(first)
@@ -93,7 +99,8 @@ def test_programs_of_the_workspace(jobs: Jobs, project: Path) -> None:
         ("./loop", "./loop is a link to itself"),
         ("./dangling", "the workspace has no ./dangling"),
         ("./away", "./away points to /nowhere/at/all"),
-        ("train.sh", "there is no program 'train.sh'"),
+        ("missing.sh", "there is no program 'missing.sh'"),
+        ("a.txt", r"a.txt is not executable \(chmod \+x\?\)"),
         ("../project/train.sh", "the workspace has no ../project/train.sh"),
     ],
 )

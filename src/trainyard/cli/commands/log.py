@@ -155,7 +155,7 @@ def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[Log
 def _writer(
     args: Namespace, jobs: Sequence[LogSource], timed: bool
 ) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
-    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp
+    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp, bytes_of
 
     several = len(jobs) > 1
     shown = [
@@ -163,7 +163,7 @@ def _writer(
         for job in jobs
         for role, k in job.replicas
     ]
-    stream, stamp = sys.stdout.buffer, Stamp(utc=args.utc) if timed else None
+    stream, stamp = bytes_of(sys.stdout), Stamp(utc=args.utc) if timed else None
     if args.collapse:
         return CollapsingLogWriter(
             stream, [(name, k) for name, k, _, _ in shown], WINDOW if args.follow else None

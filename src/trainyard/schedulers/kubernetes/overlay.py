@@ -98,8 +98,21 @@ def _yaml(text: str, path: str) -> Any:
             hint="Install it: pip install 'trainyard[kubernetes]'",
         ) from None
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _loader(yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ConfigError(f"the pod overlay {path} is not YAML: {error}") from None
     except RecursionError:
         raise ConfigError(f"the pod overlay {path} is nested too deeply") from None
+
+
+def _loader(safe: Any) -> Any:
+    """Return a safe loader that also knows tuples, which replace a list, as TorchX's users write them."""
+
+    class Loader(safe):  # type: ignore[misc]
+        pass
+
+    def construct_tuple(loader: Any, node: Any) -> tuple[Any, ...]:
+        return tuple(loader.construct_sequence(node, deep=True))
+
+    Loader.add_constructor("tag:yaml.org,2002:python/tuple", construct_tuple)
+    return Loader

@@ -147,7 +147,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(problems),
-            hint="Programs are searched in PATH, scripts and other paths from "
+            hint="Programs are searched in PATH, then, like scripts and other paths, in "
             f"{cwd if manifest is None else 'the workspace'}.",
         )
     return LocalRequest(
@@ -299,32 +299,36 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
 
 
 def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> str:
-    """Find the program of a role's replicas; returns what is wrong with it, or ""."""
-    program = role.replicas[0].argv[0]
-    if manifest is not None:
-        searched = path.startswith(cwd + os.pathsep) and os.sep not in program
-        if searched or (os.sep in program and not os.path.isabs(program)):
-            from trainyard.workspace.directory_shipment import program_problem
+    """Find the program of a role's replicas; returns what is wrong with it, or "".
 
-            problem = program_problem(manifest, program)
-            if not problem:
-                for replica in role.replicas:
-                    replica.program = os.path.join(cwd, program)
-                return ""
-            if not searched:
-                return problem
+    A name is searched in PATH, then in the working directory; before it if PATH begins with that.
+    """
+    program = role.replicas[0].argv[0]
     searched_path = role.replicas[0].env.get("PATH", path)
     found = find_program(program, searched_path)
     if found is None and program == "python":  # many systems call it python3 alone
         found = find_program("python3", searched_path)
+    is_name = os.sep not in program
+    comes_first = is_name and path.startswith(cwd + os.pathsep)
+    located = os.path.join(cwd, program)
+    if manifest is None:
+        if found is None and is_name and os.path.isfile(located) and os.access(located, os.X_OK):
+            found = program
+    elif not os.path.isabs(program) and (not is_name or comes_first or found is None):
+        from trainyard.workspace.directory_shipment import program_problem
+
+        problem = program_problem(manifest, program)
+        if not problem:
+            found = program
+        elif not is_name or (found is None and program in manifest.by_path):
+            return problem
     if found is not None:
         for replica in role.replicas:
             replica.program = os.path.join(cwd, found)
         return ""
-    located = os.path.join(cwd, program)
-    if os.sep in program and os.path.isdir(located):
+    if os.path.isdir(located):
         return f"{program} is a directory"
-    if os.sep in program and os.path.exists(located):
+    if os.path.exists(located):
         return f"{program} is not executable (chmod +x?)"
     return f"there is no program {program!r}"
 

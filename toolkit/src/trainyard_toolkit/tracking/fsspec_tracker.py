@@ -110,17 +110,20 @@ class FsspecTracker(TrackerBase):
                 if artifact_name is None or line == artifact_name:
                     yield TrackerSource(str(source_id), line or None)
 
-    def run_ids(self, parent_run_id: str | None = None) -> Iterable[str]:  # type: ignore[override]
+    def run_ids(self, parent_run_id: str | None = None) -> list[str]:  # type: ignore[override]
         """Return the runs that are known; with a parent those that build on it."""
         self.fs.invalidate_cache()
         if not self.fs.exists(self.root_dir):
-            return
-        for path in sorted(self.fs.ls(self.root_dir, detail=False)):
-            run_id = decoded(_last_part(path))
-            if run_id is None:
-                continue
-            if parent_run_id is None or self.fs.exists(f"{path}/sources/{encoded(parent_run_id)}"):
-                yield run_id
+            return []
+        found = [
+            (path, decoded(_last_part(path))) for path in sorted(self.fs.ls(self.root_dir, detail=False))
+        ]
+        return [
+            run_id
+            for path, run_id in found
+            if run_id is not None
+            and (parent_run_id is None or self.fs.exists(f"{path}/sources/{encoded(parent_run_id)}"))
+        ]
 
     def _directory(self, run_id: str, kind: str) -> str:
         return f"{self.root_dir.rstrip('/')}/{encoded(run_id)}/{kind}"
@@ -198,12 +201,13 @@ def create(config_file: str | None) -> FsspecTracker:
 
     Args:
         config_file: a file of lines ``key=value``: ``protocol``, ``root_path``; the rest, where dots nest, is
-            for fsspec's file system. Or the root itself, as a URL or a directory.
+            for fsspec's file system; the file may be given as a file:// URL. Or the root itself, as a URL or
+            a directory.
 
     Raises:
         ConfigError: it cannot be read, or says too little, or fsspec is not installed.
     """
-    config = config_file
+    config = config_file and _path_of_file(config_file)
     if not config:
         raise ConfigError(
             "The tracker fsspec has no configuration: give the root of its runs (a directory or URL), or a "
@@ -227,6 +231,12 @@ def create(config_file: str | None) -> FsspecTracker:
     if protocol in LOCAL_PROTOCOLS:
         return FsspecTracker(LocalFiles(), os.path.abspath(os.path.expanduser(root)))
     return FsspecTracker(_file_system(protocol, settings), root)
+
+
+def _path_of_file(config: str) -> str:
+    """Return a URL of a file of this machine as its path; anything else as it is."""
+    protocol, _, path = config.partition("://")
+    return path if protocol in LOCAL_PROTOCOLS and os.path.isfile(path) else config
 
 
 def _file_system(protocol: str, settings: Mapping[str, Any]) -> Any:
