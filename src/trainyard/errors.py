@@ -8,6 +8,7 @@
     ├── ConfigError                     3   a value, file or component is wrong
     │   ├── InvalidRunConfigException
     │   ├── ComponentNotFoundException
+    │   │   └── ComponentFileNotFoundError
     │   ├── ComponentValidationException
     │   ├── UnknownSchedulerException
     │   ├── PluginError                     what another distribution provides does not work
@@ -103,6 +104,10 @@ class InvalidRunConfigException(ConfigError):
 
 class ComponentNotFoundException(ConfigError):
     """No component has this name."""
+
+
+class ComponentFileNotFoundError(ComponentNotFoundException, FileNotFoundError):
+    """The file of a component does not exist. A `FileNotFoundError` for those who catch TorchX's."""
 
 
 class ComponentValidationException(ConfigError):

@@ -13,8 +13,11 @@ import inspect
 import os
 import shlex
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, EntryPoints
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,11 +38,16 @@ import trainyard.compat.torchx.schedulers.streams as streams
 import trainyard.compat.torchx.specs.api as specs
 import trainyard.compat.torchx.specs.builders as builders
 import trainyard.compat.torchx.specs.file_linter as file_linter
+import trainyard.compat.torchx.specs.finder as finder
+import trainyard.compat.torchx.util.entrypoints as entrypoints
 import trainyard.compat.torchx.util.types as util_types
+from trainyard import plugins
 from trainyard.cli import main
 from trainyard.compat import torchx_slurm as slurm
 from trainyard.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
 from trainyard.compat.torchx.workspace import WorkspaceMixin
+from trainyard.compat.torchx.workspace.dir_workspace import DirWorkspaceMixin
+from trainyard.compat.torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 SMALL = specs.Resource(cpu=1, gpu=0, memMB=1024)
 
@@ -321,6 +329,46 @@ def test_roles_that_share_their_overrides_share_the_values() -> None:
     assert overrides["image"]() == "late"
     one.image = "mine"
     assert (one.image, two.image) == ("mine", "late")
+
+
+def test_overrides_of_one_role_do_not_wait_for_those_of_another() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(timeout=60)
+        return "slow"
+
+    waiting = specs.Role("w", "early", overrides={"image": slow})
+    quick = specs.Role("q", "early", overrides={"image": lambda: "quick"})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: waiting.image)
+        assert begun.wait(timeout=60)
+        try:
+            assert pool.submit(lambda: quick.image).result(timeout=60) == "quick"
+        finally:
+            go_on.set()
+        assert first.result(timeout=60) == "slow"
+
+
+def test_a_value_of_a_role_is_found_out_by_means_of_another() -> None:
+    overrides: dict[str, Any] = {"entrypoint": lambda: "main.py"}
+    role = specs.Role("r", "early", overrides=overrides)
+    overrides["image"] = lambda: f"for-{role.entrypoint}"
+    assert role.image == "for-main.py"
+
+
+def test_a_role_with_macros_substituted_shares_its_overrides() -> None:
+    async def late() -> str:
+        return "late"
+
+    role = specs.Role("r", "early", args=["${app_id}"], overrides={"image": late()})
+    values = specs.macros.Values(img_root="", app_id="a1", replica_id="0", rank0_env="")
+    applied = values.apply(role)
+    assert applied.overrides is role.overrides
+    assert (applied.args, applied.image, role.image) == (["a1"], "late", "late")
+    plain = specs.Role("p", "img")
+    assert values.apply(plain).overrides is not plain.overrides
 
 
 def test_overrides_within_an_event_loop() -> None:
@@ -610,3 +658,143 @@ def test_main_in_a_program_whose_streams_take_text_only(
         assert main(["log", out.getvalue().strip()]) == 0
     assert "sh/0 hello\n" in err.getvalue()
     assert out.getvalue().endswith("sh/0 hello\n")
+
+
+# ---- options, components, workspaces
+
+
+def test_options_are_of_a_type_as_python_has_it() -> None:
+    is_type = specs.runopts.is_type
+    assert is_type(True, int)
+    assert not is_type(1, float)
+    assert not is_type("1", int)
+    assert is_type({"a": "b"}, dict[str, str])
+    assert not is_type([1], list[str])
+    assert not is_type(None, list[str])
+
+
+def test_options_are_looked_at_by_torchx_s_name() -> None:
+    options = specs.runopts()
+    options.add("queue", str, "where to wait", default="all")
+    assert list(options._opts) == ["queue"]
+
+
+def test_answers_show_themselves_under_torchx_s_names() -> None:
+    assert repr(schedulers.DescribeAppResponse(app_id="a")).startswith("DescribeAppResponse(app_id='a', ")
+    assert repr(schedulers.ListAppResponse("a", specs.AppState.RUNNING)).startswith(
+        "ListAppResponse(app_id='a'"
+    )
+    replica = specs.ReplicaStatus(0, specs.AppState.RUNNING, "r", "host")
+    assert repr(specs.RoleStatus("r", [replica])).startswith(
+        "RoleStatus(role='r', replicas=[ReplicaStatus(id=0, "
+    )
+
+
+def test_a_file_without_components_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.py"):
+        finder.get_component(f"{tmp_path / 'none.py'}:train")
+    with pytest.raises(finder.ComponentNotFoundException, match=r"none\.py"):
+        runner_of(MagicMock()).run_component(f"{tmp_path / 'none.py'}:train", [], "mocked")
+
+
+def test_docstrings_have_a_note_for_each_parameter() -> None:
+    def described(a: str, b: int = 1) -> None:
+        """What it does.
+
+        Args:
+            a: the first
+        """
+
+    def bare(c: str) -> None:
+        pass
+
+    assert file_linter.get_fn_docstring(described) == ("What it does.", {"a": "the first", "b": " "})
+    text, notes = file_linter.get_fn_docstring(bare)
+    assert text.startswith("bare ")
+    assert notes == {"c": " "}
+
+
+class NoUnderscore(file_linter.ComponentFunctionValidator):
+    """Refuses names with an underscore."""
+
+    def validate(self, app_specs_func_def: Any) -> Any:
+        return [self._message(app_specs_func_def, "has an underscore")] * ("_" in app_specs_func_def.name)
+
+
+def test_own_rules_for_components(tmp_path: Path) -> None:
+    path = tmp_path / "ruled.py"
+    path.write_text("from torchx.specs import AppDef\ndef a_b() -> AppDef: ...\ndef ab() -> AppDef: ...\n")
+    rules = [NoUnderscore()]
+    assert finder.get_component(f"{path}:a_b").fn_name == "a_b"
+    assert finder.get_component(f"{path}:ab", rules).fn_name == "ab"
+    with pytest.raises(finder.ComponentValidationException, match=r"ruled.py:2: has an underscore"):
+        finder.get_component(f"{path}:a_b", rules)
+
+
+def test_a_component_that_is_not_valid_is_listed_with_its_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ruled_team.py").write_text(
+        "from torchx.specs import AppDef\ndef bad(x) -> AppDef: ...\ndef good() -> AppDef: ...\n"
+    )
+    (tmp_path / "team-1.dist-info").mkdir()
+    (tmp_path / "team-1.dist-info" / "entry_points.txt").write_text(
+        "[torchx.components]\nteam = ruled_team\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins._all_entry_points.cache_clear()
+    try:
+        found = finder.get_components()
+    finally:
+        plugins._all_entry_points.cache_clear()
+    assert found["team.good"].validation_errors == []
+    (problem,) = found["team.bad"].validation_errors
+    assert "the parameter 'x' has no type annotation" in problem
+    with pytest.raises(finder.ComponentValidationException):
+        found["team.bad"].fn()
+
+
+def test_groups_of_entry_points_that_a_test_puts_in_place() -> None:
+    offered = EntryPoints(
+        [EntryPoint("one", "os.path:join", "a.group"), EntryPoint("two", "os.path", "b.group")]
+    )
+    with patch.object(entrypoints.metadata, "entry_points", return_value=offered):
+        assert entrypoints.load("a.group", "one") is os.path.join
+        assert list(entrypoints.load_group("a.group")) == ["one"]
+        assert entrypoints.load_group("b.group")["two"]("ignored") is os.path
+        assert entrypoints.load_group("c.group") is None
+
+
+@patch.object(runner_api, "log_event")
+def test_events_of_the_runner_s_module_can_be_replaced(log_event: MagicMock) -> None:
+    assert runner_api.log_event is log_event
+
+
+def test_a_workspace_in_lines_with_comments() -> None:
+    text = "# what travels\n/a:\n\n/b/c: lib\n"
+    assert specs.Workspace.from_str(text).projects == {"/a": "", "/b/c": "lib"}
+
+
+def test_a_job_dir_leaves_out_what_torchxignore_names(tmp_path: Path) -> None:
+    for name in ("data/a", "src/data/b", "notes.txt", "src/notes.txt", "src/job.py"):
+        (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here" / name).touch()
+    (tmp_path / "here" / ".torchxignore").write_text("    data\n    *.txt\n")
+    role = specs.Role("r", "img")
+    there = tmp_path / "there"
+    DirWorkspaceMixin().build_workspace_and_update_role(role, str(tmp_path / "here"), {"job_dir": str(there)})
+    copied = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    assert copied == {".torchxignore", "src/data/b", "src/job.py"}
+
+
+def test_images_of_this_machine_get_the_name_of_the_repository() -> None:
+    def job() -> Any:
+        return specs.AppDef("job", [echo("a", "sha256:0a1b"), echo("b", "python:3")])
+
+    mixin = DockerWorkspaceMixin()
+    with pytest.raises(KeyError, match="image_repo"):
+        mixin.dryrun_push_images(job(), {})
+    app = job()
+    pushed = mixin.dryrun_push_images(app, {"image_repo": "example.com/team"})
+    assert pushed == {"sha256:0a1b": ("example.com/team", "0a1b")}
+    assert [role.image for role in app.roles] == ["example.com/team:0a1b", "python:3"]

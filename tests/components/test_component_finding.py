@@ -14,7 +14,12 @@ import pytest
 
 from trainyard.components import finder
 from trainyard.components.finder import get_component
-from trainyard.errors import ComponentNotFoundException, ComponentValidationException, ConfigError
+from trainyard.errors import (
+    ComponentFileNotFoundError,
+    ComponentNotFoundException,
+    ComponentValidationException,
+    ConfigError,
+)
 
 Write = Callable[..., Path]
 
@@ -96,6 +101,31 @@ def test_a_file_in_a_package_can_import_relatively(write: Write) -> None:
         "from ..names import NAME\ndef train() -> AppDef:\n    return AppDef(f'{NAME} {__name__}')\n",
     )
     assert get_component("pkg/inner/jobs.py:train").parse([]).name == "relative pkg.inner.jobs"
+
+
+def test_a_file_in_a_package_is_an_attribute_of_it(write: Write) -> None:
+    write("packed/__init__.py", "")
+    path = write("packed/job.py", JOBS)
+    found = get_component(f"{path}:train")
+    assert found.fn.__module__ == "packed.job"
+    assert sys.modules["packed"].job is sys.modules["packed.job"]
+
+
+def test_a_file_in_a_package_whose_name_is_no_identifier_imports_its_neighbours(write: Write) -> None:
+    write("my-jobs/__init__.py", "")
+    write("my-jobs/neighbour_of_job.py", "NAME = 'n'\n")
+    path = write("my-jobs/dashed_job.py", f"from neighbour_of_job import NAME\n{JOBS}")
+    assert get_component(f"{path}:train").fn.__module__ == "dashed_job"
+
+
+def test_a_file_that_does_not_exist_is_a_missing_file(tmp_path: Path) -> None:
+    for name in (f"{tmp_path}/none.py:train", f"{tmp_path}/no/where.py:train", f"{tmp_path}/none.py"):
+        with pytest.raises(ComponentFileNotFoundError) as caught:
+            get_component(name)
+        assert isinstance(caught.value, FileNotFoundError)
+    with pytest.raises(ComponentNotFoundException) as other:
+        get_component(f"{tmp_path}:train")
+    assert not isinstance(other.value, FileNotFoundError)
 
 
 def test_a_file_below_a_directory_of_modules_does_not_hide_them(
@@ -313,6 +343,14 @@ def test_a_broken_plugin_harms_nobody_else(install: Write) -> None:
         get_component("broken.train")
     with pytest.raises(ComponentNotFoundException):
         get_component("fine.nothing")
+
+
+def test_one_component_that_is_not_valid_leaves_the_others(install: Write) -> None:
+    text = "def bad(x) -> AppDef: ...\ndef good() -> AppDef: ...\n"
+    install({"team_of_two.py": text}, {"team": "team_of_two"})
+    found = finder.get_components()
+    assert "team.good" in found
+    assert "team.bad" not in found
 
 
 def test_components_behind_entry_points_are_linted(install: Write) -> None:

@@ -39,7 +39,7 @@ def test_generic_names(name: str, cpu: int, gpu: int, memory: int) -> None:
     [
         ("t3.medium", 2, 0, 3932, {}),
         ("m5.2xlarge", 8, 0, 31456, {}),
-        ("c5.18xlarge", 72, 0, 139586, {}),
+        ("c5.18xlarge", 72, 0, 141552, {}),
         ("p3.2xlarge", 8, 1, 59963, {}),
         ("p3dn.24xlarge", 96, 8, 754944, {EFA_DEVICE: 1}),
         ("p4d.24xlarge", 96, 8, 1132416, {EFA_DEVICE: 4}),

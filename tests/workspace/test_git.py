@@ -236,19 +236,3 @@ def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")
         assert chosen(tree) == expected
-
-
-@settings(max_examples=60)
-@given(lines=st.lists(patterns(), max_size=6))
-def test_torchxignore_has_gits_syntax(
-    tree: Path, tmp_path_factory: pytest.TempPathFactory, lines: list[str]
-) -> None:
-    (tree / ".gitignore").write_text("\n".join(lines))
-    (tree / "d" / ".gitignore").write_text("")
-    expected = {path for path in listed_by_git(tree) if not path.endswith("ignore")}
-    other = tmp_path_factory.getbasetemp() / "torchx"
-    if not other.exists():
-        other.mkdir()
-        write(other, dict.fromkeys(TREE, ""))
-    (other / ".torchxignore").write_text("\n".join(lines))
-    assert {path for path in chosen(other) if not path.endswith("ignore")} == expected

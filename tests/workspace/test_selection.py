@@ -39,14 +39,30 @@ def test_trainyards_own_state_stays_at_home(project: Path, monkeypatch: pytest.M
     assert chosen(project) == {"a.py", "mine/other"}
 
 
-@pytest.mark.parametrize("name", [".trainyardignore", ".torchxignore"])
-def test_gitignore_syntax(project: Path, name: str) -> None:
+def test_gitignore_syntax(project: Path) -> None:
+    name = ".trainyardignore"
     write(
         project, {"a.log": "", "keep.log": "", "x/b.log": "", "out/c.py": "", "x/out/d": "", "src/out.py": ""}
     )
     write(project, {name: "# comment\n\n*.log\n!keep.log\n/out/\n"})
     assert chosen(project) == {name, "keep.log", "x/out/d", "src/out.py"}
     assert sorted(select(str(project)).report.left_out[name]) == ["a.log", "out", "x/b.log"]
+
+
+def test_torchxignore_starts_at_the_root_and_its_wildcards_cross_slashes(project: Path) -> None:
+    write(
+        project, {"a.log": "", "x/b.log": "", "keep.log": "", "x/keep.log": "", "data/f": "", "x/data/g": ""}
+    )
+    write(project, {".torchxignore": "  # indented\n  *.log\n\n  !keep.log\n  data/\n"})
+    assert chosen(project) == {".torchxignore", "keep.log", "x/data/g"}
+    left_out = select(str(project)).report.left_out[".torchxignore"]
+    assert {"a.log", "data", "x/b.log", "x/keep.log"} <= set(left_out)
+
+
+def test_torchxignore_brings_back_what_it_left_out_itself(project: Path) -> None:
+    write(project, {"a.py": "", "big": "", "lib/b.py": "", "lib/raw/c": "", "other/d.py": ""})
+    write(project, {".torchxignore": "*\n!a.py\n!lib\nlib/raw\n"})
+    assert chosen(project) == {"a.py", "lib/b.py"}
 
 
 def test_whitelists(project: Path) -> None:

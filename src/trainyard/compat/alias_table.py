@@ -84,11 +84,11 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.file_linter": {
         "trainyard.components.file_linter": "ArgTypeValidator ComponentFunctionValidator LinterMessage "
-        "ReturnTypeValidator get_fn_docstring",
+        "ReturnTypeValidator",
         "trainyard.compat.torchx_components": "ComponentFnVisitor OK TorchFunctionVisitor "
         "TorchXArgumentHelpFormatter TorchxFunctionArgsValidator TorchxFunctionValidator "
         "TorchxReturnValidator "
-        "get_generic_type get_optional_type is_primitive=is_primitive_annotation validate",
+        "get_fn_docstring get_generic_type get_optional_type is_primitive=is_primitive_annotation validate",
     },
     "torchx.specs.named_resources_aws": {"trainyard.compat.torchx_resources": "*"},
     "torchx.specs.named_resources_generic": {"trainyard.specs.named_resources_generic": "*"},
@@ -105,6 +105,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "trainyard.specs": "NONE",
         "trainyard.compat.torchx_runner": "Runner=TorchxRunner S T get_configured_trackers get_runner "
         "get_scheduler_factories logger",
+        "trainyard.compat.torchx_events": "log_event=TorchxLogEvent",
     },
     "torchx.runner.config": {
         "trainyard.compat.torchx_config": "CONFIG_FILE CONFIG_PREFIX_DELIM DEFAULT_CONFIG_DIRS "
@@ -293,7 +294,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.util": {},
     "torchx.util.cuda": {"trainyard.compat.torch_distributed": "has_cuda_devices"},
     "torchx.util.datetime": {"trainyard.compat.torchx_util": "get_past_epoch_time"},
-    "torchx.util.entrypoints": {"trainyard.compat.torchx_util": "load=load_entry_point load_group"},
+    "torchx.util.entrypoints": {"trainyard.compat.torchx_util": "load=load_entry_point load_group metadata"},
     "torchx.util.io": {"trainyard.compat.torchx_util": "COMPONENTS_DIR get_abspath read_conf_file"},
     "torchx.util.log_tee_helpers": {"trainyard.compat.torchx_logs": "tee_logs"},
     "torchx.util.modules": {"trainyard.compat.torchx_util": "T import_attr load_module"},

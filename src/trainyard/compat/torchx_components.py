@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -20,11 +21,12 @@ from trainyard.components.file_linter import (
     ComponentFunctionValidator,
     LinterMessage,
     ReturnTypeValidator,
-    get_fn_docstring,
+    lint_component,
 )
+from trainyard.components.file_linter import get_fn_docstring as read_fn_docstring
 from trainyard.components.file_linter import validate as validate
 from trainyard.components.structured_arg import Nodes, StructuredNameArgument
-from trainyard.errors import ComponentArgumentError
+from trainyard.errors import ComponentArgumentError, ComponentValidationException
 from trainyard.specs.app import AppDef
 
 logger = logging.getLogger(__name__)
@@ -75,8 +77,6 @@ def parse_args(
     """Return the values of a component's parameters, by name, as a command line gives them."""
     given = component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
     values = {**given.positional_args, **given.kwargs}
-    import inspect
-
     for name, parameter in inspect.signature(cmpnt_fn).parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             values[name] = given.var_args
@@ -105,12 +105,37 @@ def get_component(name: str, validators: Validators | None = None) -> FoundCompo
         ComponentValidationException: it is not valid.
     """
     found = finder.get_component(name)
+    path = inspect.getsourcefile(inspect.unwrap(found.fn)) if validators else None
+    problems = lint_component(path, found.fn.__name__, validators) if path else []
+    if problems:
+        lines = "\n".join(f"  {path}:{each.line}: {each.description}" for each in problems)
+        raise ComponentValidationException(f"the component {name} cannot be used:\n{lines}")
     return _described(name, found.fn)
 
 
 def get_components(validators: Validators | None = None) -> dict[str, FoundComponent]:
-    """Return all components, by name: the builtin ones and those of plugins."""
-    return {name: _described(name, found.fn) for name, found in finder.get_components().items()}
+    """Return all components, by name: the builtin ones and those of plugins.
+
+    One that is not valid has ``validation_errors``, and cannot be called.
+    """
+    found = {}
+    for info in finder.list_components():
+        if info.error:
+            continue
+        try:
+            found[info.name] = get_component(info.name, validators)
+        except ComponentValidationException as error:
+            short = info.name.rpartition(".")[2]
+            lines = str(error).splitlines()[1:] or [str(error)]
+            found[info.name] = FoundComponent(info.name, info.summary, short, _refusing(error), lines)
+    return found
+
+
+def _refusing(error: ComponentValidationException) -> Callable[..., AppDef]:
+    def refuse(*args: Any, **more: Any) -> AppDef:
+        raise error
+
+    return refuse
 
 
 def get_builtin_source(name: str, validators: Validators | None = None) -> str:
@@ -173,8 +198,6 @@ class ModuleComponentsFinder(ComponentsFinder):
 
 
 def _is_component(module: ModuleType, name: str, fn: Any) -> bool:
-    import inspect
-
     if name.startswith("_") or not inspect.isfunction(fn) or fn.__module__ != module.__name__:
         return False
     path = inspect.getsourcefile(fn)
@@ -206,6 +229,14 @@ def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
 
 
 # ---- torchx.specs.file_linter
+
+
+def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """Return a function's description, and a note for each parameter: a blank for one that has none."""
+    text, notes = read_fn_docstring(fn)
+    without = f"{fn.__name__} has no description. Tip: write a docstring, whose first line is shown here."
+    return text or without, {name: notes.get(name) or " " for name in inspect.signature(fn).parameters}
+
 
 TorchxFunctionValidator = ComponentFunctionValidator
 TorchxFunctionArgsValidator = ArgTypeValidator

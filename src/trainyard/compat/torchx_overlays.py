@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.specs.overlays import DEL, JOIN, MERGE_ITEMS, PUT, REMOVE, REPLACE, split_key
 
 __all__ = ["DEL", "JOIN", "PUT", "apply_overlay", "get_overlay", "logger", "set_overlay", "validate_overlay"]
@@ -26,20 +27,33 @@ def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any])
         kind: the kind of object in its request, such as ``V1Pod``.
         overlay: the fields.
     """
-    kinds = target.metadata.setdefault(namespace, {})
+    if not isinstance(target.metadata.get(namespace), dict):
+        target.metadata[namespace] = {}
+    kinds = target.metadata[namespace]
     apply_overlay(kinds.setdefault(kind, {}), overlay, _resolve=False)
 
 
 def get_overlay(target: Any, namespace: str, kind: str) -> dict[str, Any]:
-    """Return the overlay that `set_overlay` keeps; {} without one. A text names a file in JSON or YAML."""
+    """Return the overlay that `set_overlay` keeps; {} without one. A text names a file in JSON or YAML.
+
+    Raises:
+        ConfigError: the file holds something else than a mapping (a `ValueError`).
+    """
     kept: Any = target.metadata.get(namespace, {})
     if isinstance(kept, str):
-        kept = _read(kept)
+        uri, kept = kept, _read(kept)
+        if not isinstance(kept, dict):
+            raise ConfigError(f"the overlay {uri} holds a {type(kept).__name__}, but an overlay is a mapping")
     if not isinstance(kept, dict):
         return {}
     if kind in kept:
         return dict(kept[kind])
-    return dict(kept)
+    return {} if _is_by_kind(kept) else dict(kept)
+
+
+def _is_by_kind(kept: dict[str, Any]) -> bool:
+    """Tell whether overlays are kept by their kinds, such as ``V1Pod``, and not one as it is."""
+    return all(key[:1].isupper() and isinstance(value, dict) for key, value in kept.items())
 
 
 def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bool = True) -> None:
@@ -50,10 +64,12 @@ def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bo
     """
     for key, value in overlay.items():
         operator, name, on = split_key(key)
-        if operator and not _resolve:
-            for other in [each for each in base if split_key(each)[1] == name]:
+        for other in [each for each in base if each != key and split_key(each)[1] == name]:
+            if other != name or not _resolve:
                 del base[other]  # the last word on a field wins
-            base[key] = copy.deepcopy(value)
+        if operator and not _resolve:
+            adds = operator == MERGE_ITEMS and isinstance(base.get(key), list)
+            base[key] = [*base[key], *copy.deepcopy(value)] if adds else copy.deepcopy(value)
         elif operator == REMOVE:
             base.pop(name, None)
         elif operator == REPLACE:
@@ -99,6 +115,10 @@ def validate_overlay(
 
 
 def _merged(name: str, old: Any, new: Any, *, resolve: bool) -> Any:
+    if isinstance(new, tuple):  # stands for PUT
+        return _resolved(new, resolve)
+    if isinstance(old, tuple) and isinstance(new, list):
+        return (*old, *copy.deepcopy(new))
     if old is None or new is None:
         return _resolved(new, resolve)
     either = (isinstance(old, (dict, list)), isinstance(new, (dict, list)))
@@ -111,6 +131,8 @@ def _merged(name: str, old: Any, new: Any, *, resolve: bool) -> Any:
 
 
 def _resolved(value: Any, resolve: bool) -> Any:
+    if resolve and isinstance(value, tuple):
+        return copy.deepcopy([*value])
     if not (resolve and isinstance(value, dict)):
         return copy.deepcopy(value)
     made: dict[str, Any] = {}
@@ -119,9 +141,10 @@ def _resolved(value: Any, resolve: bool) -> Any:
 
 
 def _joined(name: str, old: Any, new: list[dict[str, Any]], on: str) -> list[dict[str, Any]]:
+    for given in (old, new):
+        if not isinstance(given, (list, tuple)) or not all(isinstance(item, dict) for item in given):
+            raise TypeError(f"{name} is not a list of mappings, so its items cannot be joined on {on}")
     items = list(old)
-    if not all(isinstance(item, dict) for item in items):
-        raise TypeError(f"the items of {name} are not mappings, so they cannot be joined on {on}")
     for item in new:
         same = next((each for each in items if on in item and each.get(on) == item[on]), None)
         if same is None:
@@ -147,4 +170,9 @@ def _read(uri: str) -> Any:
     except ValueError:
         import yaml
 
-        return yaml.safe_load(text)
+        loader_of_tuples: Any = type("Loader", (yaml.SafeLoader,), {})
+        loader_of_tuples.add_constructor(  # which replace a list
+            "tag:yaml.org,2002:python/tuple",
+            lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
+        )
+        return yaml.load(text, loader_of_tuples)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from trainyard.compat.torchx_specs import shown_as
 from trainyard.errors import InvalidRunConfigException
 from trainyard.lazy_dataclass import default_of, has_default
 from trainyard.schedulers import lines
@@ -42,11 +43,13 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
 # ---- answers
 
 
+@shown_as("DescribeAppResponse")
 @dataclass
 class TorchxDescribeAppResponse(DescribeAppResponse):
     """What a scheduler knows of a job."""
 
 
+@shown_as("ListAppResponse")
 @dataclass
 class TorchxListAppResponse(ListAppResponse):
     """One row of a list of jobs. Rows of one job in one state are equal, and count once in a set."""

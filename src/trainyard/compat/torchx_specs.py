@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,6 +73,22 @@ def parse_app_handle(app_handle: str) -> TorchxAppHandle:
 # ---- states
 
 
+def shown_as(name: str) -> Callable[[type[T]], type[T]]:
+    """Have a dataclass show itself under TorchX's name of it."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        shown = [each.name for each in dataclasses.fields(kind) if each.repr]  # type: ignore[arg-type]
+
+        def as_named(self: T) -> str:
+            return f"{name}({', '.join(f'{field}={getattr(self, field)!r}' for field in shown)})"
+
+        kind.__repr__ = as_named  # type: ignore[assignment,method-assign]
+        return kind
+
+    return decorate
+
+
+@shown_as("ReplicaStatus")
 @dataclass(eq=False)
 class TorchxReplicaStatus(ReplicaStatus):
     """State of one replica. ``hostaddr`` is TorchX's second name of the host; the hostname by default."""
@@ -97,6 +113,7 @@ class TorchxReplicaStatus(ReplicaStatus):
     __hash__ = None  # type: ignore[assignment]
 
 
+@shown_as("RoleStatus")
 @dataclass(eq=False)
 class TorchxRoleStatus(RoleStatus):
     """State of the replicas of a role."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TextIO, TypeVar
 
@@ -83,36 +82,32 @@ def walk_workspace(
 ) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
     """Walk a directory of a file system of fsspec, without what its ignore file names.
 
-    The patterns are those of a ``.dockerignore``: the last one that matches decides, ``!`` takes back.
+    The last pattern that matches decides, ``!`` takes back; see `trainyard.workspace.ignore.TorchxRules`.
     """
-    patterns: list[str] = []
+    from trainyard.workspace.ignore import TorchxRules
+
+    rules = TorchxRules([], ignore_name)
     ignore_path = f"{path.rstrip('/')}/{ignore_name}"
     if fs.exists(ignore_path):
         with fs.open(ignore_path, "rt") as file:
-            lines = [line.strip() for line in file]
-        patterns = [line for line in lines if line and not line.startswith("#")]
+            rules = TorchxRules(list(file), ignore_path)
     for directory, directories, files in fs.walk(path, detail=True):
         if not directory.startswith(path):
             raise ConfigError(f"{directory} is not inside of the workspace {path}")
         below = os.path.relpath(directory, path)
 
         def is_kept(name: str, below: str = below) -> bool:
-            return not _is_ignored(name if below == "." else f"{below}/{name}", patterns)
+            return not rules.excludes(name if below == "." else f"{below}/{name}")
 
         kept = {name: info for name, info in files.items() if is_kept(name)}
         for name in [name for name in directories if not is_kept(name)]:
-            if not any(pattern.startswith("!") for pattern in patterns):
+            if not rules.has_exceptions:
                 del directories[name]
         yield directory, list(directories), kept
 
 
-def _is_ignored(path: str, patterns: Sequence[str]) -> bool:
-    ignored = False
-    for pattern in patterns:
-        wanted = pattern.lstrip("!").strip("/")
-        if fnmatch.fnmatch(path, wanted) or path.startswith(f"{wanted}/"):
-            ignored = not pattern.startswith("!")
-    return ignored
+class NoRepositoryError(ConfigError, KeyError):
+    """An image would have to be pushed, and ``image_repo`` is not set. A `KeyError`, as TorchX raises."""
 
 
 class TorchxDockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
@@ -147,8 +142,27 @@ class TorchxDockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             maker.close()
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Return nothing: images that go to a registry have been pushed when they were built."""
-        return {}
+        """Name the job's images that are only in the daemon after ``image_repo``; return what to push.
+
+        Those that were built with ``image_repo`` set are there already.
+
+        Raises:
+            NoRepositoryError: there is such an image, and no ``image_repo``.
+        """
+        pushed: dict[str, tuple[str, str]] = {}
+        for role in app.roles:
+            local, prefix = role.image, "sha256:"
+            if not local.startswith(prefix):
+                continue
+            repository = cfg.get("image_repo")
+            if not repository:
+                raise NoRepositoryError(
+                    f"the image {local} of the role {role.name!r} is only on this machine",
+                    hint="Set the scheduler option image_repo, to which it is pushed.",
+                )
+            pushed[local] = (str(repository), local.removeprefix(prefix))
+            role.image = ":".join(pushed[local])
+        return pushed
 
     def push_images(self, images_to_push: Mapping[str, tuple[str, str]]) -> None:
         """Push images: local name -> (repository, tag)."""

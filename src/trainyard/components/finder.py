@@ -18,7 +18,13 @@ import os
 import re
 from collections.abc import Iterator
 
-from trainyard.errors import ComponentNotFoundException, ConfigError, did_you_mean
+from trainyard.errors import (
+    ComponentFileNotFoundError,
+    ComponentNotFoundException,
+    ComponentValidationException,
+    ConfigError,
+    did_you_mean,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +152,16 @@ def list_components() -> list[ComponentInfo]:
 
 def get_components() -> dict[str, Component]:
     """Return every builtin and every usable component behind an entry point, by name."""
-    return {info.name: get_component(info.name) for info in list_components() if not info.error}
+    found = {}
+    for info in list_components():
+        if info.error:
+            continue
+        try:
+            component = get_component(info.name)
+        except ComponentValidationException:
+            continue
+        found[info.name] = component
+    return found
 
 
 def get_builtin_source(name: str) -> str:
@@ -229,13 +244,14 @@ def _no_file(path: str) -> ComponentNotFoundException:
     try:
         near = [os.path.join(os.path.dirname(path), n) for n in os.listdir(directory) if n.endswith(".py")]
     except OSError as error:
-        return ComponentNotFoundException(
+        return ComponentFileNotFoundError(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
     what = "does not exist"
     if os.path.exists(path):
         what = "is a directory" if os.path.isdir(path) else "is not a regular file"
-    return ComponentNotFoundException(f"{path} {what}", hint=did_you_mean(path, near))
+    kind = ComponentNotFoundException if os.path.exists(path) else ComponentFileNotFoundError
+    return kind(f"{path} {what}", hint=did_you_mean(path, near))
 
 
 def _not_found(name: str) -> ComponentNotFoundException:

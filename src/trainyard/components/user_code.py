@@ -102,7 +102,7 @@ def _module_name(path: str) -> tuple[str, str]:
     """Return the directory to import from, and the dotted name that the file has there."""
     root, filename = os.path.split(path)
     parts = [filename.removesuffix(".py")]
-    while os.path.isfile(os.path.join(root, "__init__.py")):
+    while os.path.isfile(os.path.join(root, "__init__.py")) and os.path.basename(root).isidentifier():
         root, package = os.path.split(root)
         parts.insert(0, package)
     if parts[-1] == "__init__":
@@ -143,9 +143,8 @@ def _import(path: str, name: str) -> ModuleType:
     from importlib.util import module_from_spec, spec_from_file_location
 
     importlib.invalidate_caches()
-    parent = name.rpartition(".")[0]
-    if parent:
-        importlib.import_module(parent)
+    parent, _, leaf = name.rpartition(".")
+    package = importlib.import_module(parent) if parent else None
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -160,6 +159,8 @@ def _import(path: str, name: str) -> ModuleType:
         else:
             sys.modules[name] = before
         raise
+    if package is not None:
+        setattr(package, leaf, module)  # as an import statement does
     return module
 
 

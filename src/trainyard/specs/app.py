@@ -44,7 +44,9 @@ class RetryPolicy(str, Enum):
     ROLE = "ROLE"
 
 
-_override_lock = RLock()
+_override_locks_guard = RLock()
+#: By the id of a role's overrides: the lock of those who find out a value of them, and their number.
+_override_locks: dict[int, tuple[RLock, list[None]]] = {}
 
 
 @dataclass
@@ -115,13 +117,24 @@ class _Resolved:
 
 
 def _override_value(overrides: dict[str, Any], name: str) -> Any:
-    """Return the value of an override, which is found out once."""
+    """Return the value of an override, which is found out once. Other roles' overrides do not wait for it."""
     source = overrides[name]
-    if not isinstance(source, _Resolved):
-        with _override_lock:
+    if isinstance(source, _Resolved):
+        return source.value
+    key = id(overrides)
+    with _override_locks_guard:
+        lock, users = _override_locks.setdefault(key, (RLock(), []))
+        users.append(None)
+    try:
+        with lock:
             source = overrides[name]
             if not isinstance(source, _Resolved):
                 source = overrides[name] = _Resolved(_found_out(source))
+    finally:
+        with _override_locks_guard:
+            users.pop()
+            if not users:
+                del _override_locks[key]
     return source.value
 
 

@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[int, int, int, int, int]] = {
     "m5d.16xlarge": (64, 0, 256, 0, 0),
     "m5d.24xlarge": (96, 0, 384, 0, 0),
     "m5d.metal": (96, 0, 384, 0, 0),
-    "c5.18xlarge": (72, 0, 142, 0, 0),
+    "c5.18xlarge": (72, 0, 144, 0, 0),
     "c7i.8xlarge": (32, 0, 64, 0, 0),
     "c7i.24xlarge": (96, 0, 192, 0, 0),
     "r5.8xlarge": (32, 0, 256, 0, 0),

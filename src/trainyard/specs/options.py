@@ -141,12 +141,21 @@ class runopts:
 
     @staticmethod
     def is_type(obj: Any, tp: Any) -> bool:
-        """Tell whether a value is of an option's type."""
+        """Tell whether a value is of an option's type, as Python has it: True is an int, 1 is not a float."""
+        try:
+            return isinstance(obj, tp)
+        except TypeError:  # such as list[str]: its items count too
+            pass
         try:
             from_value(tp, obj)
         except ConversionError:
             return False
         return True
+
+    @property
+    def _opts(self) -> dict[str, runopt]:
+        """TorchX's name of what is declared, which tests of schedulers read."""
+        return self._options
 
     def get(self, name: str) -> runopt | None:
         """Return the option of this name, which may be written in camelCase; None if it does not exist."""

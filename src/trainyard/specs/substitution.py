@@ -43,8 +43,15 @@ class macros:
         base_img_root: str = "DEPRECATED"
 
         def apply(self, role: Role) -> Role:
-            """Return a copy of the role with the macros substituted."""
-            applied = deep_copy(role)
+            """Return a copy of the role with the macros substituted. Both share their overrides."""
+            overrides = role.overrides
+            role.overrides = {}  # they may be coroutines, which cannot be copied
+            try:
+                applied = deep_copy(role)
+            finally:
+                role.overrides = overrides
+            if overrides:
+                applied.overrides = overrides
             applied.args = [self.substitute(arg) for arg in role.args]
             applied.env = {key: self.substitute(value) for key, value in role.env.items()}
             applied.metadata = self._substitute_nested(role.metadata)

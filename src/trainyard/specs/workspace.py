@@ -37,7 +37,7 @@ class Workspace:
     @classmethod
     def from_str(cls, text: str | None) -> Workspace:
         """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or the predecessor's YAML: ``{DIR: SUB, DIR: SUB}``, or
-        lines of ``DIR: SUB``.
+        lines of ``DIR: SUB``, with comments (``#``) between them.
 
         Nothing, or only white space, is a workspace of no directories. A directory whose own name has a ``=``
         in it is meant if it exists. ``@FINGERPRINT`` is the code that an earlier job ran with. A directory
@@ -47,6 +47,8 @@ class Workspace:
             UsageError: the text cannot be read.
         """
         text = (text or "").strip()
+        if "\n" in text:
+            text = "\n".join(line for line in text.split("\n") if line.strip() and not line.startswith("#"))
         if not text:
             return cls()
         if text.startswith("@") and not os.path.isdir(text):

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -136,9 +136,9 @@ class DockerRules:
                 continue
             excludes = not text.startswith("!")
             text = text.removeprefix("!").strip()
-            regex = _docker_regex(text, f"{origin}:{number}")
-            if regex is not None:
-                self._patterns.append((regex.match, excludes))
+            matches = self._matcher(text, f"{origin}:{number}")
+            if matches is not None:
+                self._patterns.append((matches, excludes))
         self._patterns.reverse()
         #: Whether something below an excluded directory may be in.
         self.has_exceptions = not all(excludes for _, excludes in self._patterns)
@@ -146,6 +146,25 @@ class DockerRules:
     def excludes(self, path: str) -> bool:
         """Tell whether a path is left out. Its parent directories need not have been asked."""
         return next((excludes for matches, excludes in self._patterns if matches(path)), False)
+
+    def _matcher(self, pattern: str, place: str) -> Callable[[str], object] | None:
+        regex = _docker_regex(pattern, place)
+        return None if regex is None else regex.match
+
+
+class TorchxRules(DockerRules):
+    """Patterns of a ``.torchxignore``: as Docker's, but ``*`` and ``?`` stand for slashes too."""
+
+    def _matcher(self, pattern: str, place: str) -> Callable[[str], object] | None:
+        match = re.compile(fnmatch.translate(pattern.strip("/"))).match
+        return lambda path: any(match(each) for each in _with_parents(path))
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """Yield a path and the directories that it is in."""
+    while path:
+        yield path
+        path = posixpath.dirname(path)
 
 
 def _last_decision(

@@ -24,6 +24,7 @@ from trainyard.workspace.ignore import (
     DockerRules,
     GitRules,
     IgnoreDecision,
+    TorchxRules,
     read_lines,
 )
 from trainyard.workspace.secret_files import is_secret
@@ -215,9 +216,11 @@ class _Selector:
         self._selection = Selection(self._root)
         self._report = self._selection.report
         self._own = self._git_rules(TRAINYARDIGNORE)
-        self._torchx = self._git_rules(TORCHXIGNORE)
-        lines = read_lines(os.path.join(self._root, DOCKERIGNORE))
-        self._docker = DockerRules(lines, os.path.join(root, DOCKERIGNORE)) if lines else None
+        self._anchored: dict[str, DockerRules] = {}
+        for name, rules in ((DOCKERIGNORE, DockerRules), (TORCHXIGNORE, TorchxRules)):
+            lines = read_lines(os.path.join(self._root, name))
+            if lines:
+                self._anchored[name] = rules(lines, os.path.join(root, name))
         self._tasks: list[_Task] = []
         self._candidates: list[_Candidate] = []
         self._state = os.path.realpath(state_dir())
@@ -326,12 +329,9 @@ class _Selector:
         """Return which ignore file leaves a path out: "" for none. What a Git checkout has is left open."""
         if task.free:
             return ""
-        if self._docker is not None and self._docker.excludes(path):
-            return DOCKERIGNORE
-        if self._torchx is not None:
-            judge = self._torchx.directory if directory else self._torchx.file
-            if judge(path) is IgnoreDecision.OUT:
-                return TORCHXIGNORE
+        for name, rules in self._anchored.items():
+            if rules.excludes(path):
+                return name
         if isinstance(task.git, GitignoreFiles) and task.git.ignores(path, directory=directory):
             return GIT
         return ""
@@ -358,7 +358,7 @@ class _Selector:
         """Leave a directory out, and go into it only for what a pattern brings back."""
         if not task.out and entry.name not in _METADATA:
             self._report.leave_out(reason, path)
-        if reason == DOCKERIGNORE and self._docker is not None and self._docker.has_exceptions:
+        if reason in self._anchored and self._anchored[reason].has_exceptions:
             rules = self._subtask(task, entry, path).git
             self._tasks.append(_Task(entry.path, path, rules, listed=False))
         elif self._own is not None and self._own.may_name_below(path):
