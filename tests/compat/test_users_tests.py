@@ -13,6 +13,7 @@ import inspect
 import os
 import shlex
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from io import BytesIO, StringIO
@@ -24,6 +25,7 @@ import pytest
 
 import trainyard.compat.torchx.cli.cmd_log as cmd_log
 import trainyard.compat.torchx.cli.cmd_run as cmd_run
+import trainyard.compat.torchx.distributed as distributed
 import trainyard.compat.torchx.runner as torchx_runner
 import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
@@ -610,3 +612,24 @@ def test_main_in_a_program_whose_streams_take_text_only(
         assert main(["log", out.getvalue().strip()]) == 0
     assert "sh/0 hello\n" in err.getvalue()
     assert out.getvalue().endswith("sh/0 hello\n")
+
+
+def test_a_name_of_a_module_that_is_served_whole_is_replaced_too() -> None:
+    place = "trainyard.compat.torchx.distributed.local_rank"
+    assert distributed.is_local_rank0()
+    with patch(place, return_value=2):
+        assert not distributed.is_local_rank0()
+    assert distributed.is_local_rank0()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_group_without_torchrun_is_warned_of(
+    grouped: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    fake = MagicMock()
+    fake.distributed.is_initialized.return_value = grouped
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    assert distributed.local_rank() == 0
+    assert [str(each.message)[:21] for each in recwarn] == ["LOCAL_RANK is not set"] * grouped
