@@ -90,9 +90,14 @@ class AliasModule(ModuleType):
 
     def _place(self, name: str) -> tuple[ModuleType, str] | None:
         """Return where a name stands that tests may replace: in a module only for TorchX's users."""
-        place = _modules().get(_old_name(self.__name__) or "", {}).get(name, "")
+        if name.startswith("__"):  # importlib sets these
+            return None
+        table = _modules().get(_old_name(self.__name__) or "", {})
+        place = table.get(name) or f"{table.get('*', '')}:{name}"
         module, _, attribute = place.partition(":")
-        return (import_module(module), attribute) if module.startswith("trainyard.compat.") else None
+        if not module.startswith("trainyard.compat.") or not hasattr(import_module(module), attribute):
+            return None
+        return import_module(module), attribute
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_in(self.__name__)})

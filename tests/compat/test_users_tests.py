@@ -13,6 +13,7 @@ import inspect
 import os
 import shlex
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ import pytest
 
 import trainyard.compat.torchx.cli.cmd_log as cmd_log
 import trainyard.compat.torchx.cli.cmd_run as cmd_run
+import trainyard.compat.torchx.distributed as distributed
 import trainyard.compat.torchx.runner as torchx_runner
 import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
@@ -798,3 +800,24 @@ def test_images_of_this_machine_get_the_name_of_the_repository() -> None:
     pushed = mixin.dryrun_push_images(app, {"image_repo": "example.com/team"})
     assert pushed == {"sha256:0a1b": ("example.com/team", "0a1b")}
     assert [role.image for role in app.roles] == ["example.com/team:0a1b", "python:3"]
+
+
+def test_a_name_of_a_module_that_is_served_whole_is_replaced_too() -> None:
+    place = "trainyard.compat.torchx.distributed.local_rank"
+    assert distributed.is_local_rank0()
+    with patch(place, return_value=2):
+        assert not distributed.is_local_rank0()
+    assert distributed.is_local_rank0()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_group_without_torchrun_is_warned_of(
+    grouped: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    fake = MagicMock()
+    fake.distributed.is_initialized.return_value = grouped
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    assert distributed.local_rank() == 0
+    assert [str(each.message)[:21] for each in recwarn] == ["LOCAL_RANK is not set"] * grouped

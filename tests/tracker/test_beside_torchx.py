@@ -107,7 +107,10 @@ def write(tracker, run):
     tracker.add_metadata(run, lr=0.1, layers=[1, 2], note=None)
     tracker.add_metadata(run, lr=0.2)
     tracker.add_artifact(run, "model", "model.txt", {"epoch": 1})
-    tracker.log_params_flat(run, {"a": {"b": 1}, "l": ["x", "y"], "nested": [{"n": 1}, {"n": 2}], "s": "t"})
+    for rank in range(2):
+        tracker.add_artifact(run, f"checkpoint/{rank}", "model.txt", {"rank": rank})
+    tracker.log_params_flat(run, {"a": {"b": 1}, "l": ["x", "y"], "nested": [{"n": 1}, {"n": 2}], "s": "t",
+        "nothing": {}})
     tracker.close()
 def read(tracker, run):
     return {
@@ -121,6 +124,10 @@ client = made["ours"].client
 runs = client.search_runs([made["ours"].experiment_id])
 made["ours"].add_source("child", "ours", "model")
 made["ours"].add_source("child", "theirs")
+os.makedirs("folder/inner")
+open("folder/inner/file", "w").close()
+for name, path in {"a/b": "model.txt", "a/c/d": "model.txt", "e": "folder"}.items():
+    made["ours"].add_artifact("child", name, path)
 print(json.dumps({
     "read": {name: {reader: read(made[reader], name) for reader in made} for name in made},
     "runs": {r.info.run_name: [r.info.status, r.data.params,
@@ -129,6 +136,8 @@ print(json.dumps({
     "ids": sorted(made["ours"].run_ids()),
     "children": list(made["ours"].run_ids(parent_run_id="theirs")),
     "sources": sorted((s.source_run_id, s.artifact_name or "") for s in made["ours"].sources("child")),
+    "named": sorted(made["ours"].artifacts("child")),
+    "plain": sorted(key for key in made["ours"].metadata("child") if not key.startswith("mlflow.")),
     "unknown": [dict(made["ours"].metadata("never")), dict(made["ours"].artifacts("never"))],
 }))
 """
@@ -144,8 +153,15 @@ def test_mlflow(tmp_path: Path) -> None:
         pairs = [[(name, more) for name, _, more in read["artifacts"]] for read in written.values()]
         assert pairs[0] == pairs[1]
     assert ours["metadata"] == theirs["metadata"] == {"lr": "0.2", "layers": "[1, 2]", "note": "None"}
-    ((_, path, metadata),) = ours["artifacts"]
+    *checkpoints, (_, path, metadata) = ours["artifacts"]
     assert metadata == {"epoch": "1", "mlflow.file_size": 7}
+    assert [(name, more["rank"]) for name, _, more in checkpoints] == [
+        ("checkpoint/0", "0"),
+        ("checkpoint/1", "1"),
+    ]
+    assert Path(checkpoints[1][1]).read_text() == "weights"
+    assert found["named"] == ["a/b", "a/c/d", "e"]
+    assert found["plain"] == []
     assert Path(path).read_text() == "weights"
     assert found["runs"]["ours"] == found["runs"]["theirs"]
     assert found["runs"]["ours"][0] == "FINISHED"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -11,8 +13,13 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 
 def local_rank() -> int:
-    """Return the index of this process on its host; 0 outside of torchrun."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    """Return the index of this process on its host; 0 without torchrun, which a group is warned of."""
+    given = os.environ.get("LOCAL_RANK")
+    if given is None and "torch" in sys.modules and _distributed().is_initialized():
+        warnings.warn(
+            "LOCAL_RANK is not set, so the local rank is 0: start the script with torchrun", stacklevel=2
+        )
+    return int(given or "0")
 
 
 def rank() -> int:

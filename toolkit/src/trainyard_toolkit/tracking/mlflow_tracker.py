@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TAG_ARTIFACT_MD_PREFIX = "torchx.artifact.metadata"
 SOURCE_PREFIX = "trainyard.source."
+#: Of tags that keep the names of artifacts with a slash, which MLflow shows as directories.
+NAME_PREFIX = "trainyard.artifact."
 FILE_SIZE = "mlflow.file_size"
 RUN_NAME = "mlflow.runName"
 
@@ -135,7 +137,7 @@ class MLflowTracker(TrackerBase):
         return {
             key: value
             for key, value in tags.items()
-            if not key.startswith((TAG_ARTIFACT_MD_PREFIX, SOURCE_PREFIX))
+            if not key.startswith((TAG_ARTIFACT_MD_PREFIX, SOURCE_PREFIX, NAME_PREFIX))
         }
 
     def add_artifact(
@@ -144,6 +146,8 @@ class MLflowTracker(TrackerBase):
         """Send a file or directory to MLflow, below the artifact's name."""
         own = self.get_run_id(run_id)
         self.client.log_artifact(own, path, name)
+        if "/" in name:
+            self.client.set_tag(own, NAME_PREFIX + _as_tag(name), "")
         for key, value in (metadata or {}).items():
             self.client.set_tag(own, f"{TAG_ARTIFACT_MD_PREFIX}.{name}.{key}", value)
 
@@ -153,7 +157,7 @@ class MLflowTracker(TrackerBase):
         if found is None:
             return {}
         artifacts = {}
-        for top in self.client.list_artifacts(found.info.run_id):
+        for top in self._tops(found.info.run_id, _names_with_slash(found.data.tags)):
             prefix = f"{TAG_ARTIFACT_MD_PREFIX}.{top.path}."
             metadata: dict[str, object] = {
                 key[len(prefix) :]: value for key, value in found.data.tags.items() if key.startswith(prefix)
@@ -166,10 +170,18 @@ class MLflowTracker(TrackerBase):
             artifacts[top.path] = TrackerArtifact(top.path, path, metadata)
         return artifacts
 
+    def _tops(self, own: str, names: set[str], folder: str | None = None) -> Iterable[Any]:
+        """Return what MLflow lists for each artifact: a file or directory, which may be below another one."""
+        for item in self.client.list_artifacts(own, folder):
+            if item.is_dir and any(name.startswith(f"{item.path}/") for name in names):
+                yield from self._tops(own, names, item.path)
+            else:
+                yield item
+
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
         """Note that a run builds on another one, or on one artifact of it, as a tag."""
         run = self.get_run(run_id)
-        tag = SOURCE_PREFIX + encoded(source_id).replace("=", "-")
+        tag = SOURCE_PREFIX + _as_tag(source_id)
         names = json.loads(run.data.tags.get(tag, "[]"))
         if artifact_name not in names:
             self.client.set_tag(run.info.run_id, tag, json.dumps([*names, artifact_name]))
@@ -178,23 +190,24 @@ class MLflowTracker(TrackerBase):
         """Return what a run builds on; with a name only the artifacts of that name."""
         found = self._find(run_id)
         for tag, value in sorted({} if found is None else found.data.tags.items()):
-            source_id = decoded(tag[len(SOURCE_PREFIX) :].replace("-", "="))
+            source_id = _from_tag(tag, SOURCE_PREFIX)
             for name in json.loads(value) if tag.startswith(SOURCE_PREFIX) and source_id else ():
                 if artifact_name is None or name == artifact_name:
                     yield TrackerSource(str(source_id), name)
 
-    def run_ids(self, **kwargs: str) -> Iterable[str]:
+    def run_ids(self, **kwargs: str) -> list[str]:
         """Return the runs of the experiment; with ``parent_run_id`` those that build on that run."""
         parent, token = kwargs.get("parent_run_id"), None
+        found = []
         while True:
             page = self.client.search_runs([self.experiment_id], max_results=1000, page_token=token)
             for run in page:
-                tag = SOURCE_PREFIX + encoded(parent).replace("=", "-") if parent else RUN_NAME
+                tag = SOURCE_PREFIX + _as_tag(parent) if parent else RUN_NAME
                 if tag in run.data.tags:
-                    yield run.info.run_name
+                    found.append(run.info.run_name)
             token = page.token
             if not token:
-                return
+                return found
 
     def log_params_flat(self, run_name: str, cfg: Any, key: str = "") -> None:
         """Log a configuration as parameters of MLflow's run, one for each value in it.
@@ -209,11 +222,28 @@ class MLflowTracker(TrackerBase):
             self.client.log_param(own, name, value)
 
 
+def _as_tag(text: str) -> str:
+    """Return a text in the characters that names of tags may have."""
+    return encoded(text).replace("=", "-")
+
+
+def _from_tag(tag: str, prefix: str) -> str | None:
+    return decoded(tag[len(prefix) :].replace("-", "=")) if tag.startswith(prefix) else None
+
+
+def _names_with_slash(tags: Mapping[str, str]) -> set[str]:
+    """Return the names of artifacts that have a slash: as we kept them, or TorchX with their metadata."""
+    kept = (_from_tag(tag, NAME_PREFIX) or "" for tag in tags)
+    prefix = f"{TAG_ARTIFACT_MD_PREFIX}."
+    described = (tag[len(prefix) :].rpartition(".")[0] for tag in tags if tag.startswith(prefix))
+    return {name for name in (*kept, *described) if "/" in name}
+
+
 def flat(cfg: Any, key: str = "") -> Iterable[tuple[str, object]]:
     """Return a configuration's values by dotted names; a sequence of plain values is one value."""
     if dataclasses.is_dataclass(cfg) and not isinstance(cfg, type):
         pairs = [(each.name, getattr(cfg, each.name)) for each in dataclasses.fields(cfg)]
-    elif isinstance(cfg, dict):
+    elif isinstance(cfg, dict) and (cfg or not key):
         pairs = [(str(name), value) for name, value in cfg.items()]
     elif isinstance(cfg, (list, tuple, set)) and any(_nests(value) for value in cfg):
         pairs = [(f"_{number}", value) for number, value in enumerate(cfg)]
