@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import inspect
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
+import trainyard.compat.torchx.plugins as plugin_decorators
+import trainyard.compat.torchx.plugins._registry as registries
 import trainyard.compat.torchx.runner as torchx_runner
 import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
@@ -660,3 +663,42 @@ def test_images_of_this_machine_get_the_name_of_the_repository() -> None:
     pushed = mixin.dryrun_push_images(app, {"image_repo": "example.com/team"})
     assert pushed == {"sha256:0a1b": ("example.com/team", "0a1b")}
     assert [role.image for role in app.roles] == ["example.com/team:0a1b", "python:3"]
+
+
+# ---- plugins in packages of a namespace
+
+
+@pytest.fixture
+def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    package = tmp_path / "torchx_plugins"
+    files = {
+        "schedulers/cloud/pods.py": "@register.scheduler()\ndef pods(session, **_): return session\n",
+        "schedulers/lost.py": "raise RuntimeError('lost: no way')\n",
+        "named_resources/hosts.py": "@register.named_resource(aliases=['box'], fractionals={0.5: 'half'})\n"
+        "def host(fractional=1.0): return Resource(cpu=int(4 * fractional), gpu=0, memMB=512)\n",
+    }
+    for name, text in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        head = "from torchx.plugins import register\nfrom torchx.specs import Resource\n"
+        (package / name).write_text(head + text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield registries.PluginRegistry(plugin_sources=registries.PluginSource.NAMESPACE_PKG)
+    for name in [name for name in sys.modules if name.startswith("torchx_plugins")]:
+        del sys.modules[name]
+
+
+def test_plugins_in_packages_below_the_namespace(namespace: Any) -> None:
+    assert namespace.get(registries.PluginType.SCHEDULER)["pods"]("mine") == "mine"
+    text = str(namespace)
+    assert "module: torchx_plugins.schedulers.cloud.pods" in text
+    assert 'error: "RuntimeError: lost: no way"' in text
+
+
+def test_the_names_of_a_resource_are_in_its_module(namespace: Any) -> None:
+    found = namespace.get(registries.PluginType.NAMED_RESOURCE)
+    module = sys.modules["torchx_plugins.named_resources.hosts"]
+    assert set(module.NAMED_RESOURCES) == {"host", "box", "host_half"} <= set(found)
+    assert (module.box(), module.host_half().cpu) == (module.host(), 2)
+    assert module.host_half._plugin_base_name == "host"
+    with pytest.raises(ValueError, match="'host' twice"):
+        plugin_decorators.register.named_resource()(inspect.unwrap(module.host))
