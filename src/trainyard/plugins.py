@@ -16,6 +16,7 @@ from trainyard.errors import PluginError, TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 PREFIXES = ("trainyard", "torchx")
@@ -142,21 +143,32 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
 
 
 def _namespace_modules(folder: str) -> list[str]:
-    """Return the names of the modules in a ``torchx_plugins`` package, wherever parts of it are installed."""
-    names: list[str] = []
+    """Return the names of the modules in a ``torchx_plugins`` package, wherever parts of it are installed.
+
+    Those in packages below it too, which need not have an ``__init__.py``.
+    """
+    names: set[str] = set()
     for directory in dict.fromkeys(sys.path):
-        try:
-            with os.scandir(os.path.join(directory or ".", NAMESPACE, folder)) as entries:
-                names += [entry.name.removesuffix(".py") for entry in entries if _is_module(entry)]
-        except OSError:
+        names.update(_modules_below(os.path.join(directory or ".", NAMESPACE, folder)))
+    return sorted(names)
+
+
+def _modules_below(directory: str, prefix: str = "") -> Iterator[str]:
+    try:
+        with os.scandir(directory) as found:
+            entries = list(found)
+    except OSError:
+        return
+    for entry in entries:
+        name = entry.name.removesuffix(".py")
+        if name.startswith("_") or not name.isidentifier():
             continue
-    return sorted(set(names))
-
-
-def _is_module(entry: os.DirEntry[str]) -> bool:
-    if entry.name.startswith(("_", ".")):
-        return False
-    return entry.name.endswith(".py") or os.path.isfile(os.path.join(entry.path, "__init__.py"))
+        if name != entry.name:
+            yield prefix + name
+        elif entry.is_dir():
+            if os.path.isfile(os.path.join(entry.path, "__init__.py")):
+                yield prefix + name
+            yield from _modules_below(entry.path, f"{prefix}{name}.")
 
 
 def _warn(errors: list[tuple[str, str]]) -> None:

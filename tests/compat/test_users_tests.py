@@ -29,6 +29,8 @@ import pytest
 import trainyard.compat.torchx.cli.cmd_log as cmd_log
 import trainyard.compat.torchx.cli.cmd_run as cmd_run
 import trainyard.compat.torchx.distributed as distributed
+import trainyard.compat.torchx.plugins as plugin_decorators
+import trainyard.compat.torchx.plugins._registry as registries
 import trainyard.compat.torchx.runner as torchx_runner
 import trainyard.compat.torchx.runner.api as runner_api
 import trainyard.compat.torchx.runner.config as runner_config
@@ -821,3 +823,42 @@ def test_a_group_without_torchrun_is_warned_of(
     monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
     assert distributed.local_rank() == 0
     assert [str(each.message)[:21] for each in recwarn] == ["LOCAL_RANK is not set"] * grouped
+
+
+# ---- plugins in packages of a namespace
+
+
+@pytest.fixture
+def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    package = tmp_path / "torchx_plugins"
+    files = {
+        "schedulers/cloud/pods.py": "@register.scheduler()\ndef pods(session, **_): return session\n",
+        "schedulers/lost.py": "raise RuntimeError('lost: no way')\n",
+        "named_resources/hosts.py": "@register.named_resource(aliases=['box'], fractionals={0.5: 'half'})\n"
+        "def host(fractional=1.0): return Resource(cpu=int(4 * fractional), gpu=0, memMB=512)\n",
+    }
+    for name, text in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        head = "from torchx.plugins import register\nfrom torchx.specs import Resource\n"
+        (package / name).write_text(head + text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield registries.PluginRegistry(plugin_sources=registries.PluginSource.NAMESPACE_PKG)
+    for name in [name for name in sys.modules if name.startswith("torchx_plugins")]:
+        del sys.modules[name]
+
+
+def test_plugins_in_packages_below_the_namespace(namespace: Any) -> None:
+    assert namespace.get(registries.PluginType.SCHEDULER)["pods"]("mine") == "mine"
+    text = str(namespace)
+    assert "module: torchx_plugins.schedulers.cloud.pods" in text
+    assert 'error: "RuntimeError: lost: no way"' in text
+
+
+def test_the_names_of_a_resource_are_in_its_module(namespace: Any) -> None:
+    found = namespace.get(registries.PluginType.NAMED_RESOURCE)
+    module = sys.modules["torchx_plugins.named_resources.hosts"]
+    assert set(module.NAMED_RESOURCES) == {"host", "box", "host_half"} <= set(found)
+    assert (module.box(), module.host_half().cpu) == (module.host(), 2)
+    assert module.host_half._plugin_base_name == "host"
+    with pytest.raises(ValueError, match="'host' twice"):
+        plugin_decorators.register.named_resource()(inspect.unwrap(module.host))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
@@ -111,15 +113,35 @@ class register:
         def decorate(fn: Callable[..., Resource]) -> Callable[..., Resource]:
             own = name or fn.__name__
             whole = _tagged(fn, own, None)
-            more = {alias: _tagged(fn, alias, None) for alias in aliases or ()}
+            more = {alias: _tagged(fn, own, None) for alias in aliases or ()}
             shares = fractionals(fn()) if callable(fractionals) else dict(fractionals or {})
             for share, suffix in shares.items():
                 more[f"{own}_{suffix}"] = _tagged(fn, f"{own}_{suffix}", share)
+            for made in more.values():
+                vars(made)["_plugin_base_name"] = own
             marked: Any = whole
             marked._plugin_more = more
+            _keep_in_module(fn.__module__, {own: whole, **more})
             return cls(PluginType.NAMED_RESOURCE, own)(whole)
 
         return decorate
+
+
+def _keep_in_module(module_name: str, factories: Mapping[str, Callable[..., Resource]]) -> None:
+    """Let a module have the factories of its resources as attributes, and all of them in ``NAMED_RESOURCES``.
+
+    Raises:
+        ValueError: it has one of this name already.
+    """
+    module = sys.modules.get(module_name)
+    if module is None:
+        return
+    known = vars(module).setdefault(NAMED_RESOURCES_ATTR, {})
+    for name, factory in factories.items():
+        if name in known:
+            raise ValueError(f"the module {module_name} registers the named resource {name!r} twice")
+        known[name] = factory
+        setattr(module, name, factory)
 
 
 def _tagged(fn: Callable[..., Resource], name: str, share: float | None) -> Callable[..., Resource]:
@@ -216,7 +238,10 @@ class PluginRegistry:
         for kind, plugins in self.to_dict().items():
             lines.append(f"{kind}:" if plugins else f"{kind}: []")
             for plugin in plugins:
-                lines += [f"{'- ' if not n else '  '}{key}: {plugin[key]}" for n, key in enumerate(plugin)]
+                lines += [
+                    f"{'- ' if not n else '  '}{key}: {json.dumps(value) if key == 'error' else value}"
+                    for n, (key, value) in enumerate(plugin.items())
+                ]
         return "\n".join(lines)
 
     def _discover(self, kind: PluginType) -> dict[str, Any]:
@@ -228,7 +253,7 @@ class PluginRegistry:
         if self._sources & PluginSource.ENTRYPOINT:
             for point in entry_points(_kind_name(kind)):
                 if point.group.startswith("torchx.") and not isinstance(point, NamespacePlugin):
-                    found.setdefault(point.name, _deferred(point.load))
+                    found[point.name] = _deferred(point.load)  # also in place of one in a namespace
         return found
 
 
