@@ -862,3 +862,10 @@ def test_the_names_of_a_resource_are_in_its_module(namespace: Any) -> None:
     assert module.host_half._plugin_base_name == "host"
     with pytest.raises(ValueError, match="'host' twice"):
         plugin_decorators.register.named_resource()(inspect.unwrap(module.host))
+
+
+@pytest.mark.parametrize(("group", "name"), [("", "utils.echo"), ("team", "team.utils.echo")])
+def test_builtins_are_found_in_their_package(group: str, name: str) -> None:
+    found = {each.name: each for each in finder.ModuleComponentsFinder("torchx.components", group).find()}
+    assert found[name].fn("hi").roles[0].args[-1] == "hi"
+    assert found[name].description

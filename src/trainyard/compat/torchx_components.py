@@ -184,6 +184,10 @@ class ModuleComponentsFinder(ComponentsFinder):
         from importlib import import_module
 
         base = import_module(self.base_module) if isinstance(self.base_module, str) else self.base_module
+        if base.__name__.endswith("torchx.components"):  # the alias has no files to walk through
+            builtins = [info.name for info in finder.list_components() if info.origin == "builtin"]
+            prefix = f"{self._group}." if self._group else ""
+            return [_described(prefix + name, get_component(name, validators).fn) for name in builtins]
         modules = [base]
         if is_package(base):
             below = pkgutil.walk_packages(base.__path__, f"{base.__name__}.")
