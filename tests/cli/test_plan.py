@@ -45,3 +45,8 @@ def test_a_plan_of_nonsense_is_refused_as_a_run(cli: Cli) -> None:
         cli("plan", "utils.echo", "--nonsense", code=2).err
         == cli("run", "utils.echo", "--nonsense", code=2).err
     )
+
+
+def test_an_option_behind_the_component_is_pointed_out(cli: Cli) -> None:
+    text = cli("plan", "utils.echo", "-s", "local_docker", code=2).err
+    assert "-s is an option of `trainyard plan`: put it before the component." in text

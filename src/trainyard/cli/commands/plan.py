@@ -13,7 +13,7 @@ from trainyard.cli.commands.doctor import check_line
 from trainyard.cli.console import BOLD, out, paint, print_json, table, warn
 from trainyard.cli.submitting import request_text, shown_request
 from trainyard.cli.units import format_bytes
-from trainyard.errors import EXIT_BACKEND, EXIT_OK
+from trainyard.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
 from trainyard.terminal import clean
 
 TYPE_CHECKING = False
@@ -45,7 +45,11 @@ def run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        request, info = run_command.planned(args, runner)
+        try:
+            request, info = run_command.planned(args, runner)
+        except ComponentArgumentError as error:
+            run_command.hint_at_misplaced(error, args, "plan")
+            raise
         checks = _checks(runner, info) if args.live else []
         plan = _plan(runner, request, info, checks, args.json)
     for warning in info.warnings:
