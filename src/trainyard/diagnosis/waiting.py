@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "Ask the administrators, or choose another queue.",
     ),
     "later": ("its start time has not come", ""),
-    "suspended": ("its scheduler has suspended it", "It goes on when its scheduler resumes it."),
+    "suspended": ("its scheduler has suspended it", "It continues when its scheduler resumes it."),
     "refused": (
         "it cannot be started",
         "The reason says what to change; then cancel it and submit it again.",

@@ -179,7 +179,7 @@ def trainyard(line: str, cell: str) -> CellJob:
         try:
             job.wait()
         except KeyboardInterrupt:
-            print(f"{job.handle} goes on; `job = _` is this job, and job.cancel() stops it")  # noqa: T201
+            print(f"{job.handle} keeps running; `job = _` is this job, and job.cancel() stops it")  # noqa: T201
         except TrainyardError as error:
             raise _for_ipython(error) from None
     return job

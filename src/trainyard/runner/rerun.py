@@ -81,7 +81,7 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
     """Leave only those points of a sweep's job whose replicas did not succeed, in place.
 
     Raises:
-        ConfigError: the job is no sweep, or none has failed.
+        ConfigError: the job is not a sweep, or none of its points has failed.
     """
     from trainyard.specs.sweep_points import nothing_failed, points_of
 

@@ -59,7 +59,7 @@ class PageServer:
         config = uvicorn.Config(
             app,
             access_log=False,  # it would have the token
-            log_level="error",  # what a stranger sends is no matter of the terminal
+            log_level="error",  # what strangers send does not belong in the terminal
             lifespan="off",
             server_header=False,
             ws="none",

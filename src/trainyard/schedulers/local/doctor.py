@@ -38,7 +38,7 @@ def examine_job(app: AppDef) -> list[Check]:
     lacking = [f"{wanted} {kind} of {there}" for kind, wanted, there in needs if wanted > there]
     if not lacking:
         return [Check("the job", True, "it fits on this machine")]
-    text = f"its replicas ask for {', '.join(lacking)}; they start anyway, and share what there is"
+    text = f"its replicas ask for {', '.join(lacking)}; they start anyway and share what the machine has"
     return [Check("the job", None, text, "-cfg slots=auto lets jobs wait for free CPUs and GPUs.")]
 
 

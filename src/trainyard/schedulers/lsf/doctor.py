@@ -171,7 +171,7 @@ def _queue_hosts(commands: Commands, queues: list[str]) -> tuple[list[str], bool
 
 def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[LsfHost]:
     answer = commands.run(["bhosts", "-w", "-X", *names])
-    if answer.code != 0:  # a word that is no host, such as "others"
+    if answer.code != 0:  # a word that is not a host, such as "others"
         answer = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
     facts = _table(commands.check(["lshosts", "-w"], "ask what hosts have").text)
     gpus = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}

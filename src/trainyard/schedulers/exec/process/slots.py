@@ -129,7 +129,7 @@ class SlotQueue:
         return False
 
     def give_back(self, ticket: Ticket) -> None:
-        """Leave the queue, and give the slots back. Whoever waits is woken."""
+        """Leave the queue, give the slots back, and wake the jobs that wait."""
         with _Lock(self.folder):
             try:
                 os.unlink(ticket.path)
