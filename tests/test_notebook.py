@@ -123,7 +123,7 @@ def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> Non
 def test_a_failed_cell_says_why(run_cells: Callable[..., str]) -> None:
     shown = run_cells("%%trainyard\nraise SystemExit(open('nothing').read())\n")
     assert "FAILED: cell/0: exit code 1" in shown
-    assert "No such file or directory" in shown
+    assert "<p>cell/0 looks for a file that does not exist: FileNotFoundError: [Errno 2]" in shown
 
 
 def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:

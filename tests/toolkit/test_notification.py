@@ -96,27 +96,63 @@ def test_target_that_does_not_answer(tmp_path):
     assert max(delays) <= notification.LONGEST_DELAY
 
 
-def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, receiver):
+def test_a_target_that_does_not_answer_holds_up_no_other(tmp_path, receiver, monkeypatch):
+    monkeypatch.setattr(notification, "TIMEOUT_SECONDS", 10.0)
+    monkeypatch.setattr(notification, "MOST_ATTEMPTS", 2)
+    receiver.answers = [503]
+    others_are_told = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_last():
+            connection, _ = server.accept()
+            with connection:
+                others_are_told.wait()
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+        threading.Thread(target=answer_last, daemon=True).start()
+        slow = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        box = outbox(tmp_path, [slow, receiver.url, "cat >/dev/null"])
+        saved = box.save
+
+        def save():
+            saved()
+            if [target["state"] for target in box.document["targets"]] == ["trying", "told", "told"]:
+                others_are_told.set()
+
+        box.save = save
+        box.send(MESSAGE, sleep=lambda delay: None)
+    assert settled(tmp_path) == [("told", 1, ""), ("told", 2, ""), ("told", 1, "")]
+
+
+def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, receiver, monkeypatch):
     first = outbox(tmp_path, [receiver.url, f"{receiver.url}/2"])
 
     class KilledError(BaseException):
         pass
 
-    saved = first.save
+    one_is_recorded = threading.Event()
+    saved, posted = first.save, notification.post
 
     def save():
         saved()
-        if len(receiver.received) == 2:  # the second was told, and before that is recorded
+        if first.document["targets"][0]["state"] == notification.TOLD:
+            one_is_recorded.set()
+
+    def post(url, *more):
+        if url.endswith("/2"):
+            one_is_recorded.wait()
+        posted(url, *more)
+        if url.endswith("/2"):  # the record of this attempt is lost with the process
             raise KilledError
 
     first.save = save
-    receiver.answers = [204, 204]
-    with pytest.raises(KilledError):
-        # the record of the second attempt is lost with the process
-        first.send(MESSAGE, sleep=pytest.fail)
-    document = json.loads((tmp_path / "waiting").read_text())
-    document["targets"][1]["state"] = notification.TRYING
-    (tmp_path / "waiting").write_text(json.dumps(document))
+    with monkeypatch.context() as patched:
+        patched.setattr(notification, "post", post)
+        with pytest.raises(KilledError):
+            first.send(MESSAGE, sleep=pytest.fail)
+    states = [target["state"] for target in json.loads((tmp_path / "waiting").read_text())["targets"]]
+    assert states == [notification.TOLD, notification.TRYING]
     second = notification.Outbox(str(tmp_path / "waiting"), str(tmp_path / "settled"))
     assert not second.claim(), "the lock of the first is held"
     os.close(first._lock)

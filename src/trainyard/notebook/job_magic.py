@@ -109,10 +109,11 @@ class CellJob:
         head = f"<b>{html.escape(self.handle)}</b> {status.state}"
         lines = [f"<p>{head}{': ' + html.escape(reason) if reason else ''}</p>"]
         if status.state == AppState.FAILED:
-            failure = self.why().failure
-            if failure is not None:
-                lines.append(f"<p>{html.escape(f'{failure.place} {failure.cause.text}')}</p>")
-                lines.append(f"<p>{html.escape(failure.cause.advice)}</p>" if failure.cause.advice else "")
+            why = self.why()
+            if why.failure is not None:
+                advice = why.failure.cause.advice
+                lines.append(f"<p>{html.escape(why.headline)}</p>")
+                lines.append(f"<p>{html.escape(advice)}</p>" if advice else "")
         rows = [
             (f"{replica.role}/{replica.id}", str(replica.state), str(replica.hostname or ""))
             for replica in status.replicas()

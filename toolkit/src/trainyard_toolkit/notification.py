@@ -173,6 +173,7 @@ class Outbox:
         self.settled = settled
         self.document: "dict[str, Any]" = {}
         self._lock = -1
+        self._changes = threading.Lock()
 
     def claim(self) -> bool:
         """Lock the outbox; False if another process holds it, or there is nothing to do."""
@@ -197,9 +198,12 @@ class Outbox:
     def send(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
         """Notify all targets that are still due; returns when all are settled.
 
+        All at the same time: one that does not answer holds up no other.
+
         Args:
             message: what to send, unless an earlier attempt has fixed it.
-            sleep: waits between two attempts.
+            sleep: waits between two attempts; called in a thread per target. What it raises ends the attempts
+                at that target, and is raised when the threads of the others have ended.
 
         Raises:
             OSError: the outbox cannot be written.
@@ -207,13 +211,21 @@ class Outbox:
         if not self.document.get("message"):
             self.document["message"] = dict(message)
         waiting = [target for target in self.document["targets"] if target["state"] not in SETTLED]
-        delay = FIRST_DELAY
-        while waiting:
-            wait = max(self._attempt(target) for target in waiting)
-            waiting = [target for target in waiting if target["state"] not in SETTLED]
-            if waiting:
-                sleep(max(delay * (1 - 0.5 * random.random()), wait))
-                delay = min(2 * delay, LONGEST_DELAY)
+        failures: "list[BaseException]" = []
+
+        def settle(target: "dict[str, Any]") -> None:
+            try:
+                self._settle(target, sleep)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=settle, args=(target,), daemon=True) for target in waiting]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
         self.document.pop("secret", None)
         from .masking import Masker
 
@@ -227,25 +239,36 @@ class Outbox:
         except OSError:
             pass
 
+    def _settle(self, target: "dict[str, Any]", sleep: "Callable[[float], object]") -> None:
+        """Make attempts at a target until it is settled."""
+        delay = FIRST_DELAY
+        while True:
+            wait = self._attempt(target)
+            if target["state"] in SETTLED:
+                return
+            sleep(max(delay * (1 - 0.5 * random.random()), wait))
+            delay = min(2 * delay, LONGEST_DELAY)
+
     def _attempt(self, target: "dict[str, Any]") -> float:
         """Make one attempt, and record it before and after; returns how long the target asks to wait."""
-        target["state"], target["attempts"] = TRYING, target["attempts"] + 1
-        self.save()
-        wait = 0.0
+        self._record(target, state=TRYING, attempts=target["attempts"] + 1)
         try:
             body = {**self.document["message"], "id": target["id"]}
             if is_url(target["to"]):
                 post(target["to"], target["id"], body, self.document.get("secret") or "")
             else:
                 run_command(target["to"], target["id"], body, self.document.get("cwd") or "/")
-            target["state"], target["error"] = TOLD, ""
-            target["told_at"] = time.time()
         except NotDelivered as error:
             is_last = error.is_final or target["attempts"] >= MOST_ATTEMPTS
-            target["state"], target["error"] = FAILED if is_last else DUE, str(error)[:_LONGEST_ERROR]
-            wait = min(error.wait, LONGEST_DELAY)
-        self.save()
-        return wait
+            self._record(target, state=FAILED if is_last else DUE, error=str(error)[:_LONGEST_ERROR])
+            return min(error.wait, LONGEST_DELAY)
+        self._record(target, state=TOLD, error="", told_at=time.time())
+        return 0.0
+
+    def _record(self, target: "dict[str, Any]", **changes: "Any") -> None:
+        with self._changes:
+            target.update(changes)
+            self.save()
 
 
 def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> None:
