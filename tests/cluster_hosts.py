@@ -139,6 +139,8 @@ class Switch(Host):
             "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid)
         )
         self.network("link", "set", f"to-{name}", "master", "bridge0", "up")
+        # The same after a restart: for some seconds the others send to the one that they know.
+        host.network("link", "set", "eth0", "address", f"02:00:00:00:00:{last:02x}")
         host.network("addr", "add", f"{self.net}.{last}/24", "dev", "eth0")
         host.network("link", "set", "eth0", "up")
         return host
