@@ -1,5 +1,7 @@
 """Small parts: times, names, frames, doing things at once, and what a dry run shows."""
 
+import io
+import itertools
 import signal
 import threading
 from datetime import UTC, datetime, timedelta, timezone
@@ -14,8 +16,11 @@ from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import labels
 from trainyard.schedulers.exec.container.inventory import format_time, parse_time
 from trainyard.schedulers.exec.container.logs import (
+    PIECE_LENGTH,
+    Cursor,
     FrameReader,
     LineJoiner,
+    frames_after,
     split_time,
     stamp_of,
     time_ns,
@@ -108,6 +113,60 @@ def test_frames_come_back_however_they_are_cut(frames, size):
 def test_error_frame():
     with pytest.raises(BackendError, match="cannot read the log: Error grabbing logs"):
         FrameReader().frames(framed([(3, b"Error grabbing logs: EOF\n")]))
+
+
+class LoggingDaemon:
+    """A daemon with the log of one container, of which it sends what was written up to ``size`` frames.
+
+    Older daemons leave out all frames before ``since``, newer ones only those before the first that is not.
+    """
+
+    is_local = False
+
+    def __init__(self, log: list[tuple[int, int, bytes]], is_old: bool) -> None:
+        self.log = log
+        self.is_old = is_old
+        self.size = 0
+
+    def stream(self, method, path, *, params, unframed):
+        seconds, _, rest = (params["since"] or "0.0").partition(".")
+        since = int(seconds) * 10**9 + int(rest)
+        found = self.log[: self.size]
+        if self.is_old:
+            found = [frame for frame in found if frame[1] >= since]
+        else:
+            found = list(itertools.dropwhile(lambda frame: frame[1] < since, found))
+        return Answer(framed([(stream, stamp_of(moment) + b" " + text) for stream, moment, text in found]))
+
+
+class Answer(io.BytesIO):
+    interrupt = None
+
+
+@st.composite
+def disordered_logs(draw):
+    """Frames of two streams whose times ascend in each but not in both together; some are pieces of lines."""
+    log, clock, times = [], 1800 * 10**15, {1: 0, 2: 0}
+    goes_on = {1: False, 2: False}
+    for number in range(draw(st.integers(0, 20))):
+        stream = draw(st.sampled_from([1, 2]))
+        clock += draw(st.sampled_from([0, 1, 10**11]))
+        if not goes_on[stream]:
+            times[stream] = max(times[stream], clock - draw(st.sampled_from([0, 3, 900_000_000])))
+        goes_on[stream] = draw(st.booleans())
+        text = f"{number}\n".encode()
+        log.append((stream, times[stream], text.rjust(PIECE_LENGTH) if goes_on[stream] else text))
+    return log
+
+
+@given(disordered_logs(), st.booleans(), st.data())
+def test_a_log_whose_times_do_not_ascend_is_read_once(log, is_old, data):
+    daemon, cursor, found = LoggingDaemon(log, is_old), Cursor(), []
+    while daemon.size < len(log):
+        daemon.size = data.draw(st.integers(daemon.size, len(log)))
+        for frames in frames_after(daemon, "id", cursor, follow=False):
+            found += frames
+    assert [(stream, time_ns(stamp), text) for stream, stamp, text in found] == log
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 40_000)), max_size=12), st.booleans())

@@ -51,6 +51,8 @@ NAP_SECONDS = 0.0002
 #: The reader does not sleep after having received this many bytes at once.
 PLENTY = 96 << 10
 READ_SIZE = 1 << 20
+#: By how much a frame's time may be earlier than that of a frame before it.
+DISORDER_NS = 1_000_000_000
 LARGEST_BLOCK = 256 << 10
 QUEUED_BLOCKS = 256
 #: How long to wait, at most, before a daemon that has gone away is asked again.
@@ -160,20 +162,43 @@ def stamp_of(nanoseconds: int) -> bytes:
 
 
 class Cursor:
-    """How far a log was read: the time of the last frame, and how many frames of that time there were."""
+    """How far a log was read, so that a later answer of the daemon can be continued from there.
 
-    __slots__ = ("seen", "stamp")
+    The times of a log's frames do not always ascend: the daemon takes them in one thread for each stream,
+    before it writes, and all pieces of a line have the time of the first. Hence a time does not tell what was
+    read; the last frame does, since the daemon sends frames in the order in which it wrote them.
 
-    def __init__(self, stamp: bytes = b"", seen: int = 0) -> None:
-        self.stamp = stamp
-        self.seen = seen
+    Attributes:
+        latest: the latest time of the frames that were read, or b"" before the first.
+    """
 
-    def advance(self, stamp: bytes) -> None:
-        """Note a frame that has been read."""
-        if stamp == self.stamp:
-            self.seen += 1
-        else:
-            self.stamp, self.seen = stamp, 1
+    __slots__ = ("_last", "_streams", "latest")
+
+    def __init__(self) -> None:
+        self.latest = b""
+        #: Of each stream: time of its last frame, how many of its frames have it, whether the line goes on.
+        self._streams: list[tuple[bytes, int, bool]] = [(b"", 0, False)] * DAEMON_ERROR
+        self._last = 0
+
+    def advance(self, stream: int, stamp: bytes, length: int) -> None:
+        """Note a frame that has been read, and the length of its content in bytes."""
+        last, count, _ = self._streams[stream]
+        self._streams[stream] = stamp, count + 1 if stamp == last else 1, length >= PIECE_LENGTH
+        self._last = stream
+        if stamp > self.latest:
+            self.latest = stamp
+
+    @property
+    def last(self) -> tuple[int, bytes, int]:
+        """Stream and time of the last frame, and how many frames with these have been read."""
+        stamp, count, _ = self._streams[self._last]
+        return self._last, stamp, count
+
+    def resume_ns(self) -> int:
+        """Return the time since which frames are to be asked for: nanoseconds since the epoch."""
+        unended = [stamp for stamp, _, goes_on in self._streams if goes_on]
+        earliest = min(time_ns(stamp) for stamp in (self.last[1], *unended))
+        return min(earliest, time_ns(self.latest) - DISORDER_NS)
 
 
 # ---- what is asked of the daemon
@@ -221,24 +246,29 @@ def frames_after(
         since: where to begin if nothing was read yet.
         opened: called with the answer before it is read.
     """
-    if cursor.stamp:
-        since = format_time(time_ns(cursor.stamp))
-    # Always both streams: frames of the same time are distinguished by counting them.
+    skips = cursor.latest
+    if skips:
+        since = format_time(cursor.resume_ns())
+    # Always both streams, so that the last frame that was read is among the answer's.
     params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return
     opened(answer)
-    stamp_of_last, again = cursor.stamp, cursor.seen
+    stream_of_last, stamp_of_last, repeated = cursor.last
     with answer:
         for frames in frames_of(answer, naps=engine.is_local):
             found = []
             for stream, content in frames:
                 stamp, piece = split_time(content)
-                if again and stamp == stamp_of_last:
-                    again -= 1
+                if skips and stamp <= skips:  # a later one is of a new container
+                    if stamp == stamp_of_last and stream == stream_of_last:
+                        repeated -= 1
+                        if not repeated:
+                            skips = b""
                     continue
-                cursor.advance(stamp)
+                skips = b""
+                cursor.advance(stream, stamp, len(piece))
                 found.append((stream, stamp, piece))
             yield found
 
@@ -395,37 +425,38 @@ def read_last(engine: Engine, container_id: str, window: LogWindow) -> tuple[lis
     # The daemon takes the last ones before it looks at the time, and does not know patterns.
     asked = None if window.has_pattern or window.until_ns is not None else wanted + 1
     while True:
-        lines, cursor, count, is_cut = _read_tail(engine, container_id, window, asked)
-        enough = len(lines) >= wanted + is_cut and (count == 0 or cursor.seen < count)
-        if asked is None or count < asked or enough:
+        lines, cursor, first, is_cut = _read_tail(engine, container_id, window, asked)
+        # Other frames of the last one's time may stand before the tail unless that begins earlier.
+        if asked is None or not is_cut or (len(lines) > wanted and first < cursor.last[1]):
             return list(deque(lines, maxlen=wanted)) if wanted else [], cursor
         asked = 4 * asked + 64
 
 
 def _read_tail(
     engine: Engine, container_id: str, window: LogWindow, asked: int | None
-) -> tuple[list[bytes], Cursor, int, bool]:
-    """Read the last frames; returns lines, how far it was read, how many frames there were, and whether the
-    first line may lack its beginning."""
-    cursor, joiner, blocks, count = Cursor(), LineJoiner(), [], 0
+) -> tuple[list[bytes], Cursor, bytes, bool]:
+    """Read the last frames; returns lines, how far it was read, the first frame's time, and whether there may
+    be frames before it, so that the first line may lack its beginning."""
+    cursor, joiner, blocks, count, first = Cursor(), LineJoiner(), [], 0, b""
     params = {**window.params(timestamps=True, tail=asked), "stdout": True, "stderr": True}
     answer = open_log(engine, container_id, params)
     if answer is None:
-        return [], cursor, 0, False
+        return [], cursor, b"", False
     with answer:
         for frames in frames_of(answer, naps=engine.is_local):
             for stream, content in frames:
                 stamp, piece = split_time(content)
-                cursor.advance(stamp)
+                first = first or stamp
+                cursor.advance(stream, stamp, len(piece))
                 count += 1
                 if stream in window.streams:
                     blocks.append((stamp, joiner.add(stream, piece)))
-    blocks += [(cursor.stamp, block) for block in joiner.rest()]
+    blocks += [(cursor.latest, block) for block in joiner.rest()]
     lines: list[bytes] = []
     for stamp, block in blocks:
         found = iter_lines(window.select(block)) if block else ()
         lines += (TimedLine.at(time_ns(stamp), line) for line in found) if window.timed else found
-    return lines, cursor, count, asked is not None and count >= asked
+    return lines, cursor, first, asked is not None and count >= asked
 
 
 # ---- following
