@@ -61,7 +61,8 @@ class Rule:
 
 
 _MORE_MEMORY = (
-    "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
+    "Let it use less memory (smaller batches, fewer data loader workers), or give it more: -h or --memMB, "
+    "where the scheduler limits memory."
 )
 _TABLE = [
     Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
