@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import socket
 import stat
 import subprocess
 import sys
 import threading
 
+from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.paths import make_private_dir, state_dir
 from trainyard.schedulers.hpc.commands import Answer, Commands, LocalCommands
@@ -70,10 +72,7 @@ class SshCommands(Commands):
 
     def disconnect(self) -> None:
         """End the connection."""
-        subprocess.run(
-            ["ssh", "-oControlPath=" + self._socket(), "-O", "exit", "--", self.host],
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
+        self._ask_master("exit")
         self._is_connected = False
 
     def _run(
@@ -93,20 +92,29 @@ class SshCommands(Commands):
         )
 
     def _is_alive(self) -> bool:
-        path = self._socket()
-        if not os.path.exists(path):
-            return False
-        result = subprocess.run(
-            ["ssh", "-oControlPath=" + path, "-O", "check", "--", self.host],
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
-        return result.returncode == 0
+        return os.path.exists(self._socket()) and self._ask_master("check")
+
+    def _ask_master(self, what: str) -> bool:
+        """Tell whether a master is there and has answered."""
+        # ssh logs in if the master ends while it is asked, unless the way to the host is barred
+        command = [
+            "ssh",
+            f"-oControlPath={self._socket()}",
+            "-oProxyCommand=false",
+            "-O",
+            what,
+            "--",
+            self.host,
+        ]
+        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        return answer.returncode == 0
 
     def _connect(self) -> bool:
         """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
-        batch = [] if _has_terminal() else ["-oBatchMode=yes"]
         import tempfile
 
+        batch = [] if _has_terminal() else ["-oBatchMode=yes"]
+        _await_end_of_master(self._socket())
         # ssh asks on /dev/tty, since its stdin is not a terminal
         with tempfile.TemporaryFile() as errors:
             command = ["ssh", *self._options(), *batch, "-oControlMaster=yes", "-N", "-f", "--", self.host]
@@ -162,6 +170,18 @@ def commands_on(host: str) -> Commands:
 
 _known: dict[str, Commands] = {}
 _lock = threading.Lock()
+
+
+def _await_end_of_master(path: str) -> None:
+    """Wait, 2 s at most, while a master listens whose connection has ended.
+
+    It removes its socket's path as the last thing, by name: that of the next master if this one began before.
+    """
+    backoff = Backoff(0.01, jitter=0, limit=2.0)
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(path) != 0 or not backoff.pause():
+                return
 
 
 def _has_terminal() -> bool:
