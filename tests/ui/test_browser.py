@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,24 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     assert complaints == []
 
 
+def test_a_selection_outlasts_a_table_that_was_asked_for_before(
+    browser: Any, server: Server, job: Job
+) -> None:
+    page, complaints = opened(browser, server)
+    shown(page, "[data-row] input:enabled")
+    held: list[Any] = []
+    with page.expect_request(REFRESH):
+        page.route(REFRESH, lambda route: held.append(route))
+    page.check("[data-row] input")
+    page.evaluate("document.getElementById('jobs').dataset.is = 'the old one'")
+    held[0].continue_()
+    page.wait_for_function("() => !document.getElementById('jobs').dataset.is")
+    assert page.is_checked("[data-row] input")
+    assert complaints == []
+
+
+#: What the table of jobs reloads itself from.
+REFRESH = re.compile(r"/jobs(\?|$)")
 #: Prints a step and its loss for ever.
 STEPS = """
 step=0

@@ -20,12 +20,17 @@
     }
   }, 500);
 
+  // A part that was asked for before somebody selected in it arrives without that.
+  const boxes = (state) => [...document.querySelectorAll(`input[name=handle]:${state}`)];
+  let ticked = new Set();
   let focused = null;
   document.addEventListener("htmx:before:swap", () => {
+    ticked = new Set(boxes("checked").map((box) => box.value));
     const element = document.activeElement;
     focused = element && (element.id || element.closest("tr")?.id) ? element : null;
   });
   document.addEventListener("htmx:after:swap", () => {
+    for (const box of boxes("enabled")) box.checked ||= ticked.has(box.value);
     markRow();
     if (!focused || focused.isConnected) return;
     const row = focused.closest("tr")?.id;
