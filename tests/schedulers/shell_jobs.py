@@ -56,9 +56,11 @@ class ShellJobs:
         assert is_terminal(response.state), response
         return response
 
-    def seen(self, app_id: str, wanted: Callable[[DescribeAppResponse], object]) -> DescribeAppResponse:
+    def seen(
+        self, app_id: str, wanted: Callable[[DescribeAppResponse], object], patience: float = PATIENCE
+    ) -> DescribeAppResponse:
         """Wait until a job is described in some way."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while True:
             response = self.scheduler.describe(app_id)
             assert response is not None

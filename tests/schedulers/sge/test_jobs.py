@@ -138,6 +138,7 @@ def test_a_job_goes_on_after_the_loss_of_its_host(own_engine: GridEngine, jobs: 
     assert described.state == AppState.SUCCEEDED  # whatever the accounting has of the lost run
 
 
+@pytest.mark.timeout(600)
 def test_a_job_of_two_hosts_goes_on_after_the_loss_of_one(own_engine: GridEngine, jobs: ShellJobs) -> None:
     script = (
         'again="$TRAINYARD_JOB_DIR/work/again"; echo up; [ ! -e "$again" ] || exit 0; '
@@ -154,10 +155,15 @@ def test_a_job_of_two_hosts_goes_on_after_the_loss_of_one(own_engine: GridEngine
     own_engine.kill_node(host)
     lost = jobs.seen(app_id, lambda r: "was lost" in r.to_status().replicas()[1].reason)
     assert not is_terminal(lost.state)
+    # The attempt in the same slots fails, after a minute and a half. A host that was back by then might be
+    # confused: Grid Engine 8.1.9 may kill what has just started there, or wait forever for its clean-up.
+    jobs.seen(app_id, lambda r: r.state == AppState.PENDING, patience=4 * PATIENCE)
     own_engine.start_node(host)
     ended = jobs.end_of(app_id)
-    assert (ended.state, ended.num_restarts) == (AppState.SUCCEEDED, 1), ended
-    assert [jobs.lines(app_id, k) for k in (0, 1)] == [["up", "stopped", "up"], ["up", "up"]]
+    assert (ended.state, ended.num_restarts >= 1) == (AppState.SUCCEEDED, True), ended
+    first, second = (jobs.lines(app_id, k) for k in (0, 1))
+    assert first[:2] == ["up", "stopped"]
+    assert set(first[2:]) == set(second) == {"up"}
 
 
 def test_without_accounting_jobs_are_known_by_their_records(own_engine: GridEngine, jobs: ShellJobs) -> None:
