@@ -144,6 +144,14 @@ class RoleStatus:
         return cls(data["role"], [ReplicaStatus.from_json(replica) for replica in data["replicas"]])
 
 
+def by_role(replicas: Iterable[ReplicaStatus]) -> list[RoleStatus]:
+    """Group replicas by their roles, in the order in which these first occur."""
+    groups: dict[str, list[ReplicaStatus]] = {}
+    for replica in replicas:
+        groups.setdefault(replica.role, []).append(replica)
+    return [RoleStatus(role, group) for role, group in groups.items()]
+
+
 @dataclass
 class AppStatus:
     """State of a job with everything that the scheduler says of it.

@@ -32,7 +32,7 @@ from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, by_role, is_terminal
 from trainyard.specs.training import output_in
 
 #: How many jobs one call describes, and how many calls are made in parallel.
@@ -143,7 +143,7 @@ def app_response(
         replicas: its replicas with their descriptions, if requested.
     """
     state, msg = app_state(job)
-    statuses = _role_statuses(replicas) if replicas is not None else []
+    statuses = by_role(_replica_status(place, detail) for place, detail in replicas or [])
     if replicas and len(replicas) > 1:
         if state is AppState.FAILED:
             msg = _first_failure(replicas) or msg
@@ -202,13 +202,6 @@ def _first_failure(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> str:
     _, place, reason = min(failed, key=lambda each: each[0])
     others = f" ({len(failed)} of {len(replicas)} replicas failed)" if len(failed) > 1 else ""
     return f"{place.role}/{place.replica}: {reason.text}{others}"
-
-
-def _role_statuses(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> list[RoleStatus]:
-    by_role: dict[str, list[ReplicaStatus]] = {}
-    for place, detail in replicas:
-        by_role.setdefault(place.role, []).append(_replica_status(place, detail))
-    return [RoleStatus(role, found) for role, found in by_role.items()]
 
 
 def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:

@@ -214,15 +214,9 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container, by ECS Exec. AWS does not tell its exit code."""
         from trainyard.schedulers.aws.batch.container_session import run_in_task
-        from trainyard.schedulers.lines import check_replicas
 
-        found = self._jobs.find(app_id)
-        if found is None:
-            raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
-        session, job = found
-        places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
-        check_replicas(app_id, [(role_name, k)], places)
-        ((_, detail),) = observe.details_of(session, job, [places[role_name, k]])
+        session, job, places = self._find_replicas(app_id, [(role_name, k)])
+        ((_, detail),) = observe.details_of(session, job, places)
         name = f"{app_id} {role_name}/{k}"
         if detail.get("status") != "RUNNING":
             raise not_running(name, detail.get("status"))
@@ -327,19 +321,27 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts."""
         from trainyard.schedulers.aws.batch.logs import read_logs
-        from trainyard.schedulers.lines import check_combined, check_replicas
+        from trainyard.schedulers.lines import check_combined
 
         check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
+        session, job, places = self._find_replicas(app_id, replicas)
+        live = bool(self.configured().get("live_tail"))
+        return read_logs(session, job, places, query, live=live)
+
+    # ---- parts
+
+    def _find_replicas(
+        self, app_id: str, replicas: Sequence[tuple[str, int]]
+    ) -> tuple[AwsSession, Job, builtins.list[observe.ReplicaRef]]:
+        from trainyard.schedulers.lines import check_replicas
+
         found = self._jobs.find(app_id)
         if found is None:
             raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
         session, job = found
-        places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
-        check_replicas(app_id, replicas, places)
-        live = bool(self.configured().get("live_tail"))
-        return read_logs(session, job, [places[replica] for replica in replicas], query, live=live)
-
-    # ---- parts
+        known = {(place.role, place.replica): place for place in observe.replicas_of(job)}
+        check_replicas(app_id, replicas, known)
+        return session, job, [known[replica] for replica in replicas]
 
     def _why_waiting(self, session: AwsSession, job: Job) -> str:
         from trainyard.schedulers.aws.batch.reasons import QueueInspector

@@ -18,7 +18,7 @@ from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, by_role, is_terminal
 
 Job = Mapping[str, Any]
 
@@ -235,9 +235,8 @@ def _statuses(job: Job, state: AppState) -> list[RoleStatus]:
     code = exit_code_of(job) if is_terminal(state) else None
     # of several instances SageMaker does not say which one failed
     known = code if code == 0 or len(places) == 1 else None
-    roles: dict[str, list[ReplicaStatus]] = {}
-    for role, index, host in places:
-        status = ReplicaStatus(
+    return by_role(
+        ReplicaStatus(
             index,
             state,
             role,
@@ -247,8 +246,8 @@ def _statuses(job: Job, state: AppState) -> list[RoleStatus]:
             ended_at=ended,
             restarts=_restarts(job),
         )
-        roles.setdefault(role, []).append(status)
-    return [RoleStatus(role, replicas) for role, replicas in roles.items()]
+        for role, index, host in places
+    )
 
 
 def _facts(job: Job) -> dict[str, str]:

@@ -12,7 +12,7 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process import recovery
-from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, by_role, is_terminal
 
 
 def layout(job: TrainingJob) -> list[tuple[str, int, str]]:
@@ -42,11 +42,9 @@ def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
         send_if_waiting(job.path)
     response = remote.describe(job.name, _as_boto(description.describe(job, state)))
     hosts = {host["name"]: host for host in state["hosts"]}
-    roles: dict[str, list[ReplicaStatus]] = {}
-    for role, index, name in layout(job):
-        replica = _replica(role, index, hosts[name], response.state, state)
-        roles.setdefault(role, []).append(replica)
-    response.roles_statuses = [RoleStatus(role, replicas) for role, replicas in roles.items()]
+    response.roles_statuses = by_role(
+        _replica(role, index, hosts[name], response.state, state) for role, index, name in layout(job)
+    )
     response.num_restarts = state["restarts"]
     if state["status"] not in TERMINAL:
         response.msg = recovery.stopped_text(job, state) or response.msg

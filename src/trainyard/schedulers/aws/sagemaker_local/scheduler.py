@@ -150,16 +150,10 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command on a host: in its container, or beside its processes, as those see things."""
-        from trainyard.schedulers.aws.sagemaker_local import observe
         from trainyard.schedulers.aws.sagemaker_local.host_command import run_on_host
-        from trainyard.schedulers.lines import check_replicas
 
-        job = TrainingJob.find(app_id)
-        state = None if job is None else recovery.current_state(job)
-        if job is None or state is None:
-            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
-        names = {(role, index): host for role, index, host in observe.layout(job)}
-        check_replicas(app_id, [(role_name, k)], names)
+        job, state = _find_job(app_id)
+        _, names = self._job_with_hosts(app_id, [(role_name, k)])
         host = next(host for host in state["hosts"] if host["name"] == names[role_name, k])
         if host["state"] != "running":
             raise not_running(f"{app_id} {role_name}/{k}", host["state"])
@@ -176,10 +170,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def interrupt(self, app_id: str, absence: float = 0.0) -> None:
         """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
-        job = TrainingJob.find(app_id)
-        state = None if job is None else recovery.current_state(job)
-        if job is None or state is None:
-            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        job, state = _find_job(app_id)
         job.interrupt(state, absence)
 
     def _delete_existing(self, app_id: str) -> None:
@@ -269,6 +260,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         known = {(role, index): host for role, index, host in observe.layout(job)}
         check_replicas(app_id, replicas, known)
         return job, known
+
+
+def _find_job(app_id: str) -> tuple[TrainingJob, dict[str, Any]]:
+    job = TrainingJob.find(app_id)
+    state = None if job is None else recovery.current_state(job)
+    if job is None or state is None:
+        raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+    return job, state
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
