@@ -152,6 +152,13 @@ def by_role(replicas: Iterable[ReplicaStatus]) -> list[RoleStatus]:
     return [RoleStatus(role, group) for role, group in groups.items()]
 
 
+def first_report(roles: Iterable[RoleStatus]) -> str:
+    """Return the failure report of the replica that ended first of those with one, or `NONE`."""
+    found = [each for role in roles for each in role.replicas if each.structured_error_msg != NONE]
+    found.sort(key=lambda replica: replica.ended_at or 0.0)
+    return found[0].structured_error_msg if found else NONE
+
+
 @dataclass
 class AppStatus:
     """State of a job with everything that the scheduler says of it.

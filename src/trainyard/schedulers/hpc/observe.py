@@ -7,7 +7,15 @@ our own script left, ends a job. What is not known stays open.
 from __future__ import annotations
 
 from trainyard.schedulers.responses import DescribeAppResponse
-from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import (
+    NONE,
+    AppState,
+    EarlierAttempt,
+    ReplicaStatus,
+    RoleStatus,
+    first_report,
+    is_terminal,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +50,6 @@ def describe(
         return None
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
-    errors = [r for role in roles for r in role.replicas if r.structured_error_msg != NONE]
-    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
     return DescribeAppResponse(
         app_id=app_id,
         state=state,
@@ -54,7 +60,7 @@ def describe(
             reason or _failed_replica(roles) or _failed_script(job, native, state) or _hung_replica(roles),
         )
         or NONE,
-        structured_error_msg=first.structured_error_msg if first is not None else NONE,
+        structured_error_msg=first_report(roles),
         roles_statuses=roles,
         metadata=_metadata(native),
         results=job.document.get("results") if job is not None else None,

@@ -7,7 +7,15 @@ import os
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.schedulers.exec.outbox import send_if_waiting
 from trainyard.schedulers.exec.process.recovery import current_state, stopped_text
-from trainyard.specs.status import NONE, AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.status import (
+    NONE,
+    AppState,
+    EarlierAttempt,
+    ReplicaStatus,
+    RoleStatus,
+    first_report,
+    is_terminal,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +40,6 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
         )
         for role in state["roles"] or _planned_roles(layout, state["state"])
     ]
-    errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
-    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
     if is_terminal(AppState[state["state"]]):
         send_if_waiting(job.path)
     stopped = stopped_text(job, state) if state["state"] == AppState.RUNNING.name else ""
@@ -42,7 +48,7 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
         state=AppState[state["state"]],
         num_restarts=state["num_restarts"],
         msg=state["msg"] or stopped or NONE,
-        structured_error_msg=first.structured_error_msg if first else NONE,
+        structured_error_msg=first_report(roles),
         ui_url=f"file://{job.log_root(layout)}",
         roles_statuses=roles,
         metadata=document.get("app", {}).get("metadata", {}),

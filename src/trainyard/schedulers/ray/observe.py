@@ -9,7 +9,7 @@ from trainyard.errors import BackendError
 from trainyard.schedulers.ray import log_lines, reasons, request
 from trainyard.schedulers.ray.dashboard import job_path
 from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
-from trainyard.specs.status import NONE, is_terminal
+from trainyard.specs.status import NONE, first_report, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,8 +105,6 @@ def describe(
     """Return what is known of a job."""
     metadata = metadata_of(job)
     roles = reasons.role_statuses(job, document, layout_of(job))
-    errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
-    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
     state = reasons.state_of(job, document)
     if not is_ours(job) and is_terminal(state):
         for role in roles:
@@ -117,7 +115,7 @@ def describe(
         state,
         num_restarts=int((document or {}).get("restarts") or 0),
         msg=reasons.message_of(job, document) or NONE,
-        structured_error_msg=first.structured_error_msg if first else NONE,
+        structured_error_msg=first_report(roles),
         ui_url=f"{dashboard.address}/#/jobs/{app_id}",
         metadata={key: value for key, value in metadata.items() if not key.startswith("trainyard.")},
         roles_statuses=roles,
