@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -207,8 +208,10 @@ def test_a_closed_reader_ends_it_quietly(cli: Cli) -> None:
     assert process.stdin is not None
     assert process.stdout.readline() == b"first\n"
     process.stdout.close()
-    process.stdin.write(b"x" * 100_000)
-    process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it may end before it has read all
+        process.stdin.write(b"x" * 100_000)
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
     process.wait(DEADLINE)
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
