@@ -64,7 +64,7 @@ def test_rerun_repeats_a_job(cli: Cli) -> None:
     second = result.out.strip()
     assert second != first
     assert "echo/0 again\n" in result.err
-    assert cli("rerun", "--json", "--wait", "-cfg", "timeout=5", second).json["state"] == "SUCCEEDED"
+    assert cli("rerun", "--json", "--wait", "-cfg", "timeout=500", second).json["state"] == "SUCCEEDED"
     assert "no option 'timeuot'" in cli("rerun", "-cfg", "timeuot=5", first, code=3).err
     assert "no such replica" in cli("rerun", "--exit-code-from", "x/0", first, code=2).err
     assert len(cli("list", "--json").json) == 3
