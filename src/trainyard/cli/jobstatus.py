@@ -52,16 +52,17 @@ def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
     if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
         return
     if _is_gone(runner, handle, status.state):
-        reason = status.msg or "its scheduler no longer knows the job"
+        reason = status.reason or "its scheduler no longer knows the job"
         raise UnknownAppException(f"{handle}: {reason}", hint="`trainyard list --all` shows all known jobs.")
 
 
 def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
+    from trainyard.runner.records import REFUSED
     from trainyard.specs.handles import parse_app_handle
 
     if state == AppState.UNSUBMITTED:
         record = runner.history.find(handle)
-        return record is None or record.phase == "refused"
+        return record is None or record.phase == REFUSED
     parsed = parse_app_handle(handle)
     scheduler = runner.scheduler(parsed.scheduler_backend)
     if state == AppState.SUBMITTED and not scheduler.is_local:

@@ -8,7 +8,7 @@ import time
 
 from trainyard.cli.console import is_tty, note, paint, paint_state, terminal_size
 from trainyard.cli.units import format_bytes
-from trainyard.specs.status import NONE, AppState
+from trainyard.specs.status import AppState
 from trainyard.terminal import clean, format_duration, render
 
 TYPE_CHECKING = False
@@ -104,8 +104,8 @@ class StatusLines:
             self._screen.draw(self._lines(status, elapsed))
             return
         head = f"{self._name} {status.state}"
-        if status.msg and status.msg != NONE and status.state in _WAITING:
-            head += f" ({clean(status.msg)})"
+        if status.reason and status.state in _WAITING:
+            head += f" ({clean(status.reason)})"
         said = "; ".join([head, *(role_line(role) for role in status.roles)])
         if said != self._said:
             self._said = said
@@ -127,8 +127,8 @@ class StatusLines:
 
     def _lines(self, status: AppStatus, elapsed: str) -> list[str]:
         head = f"{self._name}  {paint_state(str(status.state), sys.stderr)}  {elapsed}"
-        if status.msg and status.msg != NONE:
-            head += "  " + paint(clean(status.msg), "2", sys.stderr)
+        if status.reason:
+            head += "  " + paint(clean(status.reason), "2", sys.stderr)
         width = max((len(role.role) for role in status.roles), default=0)
         return [head, *(self._role_line(role, width) for role in status.roles)]
 
@@ -164,7 +164,7 @@ def changes(before: AppStatus | None, after: AppStatus, roles: Iterable[str] | N
             detail = f" ({', '.join(facts)})" if facts else ""
             lines.append(f"{clean(replica.role)}/{replica.id} {replica.state}{detail}")
     if before is None or before.state != after.state:
-        reason = f" ({clean(after.msg)})" if after.msg and after.msg != NONE else ""
+        reason = f" ({clean(after.reason)})" if after.reason else ""
         lines.append(f"job {after.state}{reason}")
     return lines
 

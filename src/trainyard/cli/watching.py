@@ -14,7 +14,7 @@ from trainyard.cli.console import is_tty, note, out, paint_state, wants_colour, 
 from trainyard.cli.jobstatus import check_not_gone, job_json, status_of, status_text
 from trainyard.cli.liveview import Screen, StatusLines, changes
 from trainyard.errors import BackendError
-from trainyard.specs.status import NONE, AppState
+from trainyard.specs.status import AppState
 from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
@@ -117,7 +117,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
             show_logs(runner, handle)
         status = wait_for_end(runner, handle, None if logs else StatusLines(handle, started))
     took = format_duration(time.time() - started)
-    reason = f": {reason_text(status)}" if status.msg and status.msg != NONE else ""
+    reason = f": {reason_text(status)}" if status.reason else ""
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
     if status.state != AppState.SUCCEEDED:
         lines = detail_lines(status)

@@ -102,10 +102,10 @@ class CellJob:
 
     def _table(self) -> str:
         from trainyard.runner import get_runner
-        from trainyard.specs.status import NONE, AppState
+        from trainyard.specs.status import AppState
 
         status = self.status
-        reason = "" if status.msg in ("", NONE) else status.msg
+        reason = status.reason
         head = f"<b>{html.escape(self.handle)}</b> {status.state}"
         lines = [f"<p>{head}{': ' + html.escape(reason) if reason else ''}</p>"]
         if status.state == AppState.FAILED:

@@ -691,9 +691,10 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("delete", scheduler.backend, self._name, app_id=app_id):
             from trainyard.runner.observation import mark_deleted
+            from trainyard.runner.records import DELETED
 
             record = self.history.find(app_handle)
-            if record is None or record.phase == "deleted":
+            if record is None or record.phase == DELETED:
                 _require(app_handle, scheduler, app_id)
             scheduler.delete(app_id)
             if record is not None:

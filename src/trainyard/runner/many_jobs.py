@@ -27,11 +27,12 @@ def cancel_all(runner: Runner, handles: Iterable[str]) -> Results:
 def delete_all(runner: Runner, handles: Iterable[str]) -> Results:
     """Delete jobs that have ended; returns by handle what went wrong. See `Runner.delete`."""
     from trainyard.runner.observation import mark_deleted, unknown_job
+    from trainyard.runner.records import DELETED
 
     results: Results = {}
     records = {handle: runner.history.find(handle) for handle in dict.fromkeys(handles)}
     for handle, record in records.items():
-        if record is None or record.phase == "deleted":
+        if record is None or record.phase == DELETED:
             parsed = parse_app_handle(handle)
             if not runner.scheduler(parsed.scheduler_backend).exists(parsed.app_id):
                 results[handle] = unknown_job(handle)

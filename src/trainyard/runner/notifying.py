@@ -47,7 +47,7 @@ def main(directory: str) -> int:
 def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]:
     """Return the notification of a job that has ended, secrets masked."""
     from trainyard.redaction import Redactor
-    from trainyard.specs.status import NONE, AppState
+    from trainyard.specs.status import AppState
     from trainyard.toolkit_import import notification
 
     replicas = status.replicas()
@@ -56,7 +56,7 @@ def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]
     message: dict[str, Any] = notification.end_message(
         handle,
         status.state.name,
-        reason="" if status.msg == NONE else status.msg,
+        reason=status.reason,
         cause=_cause(runner, handle, status) if status.state == AppState.FAILED else None,
         restarts=status.num_restarts,
         started_at=min(starts, default=None),

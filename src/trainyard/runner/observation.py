@@ -119,7 +119,7 @@ def ended_at(status: AppStatus) -> float | None:
 def record_states(history: History, seen: Iterable[tuple[str, AppStatus]]) -> None:
     """Record the states that were seen, if the history can be written."""
     observations = [
-        (handle, status.state, "" if status.msg == "<NONE>" else status.msg, ended_at(status))
+        (handle, status.state, status.reason, ended_at(status))
         for handle, status in seen
         if status.state is not AppState.UNREACHABLE
     ]
@@ -162,7 +162,7 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
         record.app_id,
         submitted_at=record.created_at,
         state=status.state.name,
-        msg="" if status.msg == "<NONE>" else status.msg,
+        msg=status.reason,
         ended_at=ended_at(status),
     )
 
@@ -200,7 +200,7 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
         else:
             status = AppStatus(AppState.UNKNOWN, msg=forgotten(record))
             seen.append((record.handle, status))
-        record.state, record.msg = status.state, "" if status.msg == "<NONE>" else status.msg
+        record.state, record.msg = status.state, status.reason
         record.ended_at = ended_at(status)
     record_states(history, seen)
 

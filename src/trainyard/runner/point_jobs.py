@@ -17,7 +17,7 @@ import os
 
 from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException
 from trainyard.paths import make_private_dir, remove_tree, state_dir
-from trainyard.runner.records import INTENT, SUBMITTED
+from trainyard.runner.records import INTENT, REFUSED, SUBMITTED
 from trainyard.runner.rerun import frozen_code, working_in
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, not_ended
 from trainyard.schedulers.exec.process.documents import read_json, write_json
@@ -130,7 +130,7 @@ def _never_began(runner: Runner, key: str, app_id: str, error: Exception) -> Non
     from trainyard.redaction import redact_text
 
     runner.history.amend(
-        key, phase="refused", state=AppState.UNSUBMITTED.name, msg=redact_text(described(error))
+        key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=redact_text(described(error))
     )
     remove_tree(_folder(app_id))
 
@@ -291,7 +291,7 @@ def submitted_points(runner: Runner, app_id: str) -> dict[int, JobRecord]:
         reconcile(runner.history, runner.scheduler, records)
         records = runner.history.of_sweep(app_id)
     return {
-        record.point: record for record in records if record.point is not None and record.phase != "refused"
+        record.point: record for record in records if record.point is not None and record.phase != REFUSED
     }
 
 
@@ -471,7 +471,7 @@ def _role_statuses(
         for index, status in enumerate(statuses):
             own = next(iter(status.replicas()), None) or ReplicaStatus(0, status.state, roles[0].name)
             state = status.state if is_terminal(status.state) or not status.replicas() else own.state
-            reason = own.reason or ("" if status.msg == NONE else status.msg)
+            reason = own.reason or status.reason
             replicas.append(_changed(own, id=index, role=roles[0].name, state=state, reason=reason))
         return [RoleStatus(roles[0].name, replicas)]
     found = []
@@ -479,9 +479,9 @@ def _role_statuses(
         there = {each.role: each.replicas for each in status.roles}
         for role in point["app"]["roles"]:
             name = f"{index}.{role['name']}"
-            message = "" if status.msg == NONE else status.msg
             planned = [
-                ReplicaStatus(k, status.state, name, reason=message) for k in range(role["num_replicas"])
+                ReplicaStatus(k, status.state, name, reason=status.reason)
+                for k in range(role["num_replicas"])
             ]
             replicas = [_changed(each, role=name) for each in there.get(role["name"]) or planned]
             found.append(RoleStatus(name, replicas))

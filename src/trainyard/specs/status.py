@@ -184,6 +184,11 @@ class AppStatus:
     def __post_init__(self) -> None:
         self.roles = list(self.roles)
 
+    @property
+    def reason(self) -> str:
+        """Why the job is in its state, or "" without a message."""
+        return "" if self.msg == NONE else self.msg
+
     def is_terminal(self) -> bool:
         """Tell whether the job has ended."""
         return is_terminal(self.state)
@@ -199,7 +204,7 @@ class AppStatus:
             AppStatusError: the state is anything but SUCCEEDED.
         """
         if self.state != AppState.SUCCEEDED:
-            reason = f": {self.msg}" if self.msg and self.msg != NONE else ""
+            reason = f": {self.reason}" if self.reason else ""
             raise AppStatusError(self, f"the job is {self.state}{reason}")
 
     def to_json(self, filter_roles: Iterable[str] | None = None) -> dict[str, Any]:
@@ -251,14 +256,14 @@ def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) 
     lines = [f"State: {status.state}"]
     if status.num_restarts > 0:
         lines.append(f"Restarts: {status.num_restarts}")
-    if status.msg and status.msg != NONE:
+    if status.reason:
         lines.append(f"Reason: {reason_text(status)}")
     return "\n".join([*lines, *detail_lines(status, filter_roles)])
 
 
 def reason_text(status: AppStatus) -> str:
     """Return why a job is in its state, for a terminal: the text may be the program's own."""
-    return "\n".join(_clean(line) for line in status.msg.split("\n"))
+    return "\n".join(_clean(line) for line in status.reason.split("\n"))
 
 
 def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:

@@ -76,7 +76,7 @@ def status_part(
             _actions(parts, handle, status, record),
         ],
         problem(notice) if notice else None,
-        h.p(".reason")[clean_lines(status.msg)] if status.msg and status.msg != NONE else None,
+        h.p(".reason")[clean_lines(status.reason)] if status.reason else None,
         h.p[h.a(href=url("/job", handle=handle, tab="Why"))["Why?"]]
         if status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
         else None,

@@ -7,7 +7,7 @@ import sys
 from trainyard.cli.console import BOLD, out, paint, paint_state, print_json
 from trainyard.cli.jobstatus import exit_code_of_look, status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
-from trainyard.specs.status import NONE, reason_text
+from trainyard.specs.status import reason_text
 from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     elif explanation.waiting is not None:
         yield from _of_waiting(explanation.waiting)
     else:
-        if explanation.status.msg and explanation.status.msg != NONE:
+        if explanation.status.reason:
             yield f"Reason: {reason_text(explanation.status)}"
         for replica in explanation.status.replicas():
             yield from _section(f"What happened to {replica.role}/{replica.id}", replica.notes)
