@@ -1,4 +1,4 @@
-"""The two sides, each installed into a virtual environment of its own beside this directory."""
+"""The two sides, each installed into a separate virtual environment beside this directory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REQUIREMENTS = HERE / "requirements-torchx.txt"
 
 
 def trainyard() -> Tool:
-    """Return trainyard from this working tree, with what it needs and nothing else."""
-    venv = _venv(".venv-trainyard", ["-e", str(ROOT)], ROOT / "pyproject.toml")
+    """Return trainyard from this working tree, with what it and `trainyard ui` need and nothing else."""
+    venv = _venv(".venv-trainyard", ["-e", f"{ROOT}[ui]"], ROOT / "pyproject.toml")
     return _tool("trainyard", venv)
 
 
@@ -24,10 +24,10 @@ def torchx() -> Tool:
 
 
 def _venv(name: str, packages: list[str], declared_in: Path) -> Path:
-    """Return a virtual environment, made anew when what it was made from has changed."""
+    """Return a virtual environment, made again when what it was made from has changed."""
     venv = ROOT / name
     stamp = venv / ".stamp"
-    wanted = declared_in.read_text()
+    wanted = "\n".join([*packages, declared_in.read_text()])
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"installing {' '.join(packages)} into {name}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
