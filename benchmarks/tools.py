@@ -14,13 +14,13 @@ REQUIREMENTS = HERE / "requirements-torchx.txt"
 
 def trainyard() -> Tool:
     """Return trainyard from this working tree, with what it and `trainyard ui` need and nothing else."""
-    venv = _venv(".venv-trainyard", ["-e", f"{ROOT}[ui]"], ROOT / "pyproject.toml")
+    venv = _venv(".venv-bench-trainyard", ["-e", f"{ROOT}[ui]"], ROOT / "pyproject.toml")
     return _tool("trainyard", venv)
 
 
 def torchx() -> Tool:
     """Return TorchX from the package index."""
-    return _tool("torchx", _venv(".venv-torchx", ["-r", str(REQUIREMENTS)], REQUIREMENTS))
+    return _tool("torchx", _venv(".venv-bench-torchx", ["-r", str(REQUIREMENTS)], REQUIREMENTS))
 
 
 def _venv(name: str, packages: list[str], declared_in: Path) -> Path:
