@@ -97,15 +97,8 @@ class SshCommands(Commands):
     def _ask_master(self, what: str) -> bool:
         """Tell whether a master is there and has answered."""
         # ssh logs in if the master ends while it is asked, unless the way to the host is barred
-        command = [
-            "ssh",
-            f"-oControlPath={self._socket()}",
-            "-oProxyCommand=false",
-            "-O",
-            what,
-            "--",
-            self.host,
-        ]
+        options = [f"-oControlPath={self._socket()}", "-oProxyCommand=false"]
+        command = ["ssh", *options, "-O", what, "--", self.host]
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         return answer.returncode == 0
 
@@ -177,7 +170,7 @@ def _await_end_of_master(path: str) -> None:
 
     It removes its socket's path as the last thing, by name: that of the next master if this one began before.
     """
-    backoff = Backoff(0.01, jitter=0, limit=2.0)
+    backoff = Backoff(0.01, 0.2, jitter=0, limit=2.0)
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) != 0 or not backoff.pause():

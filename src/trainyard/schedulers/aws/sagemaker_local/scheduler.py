@@ -152,8 +152,8 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         """Run a command on a host: in its container, or beside its processes, as those see things."""
         from trainyard.schedulers.aws.sagemaker_local.host_command import run_on_host
 
-        job, state = _find_job(app_id)
-        _, names = self._job_with_hosts(app_id, [(role_name, k)])
+        job, names = self._job_with_hosts(app_id, [(role_name, k)])
+        state = _state_of(job)
         host = next(host for host in state["hosts"] if host["name"] == names[role_name, k])
         if host["state"] != "running":
             raise not_running(f"{app_id} {role_name}/{k}", host["state"])
@@ -170,8 +170,8 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def interrupt(self, app_id: str, absence: float = 0.0) -> None:
         """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
-        job, state = _find_job(app_id)
-        job.interrupt(state, absence)
+        job = _find_job(app_id)
+        job.interrupt(_state_of(job), absence)
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
@@ -254,20 +254,28 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local import observe
         from trainyard.schedulers.lines import check_replicas
 
-        job = TrainingJob.find(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        job = _find_job(app_id)
         known = {(role, index): host for role, index, host in observe.layout(job)}
         check_replicas(app_id, replicas, known)
         return job, known
 
 
-def _find_job(app_id: str) -> tuple[TrainingJob, dict[str, Any]]:
+def _find_job(app_id: str) -> TrainingJob:
     job = TrainingJob.find(app_id)
-    state = None if job is None else recovery.current_state(job)
-    if job is None or state is None:
-        raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
-    return job, state
+    if job is None:
+        raise _unknown(app_id)
+    return job
+
+
+def _state_of(job: TrainingJob) -> dict[str, Any]:
+    state = recovery.current_state(job)
+    if state is None:
+        raise _unknown(job.name)
+    return state
+
+
+def _unknown(app_id: str) -> UnknownAppException:
+    return UnknownAppException(f"there is no training job {app_id!r} on this machine")
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
