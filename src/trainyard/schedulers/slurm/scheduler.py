@@ -410,7 +410,7 @@ class SlurmScheduler(HpcScheduler):
             *([f"--het-group={place.component}"] if place.component is not None else []),
             *("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={place.host}", "--quiet"),
             *(["--pty"] if tty else []),
-            *(command or ["bash", "-l"]),
+            *command,
         ]
 
     # ---- housekeeping
