@@ -103,6 +103,24 @@ def test_rows_name_files_that_exist():
     assert missing == []
 
 
+def test_rows_name_functions_that_exist():
+    """`file.py` (`NAME`, `other`): these names occur in that file."""
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## To change X")[2].partition("## Glossary")[0]
+    pattern = r"`([\w/]+\.(?:py|sh))` \((`[\w., `]+`)[:)]"
+    named = [(path, re.findall(r"\w+", names)) for path, names in re.findall(pattern, table)]
+    assert len(named) > 20
+
+    def text_of(path: str) -> str:
+        return next(
+            file.read_text()
+            for place in ("", "src/trainyard", "src/trainyard/schedulers")
+            if (file := ROOT / place / path).exists()
+        )
+
+    missing = {f"{path}: {name}" for path, names in named for name in names if name not in text_of(path)}
+    assert missing == set()
+
+
 def test_a_circle_through_a_late_import_is_found(tmp_path, monkeypatch):
     package = tmp_path / "trainyard"
     for name, text in {

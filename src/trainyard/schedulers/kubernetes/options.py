@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.schedulers.kubernetes.names import DEFAULT_NAMESPACE
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from trainyard.specs.options import option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
@@ -26,7 +27,7 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     """How a job runs on Kubernetes."""
 
     queue: str | None = option("Volcano's queue; makes the job a Volcano job", default=None, sends="to")
-    namespace: str = option("namespace of the job", default="default", sends="to")
+    namespace: str = option("namespace of the job", default=DEFAULT_NAMESPACE, sends="to")
     service_account: str | None = option("service account of the pods", default=None)
     priority_class: str | None = option("PriorityClass of the pods", default=None)
     validate_spec: bool = option(

@@ -11,7 +11,8 @@ from trainyard.http.url_client import is_loopback_host
 from trainyard.schedulers.ray.dashboard import MODE_VARIABLE, Dashboard, token_in
 from trainyard.schedulers.ray.observe import all_jobs
 from trainyard.schedulers.ray.options import RayOpts
-from trainyard.schedulers.ray.rules import check_options, runtime_environment
+from trainyard.schedulers.ray.request import runtime_environment
+from trainyard.schedulers.ray.rules import check_options
 from trainyard.schedulers.responses import Check
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, refuse
+from trainyard.regular_files import read_regular_file
 from trainyard.schedulers.exec.outbox import SECRET_VARIABLE
-from trainyard.schedulers.ray.rules import check_options, check_roles, runtime_environment
+from trainyard.schedulers.ray.rules import check_options, check_roles
 from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.retries import parse_retries
 from trainyard.specs.training import grace_variables, output_of, specification
@@ -32,6 +33,8 @@ VERSION, NAME, USER, ROLES, RESULTS, TOKEN, EXEC_OF = (
     f"trainyard.{key}" for key in ("version", "name", "user", "roles", "results", "token", "exec_of")
 )
 DRIVER = "ray_driver.py"
+#: Keys of Ray's runtime environment that are made from the job.
+_OURS = ("working_dir", "py_modules")
 #: Seconds that the driver has beyond the replicas' grace period, before Ray kills it too.
 DRIVER_GRACE = 15
 STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
@@ -224,3 +227,60 @@ def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | N
 def add_dependencies(request: RayRequest, dependencies: list[Dependency]) -> None:
     """Let the driver wait for other jobs of the cluster before it looks for room."""
     request.after = [{"job": each.app_id, "any": each.any_end} for each in dependencies]
+
+
+def runtime_environment(opts: RayOpts) -> dict[str, Any]:
+    """Return what the user wants of Ray's runtime environment.
+
+    Raises:
+        ConfigError: a file cannot be read, or something cannot be used.
+    """
+    found: dict[str, Any] = {}
+    if opts.runtime_env is not None:
+        found = _json_of(opts.runtime_env)
+        for name in _OURS:
+            if name in found:
+                raise ConfigError(
+                    f"runtime_env has {name}, which is made from the job",
+                    hint="Code travels as the workspace: --workspace DIR.",
+                )
+    if opts.requirements is not None:
+        if {"pip", "uv", "conda"} & found.keys():
+            raise ConfigError(
+                "requirements and runtime_env both say which packages to install",
+                hint="Leave one of them out.",
+            )
+        found["pip"] = _packages(opts.requirements)
+    return found
+
+
+def _json_of(text: str) -> dict[str, Any]:
+    source = text
+    if not text.lstrip().startswith("{"):
+        source = _text_of(text, "runtime_env")
+    try:
+        found = json.loads(source)
+    except ValueError as error:
+        raise ConfigError(f"runtime_env is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError("runtime_env must be a JSON object")
+    return found
+
+
+def _packages(path: str) -> list[str]:
+    lines = [line.split(" #")[0].strip() for line in _text_of(path, "requirements").splitlines()]
+    packages = [line for line in lines if line and not line.startswith("#")]
+    for line in packages:
+        if line.startswith(("-r", "-c", "--requirement", "--constraint", "-e", ".", "/")):
+            raise ConfigError(
+                f"requirements: {path} has the line {line!r}, which names a file of this machine",
+                hint="Ray installs the packages on its nodes, which do not have that file.",
+            )
+    return packages
+
+
+def _text_of(path: str, option: str) -> str:
+    try:
+        return read_regular_file(os.path.expanduser(path)).decode("utf-8", "replace")
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {path}: {error.strerror or error}") from error

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.regular_files import read_regular_file
 from trainyard.schedulers.ray.options import STRATEGIES
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.limits import seconds_problem
@@ -23,8 +21,6 @@ _REPLACED = {
     "(`ray get-head-ip FILE` prints HEAD)",
     "cluster_name": "name the cluster's dashboard: -cfg dashboard_address=http://HEAD:8265",
 }
-#: What of Ray's runtime environment this scheduler makes itself.
-_OURS = ("working_dir", "py_modules")
 _ROLE_NAME = re.compile(r"\S+")
 
 
@@ -85,60 +81,3 @@ def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
 def _keeps_results_on_node(role: Role) -> bool:
     trained = specification(role.metadata)
     return bool(trained) and not (trained.get("output") or {}).get("uri")
-
-
-def runtime_environment(opts: RayOpts) -> dict[str, Any]:
-    """Return what the user wants of Ray's runtime environment.
-
-    Raises:
-        ConfigError: a file cannot be read, or something cannot be used.
-    """
-    found: dict[str, Any] = {}
-    if opts.runtime_env is not None:
-        found = _json_of(opts.runtime_env)
-        for name in _OURS:
-            if name in found:
-                raise ConfigError(
-                    f"runtime_env has {name}, which is made from the job",
-                    hint="Code travels as the workspace: --workspace DIR.",
-                )
-    if opts.requirements is not None:
-        if {"pip", "uv", "conda"} & found.keys():
-            raise ConfigError(
-                "requirements and runtime_env both say which packages to install",
-                hint="Leave one of them out.",
-            )
-        found["pip"] = _packages(opts.requirements)
-    return found
-
-
-def _json_of(text: str) -> dict[str, Any]:
-    source = text
-    if not text.lstrip().startswith("{"):
-        source = _text_of(text, "runtime_env")
-    try:
-        found = json.loads(source)
-    except ValueError as error:
-        raise ConfigError(f"runtime_env is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError("runtime_env must be a JSON object")
-    return found
-
-
-def _packages(path: str) -> list[str]:
-    lines = [line.split(" #")[0].strip() for line in _text_of(path, "requirements").splitlines()]
-    packages = [line for line in lines if line and not line.startswith("#")]
-    for line in packages:
-        if line.startswith(("-r", "-c", "--requirement", "--constraint", "-e", ".", "/")):
-            raise ConfigError(
-                f"requirements: {path} has the line {line!r}, which names a file of this machine",
-                hint="Ray installs the packages on its nodes, which do not have that file.",
-            )
-    return packages
-
-
-def _text_of(path: str, option: str) -> str:
-    try:
-        return read_regular_file(os.path.expanduser(path)).decode("utf-8", "replace")
-    except OSError as error:
-        raise ConfigError(f"{option}: cannot read {path}: {error.strerror or error}") from error
