@@ -19,7 +19,7 @@
     │   ├── UnreachableError                nothing answers, which says nothing about any job
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
-    └── AppStatusError                  1   the job ended, but not in success
+    └── AppStatusError                  1   the job ended, but did not succeed
 
 Each message says what was attempted and what is wrong; ``hint`` says what to do about it.
 """

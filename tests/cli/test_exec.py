@@ -187,7 +187,7 @@ def test_what_cannot_be_entered_is_refused(cli: Cli, job: str) -> None:
     assert "does not name a replica" in cli("exec", job, "sh", "--", "true", code=2).err
     assert "comes after `--`" in cli("exec", job, "sh/0", "ls", code=2).err
     cli("cancel", "--wait", job)
-    assert "does not run" in cli("exec", job, "--", "true", code=3).err
+    assert "is not running" in cli("exec", job, "--", "true", code=3).err
 
 
 def test_a_job_with_several_replicas_wants_one_named(cli: Cli) -> None:

@@ -42,7 +42,7 @@ def test_a_workspace_outside_of_the_project_needs_the_command_line(
     place = configure(cli, f'workspace = "{text}"')
     refused = cli("run", "--dryrun", code=3)
     assert refused.err.startswith(f"error: {place}:5: the workspace ")
-    assert "is not in the project" in refused.err
+    assert "is outside the project" in refused.err
     assert f"--workspace {text}" in refused.err
     if not text.startswith("@"):
         assert cli("run", "--dryrun", "-s", "local_cwd", "--workspace", text).code == 0

@@ -101,7 +101,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
         (["--detach", "--wait", "utils.echo"], 2, "--detach cannot be combined"),
         (["utils.echo", "--log"], 2, "--log is an option of `trainyard run`: put it before"),
-        (["--stdin", "utils.echo"], 2, "--stdin also gives the component"),
+        (["--stdin", "utils.echo"], 2, "--stdin already specifies the component"),
         ([], 2, "no component given"),
     ],
 )

@@ -51,7 +51,10 @@ def test_a_sweep_from_its_start_to_the_best(cli: Cli) -> None:
         ),
         (["sweep", "utils.echo", "--msg", "a,b", "--num_replicas", "1,x"], "num_replicas=x"),
         (["sweep", "--parallel", "0", "utils.echo", "--msg", "a,b"], "--parallel"),
-        (["sweep", "--exit-code-from", "echo/0", "utils.echo", "--msg", "a,b"], "a sweep's are its points"),
+        (
+            ["sweep", "--exit-code-from", "echo/0", "utils.echo", "--msg", "a,b"],
+            "its replicas are the points",
+        ),
         (["sweep"], "no component given"),
         (["sweep", "--resume", "x", "utils.echo"], "--resume takes no component"),
         (["points", "--best", "loss"], "there is no latest job"),
@@ -68,7 +71,7 @@ def test_a_job_that_is_no_sweep(cli: Cli) -> None:
     for words, said in (
         (["points"], "is not a sweep"),
         (["rerun", "--failed", "-"], "this job is not a sweep"),
-        (["sweep", "--resume", "-"], "is one job, so nothing of it can be missing"),
+        (["sweep", "--resume", "-"], "is a single job, so none of its points can be missing"),
     ):
         found = cli(*words, code=None)
         assert found.code

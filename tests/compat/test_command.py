@@ -264,7 +264,7 @@ def test_options_that_a_scheduler_lacks_are_left_out_with_a_warning(
 ) -> None:
     assert torchx("torchx run --dryrun -s local_cwd -cfg log_dir=/tmp/x,log_dri=y utils.echo") == 0
     shown = capfd.readouterr()
-    assert "command line: local_cwd has no option 'log_dri', so it has no effect" in shown.err
+    assert "command line: local_cwd has no option 'log_dri', so this setting has no effect" in shown.err
     assert '"log_dir": "/tmp/x"' in shown.out
 
 

@@ -108,7 +108,7 @@ def test_the_end_of_the_input(
     script = "cat" if stub.exec_protocol.startswith("v5") else "head -c 3"
     with caplog.at_level(logging.WARNING):
         assert enter(scheduler, running, "sh", "-c", script, stdin=b"abc", tmp_path=tmp_path)[1] == b"abc"
-    assert stub.exec_protocol.startswith("v5") or "cannot tell the command" in caplog.text
+    assert stub.exec_protocol.startswith("v5") or "cannot signal the end of the input" in caplog.text
 
 
 def test_without_input_the_command_has_none(running: str, stub: Stub, scheduler: Scheduler) -> None:
@@ -181,7 +181,7 @@ def test_entering_without_the_permission(
 def test_replicas_that_cannot_be_entered(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
-    with pytest.raises(ConfigError, match="does not run, so nothing can be started in it: it is PENDING"):
+    with pytest.raises(ConfigError, match="is not running, so nothing can be started in it: it is PENDING"):
         scheduler.execute(app_id, "trainer", 0, ["true"], tty=False)
     with pytest.raises(UnknownAppException):
         scheduler.execute("default:nothing", "trainer", 0, ["true"], tty=False)

@@ -563,7 +563,7 @@ def test_the_pod_tells_of_the_last_end_and_of_a_hang(
     )
     with receiving() as receiver:
         asked = {"notify": [receiver.url], "notify_secret": "hush-hush-1", "hang_timeout": 1.0}
-        with pytest.warns(RuntimeWarning, match="notify: kubernetes leaves it to the job's first container"):
+        with pytest.warns(RuntimeWarning, match="notify: kubernetes lets the job's first container send it"):
             app_id = scheduler.submit(app(train), {**asked, "on_hang": "stop"})
         response = scheduler.wait(app_id, 50)
         [(headers, body)] = receiver.received

@@ -251,7 +251,8 @@ def test_a_pod_that_is_gone_is_said_to_be(pods: Pods, caplog: pytest.LogCaptureF
     response = pods.scheduler.describe(pods.app_id)
     assert response is not None
     [replica] = response.roles_statuses[0].replicas
-    assert (replica.state, replica.reason) == (AppState.FAILED, "its pod is gone, and with it why it failed")
+    assert replica.state == AppState.FAILED
+    assert replica.reason == "its pod is gone, and with it the reason for its failure"
 
 
 def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogCaptureFixture) -> None:

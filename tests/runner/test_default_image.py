@@ -16,9 +16,9 @@ __all__ = ["cli"]
 
 
 def images(cli: Cli, *words: str, **environ: str) -> tuple[list[str], bool]:
-    """Return the images of a job, and whether there was a warning that it names no image."""
+    """Return the images of a job, and whether there was a warning that no image is given."""
     shown = cli("run", "--dryrun", "--json", "--workspace", "", *words, **environ)
-    return [role["image"] for role in shown.json["app"]["roles"]], "it names no image" in shown.err
+    return [role["image"] for role in shown.json["app"]["roles"]], "no image is given" in shown.err
 
 
 def test_where_it_comes_from(cli: Cli, tmp_path: Path) -> None:

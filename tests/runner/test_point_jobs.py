@@ -107,7 +107,7 @@ def test_limit_of_parallel_points_and_resuming_the_rest(runner: Runner, place: P
     status = runner.status(handle)
     assert status.state in (AppState.PENDING, AppState.RUNNING)
     assert status.msg == (
-        "1 of 3 points are not submitted yet, and no process does it: "
+        "1 of 3 points are not submitted yet, and no process is submitting them: "
         f"`trainyard sweep --resume {app_id_of(handle)}`"
     )
     assert [each.reason for each in status.roles[2].replicas] == ["not submitted yet"] * 2

@@ -60,7 +60,7 @@ def test_replicas_that_end_one_by_one_are_refused(scheduler: str) -> None:
         planned(scheduler, job(num_replicas=2), notify=[HOOK])
     together = job(num_replicas=2, train={"distribution": {"kind": "torchrun", "processes_per_host": 1}})
     warned = planned(scheduler, together, notify=[HOOK]).warnings
-    assert any("leaves it to the job's first container" in text for text in warned)
+    assert any("lets the job's first container send it" in text for text in warned)
 
 
 @ALL

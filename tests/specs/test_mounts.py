@@ -61,8 +61,8 @@ def test_the_home_directory_is_expanded_for_bind_mounts_only(tmp_path: Path) -> 
         ("type=bind,src=/a,dst", "dst has no value"),
         ("type=", "type has no value"),
         ("type=bind,src=/a,dst=/b,readonly=perhaps", "must be true or false"),
-        ("type=bind,src=/a,dst=/b,perm=r", "perm means nothing for a mount of type bind"),
-        ("type=device,src=/a,readonly", "readonly means nothing for a mount of type device"),
+        ("type=bind,src=/a,dst=/b,perm=r", "perm does not apply to a mount of type bind"),
+        ("type=device,src=/a,readonly", "readonly does not apply to a mount of type device"),
         ("type=device,src=/a,perm=rx", "'x' is not one of r, w, m"),
     ],
 )

@@ -251,7 +251,7 @@ def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
         (int, "1.5", "'1.5' is not an integer"),
         (float, "x", "'x' is not a number"),
         (bool, "", "'' must be true or false"),
-        (Colour, "gren", "'gren' is not one of them"),
+        (Colour, "gren", "'gren' is not a valid value"),
         (Literal["a", "b"], "c", "Known: a, b"),
         (list[int], "1,x", "item 2: 'x' is not an integer"),
         (tuple[int, int], "1", "1 values where tuple[int, int] takes 2"),

@@ -172,7 +172,7 @@ def test_code_in_the_image_wins(tree: Tree, tmp_path: Path) -> None:
     tree.hyperparameters(sagemaker_submit_directory=str(tmp_path))
     done = tree.train()
     assert done.stdout == "image\n"
-    assert "holds code already" in done.stderr
+    assert "already contains code" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])

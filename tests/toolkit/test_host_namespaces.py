@@ -228,7 +228,7 @@ def test_where_it_cannot_be_the_loss_is_said_at_once_and_is_no_success(machine: 
     if kept:
         machine.job["checkpoints"] = {"uri": str(machine.folder / "kept")}
     code, out = machine.run(*LOCKED, kind="ml")
-    assert out.index("/opt/ml is not this job's own here") < out.index("started")
+    assert out.index("This job does not have its own /opt/ml here") < out.index("started")
     assert "user.max_user_namespaces, is 0" in out
     assert "SM_CHECKPOINT_DIR" in out
     assert "names of this job's hosts (algo-1) do not resolve here" in out

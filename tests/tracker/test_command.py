@@ -77,7 +77,7 @@ def test_what_is_shown(cli: Cli, runs: Path) -> None:
         (["show"], 2, "the action must be list"),
         (["list", "metadata"], 2, "needs a job"),
         (["list", "jobs", "x"], 2, "--parent-run-id"),
-        (["list", "lineage", "x", "--sources-only", "--descendants-only"], 2, "exclude each other"),
+        (["list", "lineage", "x", "--sources-only", "--descendants-only"], 2, "mutually exclusive"),
         (["list", "jobs"], 3, "no tracker is configured"),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_log_that_is_being_written_stops_nothing(project: Path, monkeypatch: p
     taken = take(project)
     monkeypatch.undo()
     (note,) = taken.report.warnings()
-    assert note == "log is being written to: the job gets what it has now"
+    assert note == "log is being written to: the job gets its current content"
     entry = taken.manifest.by_path["log"]
     before = (project / "log").read_bytes()
     with open(project / "log", "a") as log:
@@ -320,7 +320,7 @@ def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> 
 
     shipment = DirectoryShipment(Workspace({str(project): ""}), Growing())
     shipment.ship(Progress())
-    assert told == [f"{project}/log is being written to: the job gets what it has now"]
+    assert told == [f"{project}/log is being written to: the job gets its current content"]
     assert shipment.store.has_all(shipment.manifest)
 
 

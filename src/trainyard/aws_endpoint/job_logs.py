@@ -123,7 +123,7 @@ def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]
     if not all(group.startswith("arn:") for group in groups):
         raise _wrong("logGroupIdentifiers are ARNs of log groups.")
     if names and prefixes:
-        raise _wrong("logStreamNames and logStreamNamePrefixes cannot be given both.")
+        raise _wrong("logStreamNames and logStreamNamePrefixes cannot both be given.")
     if (names or prefixes) and len(groups) > 1:
         raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
     if any(_group_of(group) != GROUP for group in groups):
@@ -184,7 +184,7 @@ def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any
     _check_group("FilterLogEvents", params)
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
-        raise _wrong("logStreamNames and logStreamNamePrefix cannot be given both.")
+        raise _wrong("logStreamNames and logStreamNamePrefix cannot both be given.")
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)

@@ -93,7 +93,7 @@ class LogSources:
     def notes(self) -> Iterator[str]:
         """Yield notes about lines that were left out."""
         for name in sorted(self.untimed):
-            yield f"{name} does not tell when lines were written: they are marked with -"
+            yield f"{name} does not report when lines were written: their time is shown as -"
         for handle, made in self._filters.items():
             yield from (f"{handle}: {text}" for text in made.notes())
 

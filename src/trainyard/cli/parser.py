@@ -66,7 +66,7 @@ class Argument:
 class Parser:
     """A parser that raises `UsageError` where argparse would write a message and exit.
 
-    What it lacks of the methods of ``argparse.ArgumentParser`` it has from one that it makes.
+    Methods of ``argparse.ArgumentParser`` that it lacks are taken from one that it creates.
     """
 
     def __init__(self, prog: str, description: str = "", epilog: str = "") -> None:

@@ -194,10 +194,10 @@ class RunRequest:
 
 #: Flags that stand for options of schedulers on which something outlives the command; what they need there.
 _FLAGS = {
-    "notify": "no process of trainyard outlives the command there, so none could report the end of the job",
+    "notify": "no trainyard process outlives the command there, so nothing could report the end of the job",
     "retry": "it cannot retry by class of failure",
-    "hang_timeout": "no process of trainyard watches its replicas",
-    "on_hang": "no process of trainyard watches its replicas",
+    "hang_timeout": "no trainyard process watches its replicas",
+    "on_hang": "no trainyard process watches its replicas",
 }
 
 
@@ -211,7 +211,7 @@ def options_of_flags(args: Namespace, scheduler: str, opts: runopts) -> dict[str
     for name in given:
         if name not in opts:
             raise UsageError(
-                f"--{name.replace('_', '-')}: {scheduler} does not have it: {_FLAGS[name]}",
+                f"--{name.replace('_', '-')} is not supported on {scheduler}: {_FLAGS[name]}",
                 hint="`trainyard schedulers` shows which schedulers do.",
             )
     if "hang_timeout" in given:
@@ -309,8 +309,8 @@ def refuse_workspace_outside(setting: Setting) -> None:
     outside = [f"@{workspace.frozen}"] if workspace.frozen else _outside(workspace.projects, setting.project)
     if outside:
         raise ConfigError(
-            f"{setting.origin}: the workspace {outside[0]} is not in the project {_top(setting.project)},"
-            " and a project's file may not send anything else",
+            f"{setting.origin}: the workspace {outside[0]} is outside the project {_top(setting.project)},"
+            " and a project's configuration file may only send files of that project",
             hint=f"To send it anyway: --workspace {setting.value}",
         )
 

@@ -55,7 +55,7 @@ def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
     parser.add_argument(
         "--retry",
         metavar="CLASS=N,...",
-        help="how often to retry, by class of failure: oom=2:64G,node=3,preempted=inf,exception=0",
+        help="number of retries for each class of failure: oom=2:64G,node=3,preempted=inf,exception=0",
     )
     parser.add_argument(
         "--hang-timeout",
@@ -81,8 +81,8 @@ def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
     parser.add_argument(
         "--workspace",
         metavar="DIR",
-        help="code that travels with the job: a directory, DIR=SUB,DIR=SUB, @FINGERPRINT of an earlier job's,"
-        f" or '' for nothing (default: {default_workspace})",
+        help="code that travels with the job: a directory, DIR=SUB,DIR=SUB, @FINGERPRINT for the code of "
+        f"an earlier job, or '' for none (default: {default_workspace})",
     )
 
 

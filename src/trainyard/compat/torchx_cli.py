@@ -22,7 +22,7 @@ RESET = "\033[0m"
 HANDLE_HEADER = "APP HANDLE"
 STATUS_HEADER = "APP STATUS"
 NAME_HEADER = "APP NAME"
-MISSING_COMPONENT_ERROR_MSG = "no component is named, neither on the command line nor in .torchxconfig"
+MISSING_COMPONENT_ERROR_MSG = "no component is named on the command line or in .torchxconfig"
 LOCAL_SCHEDULER_WARNING_MSG = "the scheduler `local` is another name for local_cwd: use that one"
 
 

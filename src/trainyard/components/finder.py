@@ -165,7 +165,7 @@ def get_components() -> dict[str, Component]:
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component, with its imports and helpers, as a start for an own one."""
+    """Return the source of a component, with its imports and helpers, as a starting point for your own."""
     import inspect
 
     from trainyard.components.builtin_source import standalone_source

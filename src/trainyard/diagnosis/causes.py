@@ -130,7 +130,7 @@ _TABLE = [
     Cause(
         "missing_interpreter",
         "names a program whose interpreter or loader does not exist",
-        "Check the first line of the script, and that its lines do not end as on Windows (CRLF).",
+        "Check the first line of the script, and that it does not have Windows line endings (CRLF).",
     ),
     Cause(
         "missing_library",
@@ -196,7 +196,8 @@ _TABLE = [
     Cause(
         "nccl",
         "failed to communicate with the other processes (NCCL)",
-        "Look for a replica that failed earlier. If there is none: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME.",
+        "Look for a replica that failed earlier. If there is none, set NCCL_DEBUG=INFO, and check "
+        "NCCL_SOCKET_IFNAME.",
         is_consequence=True,
     ),
     Cause(
@@ -233,7 +234,8 @@ _TABLE = [
     Cause(
         "expired_credentials",
         "has credentials that have expired",
-        "Log in again. A role of the job renews them by itself (AWS: an instance, task or pod role).",
+        "Log in again. Credentials of a role of the job are renewed automatically (AWS: an instance, task "
+        "or pod role).",
     ),
     Cause(
         "credentials",
@@ -267,8 +269,8 @@ _TABLE = [
         is_consequence=True,
     ),
     Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
-    Cause("stack", "exceeded the depth of recursion", "Look for an endless recursion."),
-    Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, clip gradients."),
+    Cause("stack", "exceeded the maximum recursion depth", "Look for an endless recursion."),
+    Cause("not_finite", "computed NaN or infinite values", "Lower the learning rate, or clip gradients."),
     Cause(
         "mpi_slots",
         "asks mpirun for more processes than it has slots for",

@@ -41,7 +41,10 @@ KINDS: dict[str, tuple[str, str]] = {
         "nothing in its queue can ever run it as it is",
         "Ask for less, or choose another queue; `trainyard doctor` shows what there is.",
     ),
-    "image": ("its image cannot be pulled", "Check the image's name and tag, and the right to pull it."),
+    "image": (
+        "its image cannot be pulled",
+        "Check the image's name and tag, and your permission to pull it.",
+    ),
     "held": ("it is held", "Release it with the scheduler's own command, or cancel it."),
     "dependency": ("it waits for other jobs", ""),
     "quota": (

@@ -24,7 +24,7 @@ _HOST = re.compile(
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})")
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
-_EXAMPLES = "Right: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha256:..."
+_EXAMPLES = "Examples: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha256:..."
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def split_host(host: str) -> tuple[str, int | None]:
     match = _HOST.fullmatch(host)
     if match is None or (match["port"] and not 0 < int(match["port"]) < 65536):
         raise ConfigError(
-            f"{host!r} is not a registry's host", hint="Right: ghcr.io, localhost:5000, [::1]:5000"
+            f"{host!r} is not a registry's host", hint="Examples: ghcr.io, localhost:5000, [::1]:5000"
         )
     return match["host"].strip("[]"), int(match["port"]) if match["port"] else None
 

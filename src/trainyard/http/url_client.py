@@ -210,7 +210,7 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
     if not proxy_host or parts.scheme != "http":
         raise ConfigError(
             f"the proxy for {scheme} in the environment ({name}) cannot be used: only http:// proxies can",
-            hint=f"Right: {name}=http://proxy.example.com:3128, or name the host in no_proxy.",
+            hint=f"Example: {name}=http://proxy.example.com:3128, or name the host in no_proxy.",
         )
     headers = {}
     if parts.username:

@@ -74,7 +74,9 @@ def read_scalars(path: str, offset: int) -> Iterator[tuple[int, list[Scalar]]]:
             try:
                 yield offset, _scalars(data[:length])
             except (IndexError, struct.error, UnicodeDecodeError):
-                raise DamagedFile(f"{path} holds something else than events before byte {offset}") from None
+                raise DamagedFile(
+                    f"{path} contains something other than events before byte {offset}"
+                ) from None
 
 
 def masked_crc(data: bytes) -> int:

@@ -272,7 +272,7 @@ class Runner:
 
                 del defaults[key]
                 warnings.warn(
-                    f"{place}: {component} has no parameter {key!r}, so it has no effect",
+                    f"{place}: {component} has no parameter {key!r}, so this setting has no effect",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -439,7 +439,10 @@ class Runner:
             from trainyard.runner.point_jobs import repeat
 
             if scheduler or workspace or after:
-                raise ConfigError("the points of a sweep are repeated where they ran, with the same code")
+                raise ConfigError(
+                    "the points of a sweep are rerun on the same scheduler with the same code: scheduler, "
+                    "workspace and after cannot be given"
+                )
             return repeat(self, app_handle, cfg, only_failed=only_failed)
         from trainyard.runner.rerun import planned_rerun
 

@@ -263,7 +263,7 @@ def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str)
         if key in names:
             continue
         if setting.kind == INI:
-            text = f"{setting.origin}: {what} has no key {key!r}, so it has no effect"
+            text = f"{setting.origin}: {what} has no key {key!r}, so this setting has no effect"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         else:
             raise ConfigError(f"{setting.origin}: {what} has no key {key!r}", hint=did_you_mean(key, names))
@@ -310,7 +310,7 @@ def effective_options(
 
             known = [name for name, _ in opts]
             if setting.kind == INI or not refuse_surplus:
-                text = f"{setting.origin}: {scheduler} has no option {key!r}, so it has no effect. "
+                text = f"{setting.origin}: {scheduler} has no option {key!r}, so this setting has no effect. "
                 warnings.warn(text + hint_for(key, known), RuntimeWarning, stacklevel=2)
                 continue
             raise InvalidRunConfigException(

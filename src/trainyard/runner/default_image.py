@@ -37,8 +37,8 @@ def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
         elif METADATA_KEY not in role.metadata:
             role.image = default_image()
             yield (
-                f"role {role.name!r}: it names no image, so it runs in {role.image} "
-                "(--image, or image in [run] of trainyard.toml, names another)"
+                f"role {role.name!r}: no image is given, so it runs in {role.image} "
+                "(to choose another: --image, or image in [run] of trainyard.toml)"
             )
 
 

@@ -309,7 +309,7 @@ def definition(history: History, app_handle: str, response: DescribeAppResponse 
 
         raise UnreachableError(
             f"cannot look at {app_handle}: {response.msg}",
-            hint="Nothing is known about the job now. Try again later.",
+            hint="The state of the job is unknown at the moment. Try again later.",
         )
     return None if response is None else AppDef(response.app_id, [], dict(response.metadata))
 

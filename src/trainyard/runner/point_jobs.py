@@ -521,7 +521,7 @@ def _message(app_id: str, statuses: Sequence[AppStatus]) -> str:
     if waiting:
         parts.append(f"{waiting} of {total} points are not submitted yet")
         if not _is_being_submitted(app_id):
-            parts[-1] += f", and no process does it: `trainyard sweep --resume {app_id}`"
+            parts[-1] += f", and no process is submitting them: `trainyard sweep --resume {app_id}`"
     return "; ".join(parts)
 
 

@@ -88,7 +88,7 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
     role = next((role for role in app.roles if points_of(role.metadata)), None)
     if role is None:
         raise ConfigError(
-            "--failed repeats the points of a sweep that failed, and this job is not a sweep",
+            "--failed reruns the failed points of a sweep, but this job is not a sweep",
             hint="Repeat the whole job: leave --failed out.",
         )
     replicas = [] if status is None else list(status.replicas())

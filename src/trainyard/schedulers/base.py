@@ -553,7 +553,7 @@ def not_running(replica: str, state: object) -> ConfigError:
     from trainyard.errors import ConfigError
 
     return ConfigError(
-        f"{replica} does not run, so nothing can be started in it: it is {state}",
+        f"{replica} is not running, so nothing can be started in it: it is {state}",
         hint="`trainyard status` shows which replicas run.",
     )
 

@@ -66,7 +66,7 @@ class SchedulerSupport:
 EXCEPTION_CODES = (1, 2, 126, 127, 132, 139)
 OOM_CODES = (137,)
 _CODES = ", ".join(map(str, EXCEPTION_CODES))
-_COARSE = "what ends with one of these for another cause (NCCL, MemoryError) counts likewise"
+_COARSE = "other failures with one of these exit codes (NCCL, MemoryError) are counted the same way"
 _ONCE = ClassSupport(why_not="it never starts a job again after a failure of the program")
 _SAGEMAKER = SchedulerSupport(
     {
@@ -76,7 +76,9 @@ _SAGEMAKER = SchedulerSupport(
             endless=True,
             unasked=MOST_RETRIES,
             final=False,
-            why_not="it restarts after every interruption of spot instances, until max_wait is over",
+            why_not=(
+                "it restarts the job after every interruption of spot instances, until max_wait has elapsed"
+            ),
         ),
         EXCEPTION: _ONCE,
         OTHER: _ONCE,
@@ -205,7 +207,7 @@ def _number_problems(scheduler: str, name: str, able: ClassSupport, number: int)
     can = f"at most {able.most}" if able.most else WITHOUT_LIMIT if able.endless else "0"
     shown = WITHOUT_LIMIT if number >= MOST_RETRIES else number
     why = f": {able.why_not}" if able.why_not else ""
-    return [f"{scheduler} cannot honour {name}={shown}, only {can}{why}"]
+    return [f"{scheduler} cannot honour {name}={shown} (supported: {can}){why}"]
 
 
 def _retries(number: int) -> str:

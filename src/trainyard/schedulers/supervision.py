@@ -52,8 +52,8 @@ class RetryOpts:
     """Which failures are retried, and how often."""
 
     retry: dict[str, str] | None = option(
-        "how often to retry, by class of failure: oom=2:64G,node=3,preempted=inf,exception=0; after oom the "
-        "memory doubles, up to the size behind the colon; classes that are not named follow max_retries",
+        "number of retries for each class of failure: oom=2:64G,node=3,preempted=inf,exception=0; after oom "
+        "the memory doubles, up to the size after the colon; classes that are not named follow max_retries",
         default=None,
     )
 

@@ -70,14 +70,17 @@ def check_roles(backend: str, app: AppDef, opts: Any, under_toolkit: Mapping[str
     for name, has_toolkit in under_toolkit.items():
         if not has_toolkit:
             raise ConfigError(
-                f"{asked}: on {backend} the toolkit inside the job does it, and role {name!r} runs without",
+                f"{asked}: on {backend} this needs the toolkit inside the job, but role {name!r} runs "
+                "without it",
                 hint="Run a script with train.script; other jobs have it on local_cwd, local_docker, "
                 "slurm, lsf and sge.",
             )
     if not opts.notify:
         return
     if len(app.roles) > 1:
-        raise ConfigError(f"notify: on {backend} it is for jobs with one role, and this one has several")
+        raise ConfigError(
+            f"notify: {backend} supports it only for jobs with one role, and this job has several"
+        )
     role = app.roles[0]
     if role.num_replicas > 1 and not _ends_together(role):
         raise ConfigError(
@@ -155,12 +158,15 @@ def warnings_of(backend: str, opts: Any, rules: EndRules, *, hidden: bool, is_si
     if not opts.notify:
         return []
     unseen = "" if rules.stopped else ", is stopped from outside (the backend may restart it)"
-    first = "leaves it to the job's first container, so nothing is sent if that is killed for its memory"
+    first = (
+        "lets the job's first container send it, so nothing is sent if that container is killed for its "
+        "memory"
+    )
     found = [f"notify: {backend} {first}{unseen}, loses its machine or never starts"]
     if not hidden and any(not target.startswith(IN_VARIABLE) for target in opts.notify):
         found.append(
-            "notify: all who may describe the job can read the URL or command in its variables; give "
-            "env:NAME instead for one that is in a variable of the job"
+            "notify: anyone who may describe the job can read the URL or command in its variables; give "
+            "env:NAME instead, with the name of a variable of the job that holds it"
         )
     if not is_signed and secret_of(opts):
         found.append(

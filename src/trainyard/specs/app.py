@@ -67,7 +67,7 @@ class Role:
         resource: needs of one replica.
         port_map: ports by name.
         metadata: extra facts for schedulers, by scheduler name. JSON values only.
-        mounts: what it sees of the outside.
+        mounts: host directories, volumes and devices that it can access.
         overrides: attribute name to a function (or coroutine) that gives its value when it is first read.
         workspace: the code that travels with it, as a `Workspace` or its text, if the job has none. The roles
             of a job that have one must have the same.
@@ -266,14 +266,14 @@ def _a(value: object) -> str:
 def _role_problems(role: Role) -> list[str]:
     checks: Mapping[str, bool] = {
         "it has no name": not role.name,
-        "its name holds a '/'": "/" in role.name,
+        "its name contains a '/'": "/" in role.name,
         "it has no entrypoint": not role.entrypoint or role.entrypoint == MISSING,
         f"num_replicas is {role.num_replicas}; it must be at least 1": role.num_replicas < 1,
         f"max_retries is {role.max_retries}; it must not be negative": role.max_retries < 0,
         f"min_replicas {role.min_replicas} is not between 1 and num_replicas {role.num_replicas}": (
             role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas
         ),
-        "an environment variable's name is empty or holds '=' or NUL": any(
+        "an environment variable's name is empty or contains '=' or NUL": any(
             not key or "=" in key or "\0" in key for key in role.env
         ),
         "an argument or environment value holds a NUL byte": any(

@@ -234,14 +234,14 @@ def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
     for member in tp:
         if str(member.value) == text or member.name.lower() == text.lower():
             return member
-    raise ConversionError(f"{text!r} is not one of them. {did_you_mean(text, tp.__members__)}")
+    raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, tp.__members__)}")
 
 
 def _literal_member(tp: Any, text: str) -> Any:
     for choice in get_args(tp):
         if text == str(choice):
             return choice
-    raise ConversionError(f"{text!r} is not one of them. {did_you_mean(text, map(str, get_args(tp)))}")
+    raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, map(str, get_args(tp)))}")
 
 
 # ---- from JSON values

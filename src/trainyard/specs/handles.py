@@ -56,4 +56,4 @@ def _what_is_wrong(text: str) -> str:
         return "the scheduler before '://' is missing"
     if "/" not in rest:
         return "it has no '/' between session and app id"
-    return "the app id after the last '/' is missing or holds white space"
+    return "the app id after the last '/' is missing or contains white space"

@@ -23,7 +23,7 @@ def whole_number(text: str, least: int, most: int) -> int:
     """Read a whole number within limits.
 
     Raises:
-        ValueError: it is none, or out of the limits; the message says which.
+        ValueError: it is not one, or it is out of range; the message says which.
     """
     digits = text.strip().removeprefix("+").removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):

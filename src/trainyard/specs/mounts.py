@@ -134,7 +134,7 @@ def _require(fields: dict[str, str], text: str, needed: set[str], allowed: set[s
         raise MountParseError(f"mount {text!r}: {name} is missing", hint=_EXAMPLE)
     for name in sorted(fields.keys() - needed - allowed - {"type"}):
         raise MountParseError(
-            f"mount {text!r}: {name} means nothing for a mount of type {fields['type']}", hint=_EXAMPLE
+            f"mount {text!r}: {name} does not apply to a mount of type {fields['type']}", hint=_EXAMPLE
         )
 
 

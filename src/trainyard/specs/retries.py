@@ -66,14 +66,14 @@ def _megabytes(text: str) -> int:
         raise ValueError(f"{text[:30]!r} is not a size such as 64G")
     size = int(float(match[1]) * _MEGABYTES[match[2].upper()])
     if not 0 < size <= MOST_MEMORY_MB:
-        raise ValueError(f"{text} must be at most {MOST_MEMORY_MB:,} MB, and more than nothing")
+        raise ValueError(f"{text} must be greater than 0 and at most {MOST_MEMORY_MB:,} MB")
     return size
 
 
 def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:
     """Return warnings about rules without effect on a scheduler; ``can`` are the classes that it supports."""
     return [
-        f"{scheduler} ignores retry {name}: no job of it fails because {CLASSES[name]}"
+        f"{scheduler} ignores retry {name}: none of its jobs can fail because {CLASSES[name]}"
         for name, rule in rules.items()
         if name not in can and rule.times
     ]

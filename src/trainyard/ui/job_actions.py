@@ -101,7 +101,7 @@ class JobActions:
             raise UsageError("no job matches now")
         if action == "rerun" and len(handles) > MOST_RERUNS:
             raise UsageError(
-                f"{MOST_RERUNS} jobs can be repeated at once, not {len(handles)}",
+                f"at most {MOST_RERUNS} jobs can be rerun at once, not {len(handles)}",
                 hint="Choose fewer by states, scheduler or a pattern.",
             )
         run = ActionRun(action, handles)

@@ -289,7 +289,7 @@ def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progr
 
 
 def _growth_note(path: str) -> str:
-    return f"{path} is being written to: the job gets what it has now"
+    return f"{path} is being written to: the job gets its current content"
 
 
 def _hash_one(path: str) -> Any:

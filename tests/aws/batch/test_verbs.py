@@ -187,7 +187,7 @@ def test_refusals_of_commands(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     waiting = scheduler.submit(app(), {**CFG, "exec": True})
-    with pytest.raises(ConfigError, match="does not run"):
+    with pytest.raises(ConfigError, match="is not running"):
         scheduler.execute(waiting, "trainer", 0, [], tty=False)
     still.batch.advance(next(iter(still.batch.jobs)), "RUNNING")
     with pytest.raises(ConfigError, match="session-manager-plugin"):

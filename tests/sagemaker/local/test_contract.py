@@ -256,7 +256,8 @@ def test_what_processes_cannot_have_without_namespaces_is_said(
 ) -> None:
     monkeypatch.setenv("PATH", path_without(tmp_path, "unshare"))
     name = jobs.run("print('started')")["TrainingJobName"]
-    assert "/opt/ml is not this host's own here: this user cannot make namespaces" in jobs.lines(name)[0]
+    refused = "This host does not have its own /opt/ml here: this user cannot make namespaces"
+    assert refused in jobs.lines(name)[0]
     config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
     ended = jobs.run("print('started')", CheckpointConfig=config)
     assert ended["TrainingJobStatus"] == "Failed"

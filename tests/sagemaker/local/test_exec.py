@@ -39,5 +39,5 @@ def test_a_command_on_each_host(jobs: Jobs, mode: str, capfd: Any) -> None:
             scheduler.execute(name, "right", 2, ["true"], tty=False)
         scheduler.cancel(name)
         scheduler.wait(name, 60)
-        with pytest.raises(ConfigError, match="does not run"):
+        with pytest.raises(ConfigError, match="is not running"):
             scheduler.execute(name, "left", 0, ["true"], tty=False)

@@ -96,7 +96,7 @@ def test_what_is_not_there_is_refused_before_the_start(
 @pytest.mark.parametrize("wrong", ["Pipe", "FastFile"])
 def test_file_systems_are_read_in_file_mode(jobs: Jobs, processes: str, mounted: Path, wrong: str) -> None:
     channel = file_system_channel("d", EFS, "/data", "ro", InputMode=wrong)
-    with pytest.raises(jobs.sagemaker.exceptions.ClientError, match="by the input mode File only"):
+    with pytest.raises(jobs.sagemaker.exceptions.ClientError, match="needs the input mode File"):
         jobs.start("print('never')", channels=[channel])
 
 

@@ -178,7 +178,7 @@ def test_no_data(line: Line, tmp_path: Path, is_there: bool) -> None:
     directory = tmp_path / "data"
     if is_there:
         (directory / "inner").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="from which the job's data should come"):
+    with pytest.raises(ConfigError, match="which should contain the job's data"):
         line.upload(directory)
 
 

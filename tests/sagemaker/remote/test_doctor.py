@@ -79,8 +79,8 @@ def test_all_is_well(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -
         "region": True,
         "SageMaker": True,
         "role": True,
-        "rights of the caller": True,
-        "rights of the role": True,
+        "permissions of the caller": True,
+        "permissions of the role": True,
         "output bucket": True,
         "log group": True,
         "policy of the caller": None,
@@ -95,18 +95,18 @@ def test_the_policies_that_are_printed_are_enough(
 ) -> None:
     cfg = everything(cloud)
     before = found(scheduler, **cfg)
-    assert before["rights of the caller"].ok is False
-    assert before["rights of the role"].ok is False
+    assert before["permissions of the caller"].ok is False
+    assert before["permissions of the role"].ok is False
     parties = {"caller": ("user", USER), "role": ("role", cloud.role)}
     for party, (kind, name) in parties.items():
         iam.put(kind, name, *policy_of(before[f"policy of the {party}"])["Statement"])
     after = found(scheduler, **cfg)
-    assert [after[f"rights of the {party}"].ok for party in parties] == [True, True]
+    assert [after[f"permissions of the {party}"].ok for party in parties] == [True, True]
     for party, (kind, name) in parties.items():
         statements = policy_of(after[f"policy of the {party}"])["Statement"]
         for sid in ("PassRole", "Upload") if party == "caller" else ("Checkpoints", "EncryptVolumes"):
             iam.put(kind, name, *(each for each in statements if each["Sid"] != sid))
-            check = found(scheduler, **cfg)[f"rights of the {party}"]
+            check = found(scheduler, **cfg)[f"permissions of the {party}"]
             assert check.ok is not True, sid
             assert sid in check.hint
         iam.put(kind, name, *statements)
@@ -270,7 +270,7 @@ def test_each_right_that_is_denied_is_reported(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, action: str, party: str
 ) -> None:
     allow_all(iam, cloud, action)
-    check = found(scheduler, **everything(cloud))[f"rights of the {party}"]
+    check = found(scheduler, **everything(cloud))[f"permissions of the {party}"]
     assert check.ok is False
     assert f"may not {action} on " in check.text
     assert check.text.endswith(": a statement denies it")
@@ -286,10 +286,11 @@ def test_what_a_key_or_bucket_may_allow_is_a_remark(
     others = {"Action": ["logs:*", "cloudwatch:*", "ecr:*"], "Resource": "*"}
     iam.put("role", cloud.role, others, {"Action": "s3:*", "Resource": "*"})
     checks = [c for c in scheduler.doctor(options(cloud, output_kms_key="abc")) if "kms:" in c.text]
-    assert [c.ok for c in checks if c.name == "rights of the role"] == [None]
+    assert [c.ok for c in checks if c.name == "permissions of the role"] == [None]
     assert "the key's policy may allow it" in checks[0].text
     iam.put("role", cloud.role, others)
-    assert found(scheduler, **options(cloud))["rights of the role"].ok is False  # the bucket has no policy
+    # the bucket has no policy
+    assert found(scheduler, **options(cloud))["permissions of the role"].ok is False
     statement = {
         "Effect": "Allow",
         "Principal": "*",
@@ -298,7 +299,7 @@ def test_what_a_key_or_bucket_may_allow_is_a_remark(
     }
     document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
-    check = found(scheduler, **options(cloud))["rights of the role"]
+    check = found(scheduler, **options(cloud))["permissions of the role"]
     assert check.ok is None
     assert "has its own policy, which may allow it" in check.text
 
@@ -313,7 +314,7 @@ def test_what_may_not_be_looked_at_is_no_failure(
 ) -> None:
     iam.forbidden = forbidden
     checks = found(scheduler, **options(cloud))
-    for name in ("rights of the caller", "rights of the role"):
+    for name in ("permissions of the caller", "permissions of the role"):
         assert checks[name].ok is None
         assert (
             f"cannot be checked: arn:aws:iam::123456789012:user/me lacks the permission iam:{SIMULATE}"
@@ -337,8 +338,8 @@ def test_the_rights_of_an_assumed_role_are_those_of_the_role(
     with closing(create_scheduler("test")) as scheduler:
         checks = found(scheduler, **options(cloud))
     assert "assumed-role" in checks["credentials"].text
-    assert checks["rights of the caller"].ok is True
-    assert cloud.role_arn in checks["rights of the caller"].text
+    assert checks["permissions of the caller"].ok is True
+    assert cloud.role_arn in checks["permissions of the caller"].text
 
 
 @pytest.mark.slow
@@ -391,4 +392,5 @@ def test_from_the_command_line(cloud: Cloud, iam: Iam) -> None:
         [*words, f"role={cloud.role}"], capture_output=True, text=True, check=False, timeout=55
     )
     assert bad.returncode == 4, bad.stdout + bad.stderr
-    assert "FAIL rights of the caller: arn:aws:sts::123456789012:user/moto may not iam:PassRole" in bad.stdout
+    refused = "FAIL permissions of the caller: arn:aws:sts::123456789012:user/moto may not iam:PassRole"
+    assert refused in bad.stdout

@@ -53,14 +53,14 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "file systems are no streams",
         {"channels": {"data": f"{LUSTRE}?mode=FastFile"}, **VPC},
-        "the channel 'data' is a file system, which comes by the input mode File only, not FastFile",
-        "the channel 'data' is a file system, which comes by the input mode File only, not FastFile",
+        "the channel 'data' is a file system, which needs the input mode File, not FastFile",
+        "the channel 'data' is a file system, which needs the input mode File, not FastFile",
     ),
     (
         "file systems are no streams, by the job's mode",
         {"channels": {"data": LUSTRE}, "input_mode": "Pipe", **VPC},
-        "the channel 'data' is a file system, which comes by the input mode File only, not Pipe",
-        "the channel 'data' is a file system, which comes by the input mode File only, not Pipe",
+        "the channel 'data' is a file system, which needs the input mode File, not Pipe",
+        "the channel 'data' is a file system, which needs the input mode File, not Pipe",
     ),
     (
         "file systems are in a VPC",
@@ -95,8 +95,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "models",
         {"channels": {"m": "s3://b/m?content_type=application/x-sagemaker-model&mode=Pipe"}},
-        "the channel 'm' is a model by its content_type, which comes by the input mode File only, not Pipe",
-        "the channel 'm' is a model by its ContentType, which comes by the input mode File only, not Pipe",
+        "the channel 'm' is a model by its content_type, which needs the input mode File, not Pipe",
+        "the channel 'm' is a model by its ContentType, which needs the input mode File, not Pipe",
     ),
     (
         "unknown groups",
@@ -153,8 +153,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
         (
             f"preferences and {member}",
             {**PREFERENCES, **more},
-            f"instance_preferences and {option} are both given, which exclude each other",
-            f"InstancePreferences and {member} are both given, which exclude each other",
+            f"instance_preferences and {option} are mutually exclusive",
+            f"InstancePreferences and {member} are mutually exclusive",
         )
         for member, option, more in (
             (
@@ -177,8 +177,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
             "instance_type": None,
             "instance_preferences": [{"type": "ml.m5.large", "count": 1}, "ml.c5.xlarge"],
         },
-        "instance_preferences: some have an InstanceCount and some have not",
-        "InstancePreferences: some have an InstanceCount and some have not",
+        "instance_preferences: some have an InstanceCount and some do not",
+        "InstancePreferences: some have an InstanceCount and some do not",
     ),
     (
         "a count of none",

@@ -146,7 +146,9 @@ def test_who_may_not_look_roles_up_is_warned_and_goes_on(
     trusted, rights = told.warnings
     assert trusted.startswith(f"warning: the trust policy of {cloud.role_arn} was not checked: ")
     assert "iam:GetRole" in trusted
-    assert rights.startswith(f"warning: the rights of {cloud.role_arn} to s3://{cloud.bucket}/checkpoints")
+    assert rights.startswith(
+        f"warning: the permissions of {cloud.role_arn} to s3://{cloud.bucket}/checkpoints"
+    )
     assert f"iam:{SIMULATE}" in rights
     assert any(key.endswith("sourcedir.tar.gz") for key in cloud.objects())
     assert info.request.needs.steps() == []

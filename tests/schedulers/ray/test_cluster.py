@@ -153,7 +153,7 @@ def test_a_command_runs_inside_a_replica(
     assert [row.app_id for row in scheduler.list() if row.name.startswith("exec")] == []
     scheduler.cancel(app_id)
     end_of(scheduler, app_id)
-    with pytest.raises(ConfigError, match="does not run"):
+    with pytest.raises(ConfigError, match="is not running"):
         scheduler.execute(app_id, "worker", 0, ["true"], tty=False)
 
 
@@ -265,7 +265,7 @@ def test_what_an_autoscaler_may_add_is_not_known(
         )
         ok, text = room(scheduler, **large)
         assert (ok, "none of 1 could hold a replica of worker with 8 CPU" in text) == (None, True), text
-        assert text.endswith("Ray's autoscaler may add nodes that do.")
+        assert text.endswith("Ray's autoscaler may add nodes that can.")
         assert room(scheduler)[0] is True
 
 

@@ -41,7 +41,7 @@ def test_a_recorded_queue() -> None:
     }
     assert jobs["27"].reason == (
         'Eqw: it could not be started: can\'t open output file "/none/x": No such file or directory '
-        "(when it is repaired: qmod -cj 27)"
+        "(once the cause is fixed: qmod -cj 27)"
     )
 
 

@@ -173,7 +173,7 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
 
 def test_what_can_never_start_is_refused_before(jobs):
     for fields, cfg, words in (
-        ({"num_replicas": 9}, {}, "needs 9 nodes with 1 CPUs, 64 MiB, and the partition cpu has 4"),
+        ({"num_replicas": 9}, {}, "needs 9 nodes with 1 CPUs, 64 MiB, but the partition cpu has only 4"),
         ({"resource": Resource(cpu=99, gpu=0, memMB=1)}, {}, "no node of the partition cpu has 99 CPUs"),
         ({}, {"partition": "gpuu"}, "there is no partition 'gpuu'"),
         ({}, {"time": "1-00"}, "longer than the partition cpu allows"),

@@ -28,7 +28,8 @@ def fetch_code(uri: str, code_dir: str) -> None:
         return
     if os.path.isdir(code_dir) and os.listdir(code_dir):
         log.warning(
-            f"{code_dir} holds code already, so {uri} is not fetched. Empty it in the image to use the other."
+            f"{code_dir} already contains code, so {uri} is not fetched. Empty that directory in the image "
+            f"to use {uri}."
         )
         return
     os.makedirs(code_dir, exist_ok=True)
@@ -110,7 +111,8 @@ def _download(uri: str, target: str) -> None:
         advice = "Check that the address is right and reachable from here."
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             advice = (
-                "This container does not trust that server: add the certificate of who signed for it "
+                "This container does not trust that server: add the certificate of the authority that "
+                "signed its certificate "
                 "(ca-certificates in the image, or a file named in SSL_CERT_FILE)."
             )
         raise CodeError(f"Cannot fetch the code from {uri}: {error}. {advice}") from None

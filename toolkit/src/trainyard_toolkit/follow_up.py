@@ -443,7 +443,7 @@ def _tell(job: JobFolder, end: End, sleep: Any) -> None:
     box.send(Masker().json(_message(job, end)), sleep)
     for target in box.document["targets"]:
         if target["state"] == notification.FAILED:
-            sys.stderr.write(f"{Masker().text(target['to'])} was not told: {target['error']}\n")
+            sys.stderr.write(f"{Masker().text(target['to'])} was not notified: {target['error']}\n")
 
 
 def _message(job: JobFolder, end: End) -> dict[str, Any]:

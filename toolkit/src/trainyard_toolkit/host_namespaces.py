@@ -120,9 +120,9 @@ class HostView:
         if not kernel.IS_LINUX:
             return  # nobody expects one there; a script that uses it nevertheless fails or is reported later
         log.warning(
-            f"{DEFAULT_BASE} is not this job's own here: {reason}. What the script writes to "
-            f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints by these names is "
-            "not kept, and its data are not found there. Use SM_MODEL_DIR, SM_OUTPUT_DATA_DIR, "
+            f"This job does not have its own {DEFAULT_BASE} here: {reason}. What the script writes to "
+            f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints is not kept, and "
+            "its data is not there. Use SM_MODEL_DIR, SM_OUTPUT_DATA_DIR, "
             f"SM_CHECKPOINT_DIR and SM_CHANNEL_<NAME>, which name directories of {self.layout.base}."
         )
 

@@ -160,8 +160,8 @@ class Store:
             )
         except ImportError:
             raise StoreError(
-                "Cannot reach S3: there is no boto3 here. Add it (`pip install boto3`), in a container to "
-                "its image."
+                "Cannot reach S3: boto3 is not installed here. Install it (`pip install boto3`); for a "
+                "container, in its image."
             ) from None
         settings = Config(
             max_pool_connections=2 * THREADS,

@@ -65,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--collapse",
         action="store_true",
-        help="print a line that several replicas wrote only once, as ROLE[0-63]",
+        help="print identical lines of several replicas only once, as ROLE[0-63]",
     )
     parser.add_argument(
         "--first-error",
@@ -211,7 +211,7 @@ def _query(args: Namespace) -> LogQuery:
         hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
         raise UsageError(f"--tail: {error}", hint=hint) from None
     if args.regex is not None and args.grep is not None:
-        raise UsageError("--regex and --grep exclude each other")
+        raise UsageError("--regex and --grep are mutually exclusive")
     regex = args.regex if args.grep is None else args.grep
     if regex is not None:
         from trainyard.schedulers.lines import compile_regex

@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="HANDLE[/ROLE[/0,1]]",
-        help="jobs (the latest by default); of each, the first replica with the metric, or those named; "
-        "of a sweep, all points",
+        help="jobs (the latest by default): the first replica of each that has the metric, or the replicas "
+        "that you name; for a sweep, all points",
     )
     complete_with(target, "job_completer")
     add_selection_options(parser)
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--best",
         choices=("min", "max"),
-        help=f"draw the lines with the least or greatest values first; {MOST_LINES} are drawn at most",
+        help=f"draw the lines with the lowest or highest values first; at most {MOST_LINES} are drawn",
     )
     parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
     parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")

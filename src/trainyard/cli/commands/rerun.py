@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     add_handle_argument(parser)
     parser.add_argument(
-        "--failed", action="store_true", help="of a sweep, only the points that failed or were cancelled"
+        "--failed", action="store_true", help="for a sweep: only the points that failed or were cancelled"
     )
     add_submission_options(parser)
     add_plan_options(parser, "the same code as before")

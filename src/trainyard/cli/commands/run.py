@@ -116,7 +116,7 @@ def _with_stdin(args: Namespace) -> Namespace:
     from trainyard.cli.runrequest import from_stdin
 
     if args.component:
-        raise UsageError("--stdin also gives the component", hint=f"Leave out {args.component!r}.")
+        raise UsageError("--stdin already specifies the component", hint=f"Leave out {args.component!r}.")
     return from_stdin(args, sys.stdin)
 
 

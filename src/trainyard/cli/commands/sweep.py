@@ -99,7 +99,7 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
     runner.optional_defaults = request.optional_defaults()
     plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
     if plan.source:
-        raise UsageError("--exit-code-from names a replica, and a sweep's are its points")
+        raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
     arguments = request.arguments(runner)
     words = arguments.pop("component_args")
     points = points_from_words(get_component(request.component), words, args.sample, args.seed_of_sample)
@@ -121,12 +121,12 @@ def _resume(args: Namespace, runner: Runner) -> int:
     from trainyard.specs.handles import parse_app_handle
 
     if args.component:
-        raise UsageError("--resume takes no component: the sweep has one")
+        raise UsageError("--resume takes no component: the sweep already has one")
     handle = runner.resolve_handle(args.resume)
     parsed = parse_app_handle(handle)
     if parsed.scheduler_backend != SWEEP:
         raise UsageError(
-            f"{handle} is one job, so nothing of it can be missing",
+            f"{handle} is a single job, so none of its points can be missing",
             hint="`trainyard rerun --failed` repeats the points that failed.",
         )
     plan = FollowPlan(args, False)

@@ -80,7 +80,7 @@ def _check(args: Namespace) -> None:
             f"`tracker list {args.subject}` needs a job: its handle, the beginning of its id, or -"
         )
     if args.sources_only and args.descendants_only:
-        raise UsageError("--sources-only and --descendants-only exclude each other")
+        raise UsageError("--sources-only and --descendants-only are mutually exclusive")
 
 
 def _tracker(wanted: str | None) -> TrackerBase:
@@ -105,7 +105,8 @@ def _tracker(wanted: str | None) -> TrackerBase:
         raise ConfigError(str(error)) from error
     if not made:
         raise ConfigError(
-            f"there is no tracker {name!r}: neither built in, nor an entry point, nor module:function"
+            f"there is no tracker {name!r}: it is not built in, not an entry point, and not of the form "
+            "module:function"
         )
     return made[0]
 

@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
             hint="pip install 'trainyard[ui]'",
         ) from None
     if args.open and args.no_browser:
-        raise UsageError("--open and --no-browser exclude each other")
+        raise UsageError("--open and --no-browser are mutually exclusive")
     server = PageServer(args.port)
     opens = args.open or (not args.no_browser and _has_desktop())
 

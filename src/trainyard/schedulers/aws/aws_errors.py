@@ -187,7 +187,7 @@ def _refusal(error: Exception, operation: str, identity: Callable[[], str], prof
         )
     if code in THROTTLED or status == 429:
         return AwsThrottledError(
-            f"{operation}: AWS still refuses the request rate ({code or status}) after several attempts",
+            f"{operation}: AWS still throttles the requests ({code or status}) after several attempts",
             hint="Try again later.",
             operation=operation,
             code=code,

@@ -36,7 +36,7 @@ def require_plugin() -> None:
     """
     if shutil.which(PLUGIN) is None:
         raise ConfigError(
-            f"AWS lets its containers be entered by its program {PLUGIN!r} alone, which is not installed",
+            f"AWS gives access to its containers only through its program {PLUGIN!r}, which is not installed",
             hint=_HELP,
         )
 

@@ -62,7 +62,7 @@ def _image(engine: Engine, image: str, platform: str) -> Check:
         try:
             platforms = registry_platforms(engine, image)
         except TrainyardError as error:
-            hint = error.hint or "Check its name and tag, and the right to pull it."
+            hint = error.hint or "Check its name and tag, and your permission to pull it."
             return Check(
                 f"image {image}", False, f"the daemon lacks it, and the registry says: {error.message}", hint
             )

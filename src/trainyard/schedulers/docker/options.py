@@ -19,7 +19,8 @@ class DaemonOpts(DockerWorkspaceOpts):
         sends="to",
     )
     env: dict[str, str] | None = option(
-        "environment variables of all replicas; they win over copy_env, and a role's own over both",
+        "environment variables of all replicas; they override copy_env, and a role's own variables "
+        "override both",
         default=None,
     )
     privileged: bool = option("run the containers with all capabilities and devices", default=False)

@@ -86,7 +86,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
                 import docker
             except ModuleNotFoundError:
                 raise ConfigError(
-                    "the client of Docker's own package is asked for, which is not installed",
+                    "a client of the Python package docker is needed, which is not installed",
                     hint="Install it: pip install docker",
                 ) from None
             self._given_client = docker.from_env()

@@ -181,7 +181,7 @@ class Commands(ABC):
             _kill(process)
             raise UnreachableError(
                 f"{command[0]} {self.where} did not answer within {timeout:g} s",
-                hint="Nothing is known about the jobs now. Try again later.",
+                hint="The state of the jobs is unknown at the moment. Try again later.",
             ) from None
         except BaseException:
             try:

@@ -46,7 +46,7 @@ class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
         default=1,
     )
     grace_period: float = option(
-        "seconds between the warning of the time limit, or a cancellation, and the end of the program",
+        "seconds between the warning before the time limit, or a cancellation, and the end of the program",
         default=60.0,
     )
     follow_up_args: list[str] | None = option(

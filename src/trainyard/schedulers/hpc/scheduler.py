@@ -260,7 +260,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         message = f"cannot {attempt} {commands.where}: {words}"
         if re.search(self.unreachable_words, words, re.IGNORECASE):
-            return UnreachableError(message, hint="Nothing is known about the jobs now. Try again later.")
+            return UnreachableError(
+                message, hint="The state of the jobs is unknown at the moment. Try again later."
+            )
         return BackendError(message, hint=hint)
 
     def default_place(self, cfg: Mapping[str, Any] | None = None) -> Place:
@@ -475,7 +477,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """Return where a job is, what the queue says and what its folder tells; raises what goes wrong."""
         found = self._observe_many([app_id])[app_id]
         if found.problem:
-            raise UnreachableError(found.problem, hint="Nothing is known about the job now. Try again later.")
+            raise UnreachableError(
+                found.problem, hint="The state of the job is unknown at the moment. Try again later."
+            )
         return found.place, found.native, found.job
 
     def _observe_many(self, app_ids: Iterable[str]) -> dict[str, Observed]:
@@ -614,7 +618,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         running = next((item for item in native if item.state == AppState.RUNNING), None)
         if running is None:
             raise ConfigError(
-                f"{app_id} does not run", hint="A command can be run in a running replica only."
+                f"{app_id} is not running", hint="A command can be run in a running replica only."
             )
         import secrets
 

@@ -88,7 +88,9 @@ class SshCommands(Commands):
         last = words.strip().splitlines()[-1].strip() if words.strip() else "ssh failed"
         return UnreachableError(
             f"cannot reach {self.host}: {last}",
-            hint=f"Try it: ssh {shlex.quote(self.host)} true. Nothing is known about the jobs now.",
+            hint=(
+                f"Try it: ssh {shlex.quote(self.host)} true. The state of the jobs is unknown at the moment."
+            ),
         )
 
     def _is_alive(self) -> bool:

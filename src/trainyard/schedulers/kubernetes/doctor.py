@@ -81,7 +81,7 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
         why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
         text = f"none of {len(nodes)} could hold a pod" + (f" ({why})" if why else "")
         hint = (
-            "Karpenter may add one that does."
+            "Karpenter may add one that can."
             if may_grow
             else "Ask for less, unless nodes are added when needed."
         )

@@ -408,14 +408,14 @@ def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[Ap
     if in_indexes(k, status.get("completedIndexes")):
         return AppState.SUCCEEDED, "its pod is gone"
     if in_indexes(k, status.get("failedIndexes")):
-        return AppState.FAILED, "its pod is gone, and with it why it failed"
+        return AppState.FAILED, "its pod is gone, and with it the reason for its failure"
     if app.state is AppState.SUCCEEDED:
         return AppState.SUCCEEDED, "its pod is gone"
     if app.code == CANCELLED:
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
         if job.layout[index][1] == 1 and status.get("failed"):
-            return AppState.FAILED, "its pod is gone, and with it why it failed"
+            return AppState.FAILED, "its pod is gone, and with it the reason for its failure"
         return AppState.CANCELLED, "it failed, or was stopped when the job failed: its pod is gone"
     return (AppState.SUSPENDED, "") if app.code == SUSPENDED else (AppState.PENDING, "")
 

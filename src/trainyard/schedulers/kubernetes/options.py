@@ -34,8 +34,8 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "have the API server check the job, admission and quota included, before code is pushed", default=True
     )
     reserved_millicpu: int = option(
-        "thousandths of a CPU that each pod requests less than its limit, so that it fits on a node beside "
-        "the system's pods; at most half of the limit",
+        "by how many thousandths of a CPU each pod's request is below its limit, so that it fits on a node "
+        "alongside the system's pods; at most half of the limit",
         default=100,
     )
     reserved_memmb: int = option("the same for memory, in MiB", default=1024)
@@ -86,7 +86,9 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     secrets: dict[str, str] | None = option(
         "environment variables from secrets of the namespace: NAME to SECRET/KEY; never a value", default=None
     )
-    labels: dict[str, str] | None = option("labels of all objects of the job, beside ours", default=None)
+    labels: dict[str, str] | None = option(
+        "labels of all objects of the job, in addition to ours", default=None
+    )
     annotations: dict[str, str] | None = option("annotations of the job and its pods", default=None)
     final_exit_codes: list[int] | None = option(
         "exit codes that are not retried, whatever max_retries says", default=None

@@ -217,8 +217,8 @@ class _PodChannel:
             self._send(bytes([_CLOSE, _STDIN]))
         elif not self.status:
             log.warning(
-                "this API server (older than Kubernetes 1.30) cannot tell the command that its input has "
-                "ended: one that reads to the end waits for ever; Ctrl-C ends this connection"
+                "this API server (older than Kubernetes 1.30) cannot signal the end of the input to "
+                "the command: a command that reads until the end waits forever; Ctrl-C ends this connection"
             )
 
     def resize(self, rows: int, columns: int) -> None:

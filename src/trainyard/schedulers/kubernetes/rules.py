@@ -184,7 +184,7 @@ def _metadata_problems(what: str, metadata: Mapping[str, Any]) -> Iterator[str]:
         yield f"the annotations of the {what} have {size:,} bytes, at most {MOST_ANNOTATIONS:,} are allowed"
     for key, value in notes.items():
         if not isinstance(value, str):
-            yield f"the annotation {key!r} of the {what} must be a text"
+            yield f"the annotation {key!r} of the {what} must be a string"
 
 
 def _job_problems(where: str, spec: Mapping[str, Any]) -> Iterator[str]:

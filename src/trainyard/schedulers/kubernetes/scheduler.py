@@ -309,13 +309,13 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         name = f"{app_id} {role_name}/{k}"
         if not attempts:
             raise ConfigError(
-                f"{name} does not run: it has no pod", hint=f"`trainyard status {app_id}` says why."
+                f"{name} is not running: it has no pod", hint=f"`trainyard status {app_id}` says why."
             )
         reason = pod_reason(attempts[-1])
         if reason.state is not AppState.RUNNING:
             text = f": {reason.text}" if reason.text else ""
             raise ConfigError(
-                f"{name} does not run, so nothing can be started in it: it is {reason.state}{text}"
+                f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
             )
         pod = attempts[-1]
         return run_in_pod(

@@ -147,7 +147,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(problems),
-            hint="Programs are searched in PATH, then, like scripts and other paths, in "
+            hint="Programs are looked up in PATH, then, like scripts and other paths, in "
             f"{cwd if manifest is None else 'the workspace'}.",
         )
     return LocalRequest(
@@ -272,7 +272,7 @@ def _check_options(opts: LocalOpts) -> None:
         raise ConfigError(f"chain is {opts.chain}; it must be from 1 to {MOST_RETRIES}")
     if opts.chain > 1 and opts.timeout is None:
         raise ConfigError(
-            f"chain={opts.chain} continues a job that its time limit ended, and it has none",
+            f"chain={opts.chain} continues a job after its time limit, but this job has no time limit",
             hint="Set one: -cfg timeout=SECONDS.",
         )
     if opts.array and opts.chain > 1:
@@ -386,7 +386,7 @@ def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
         first, _, second = str(opts.slots).partition(":")
         if not first.isdigit() or (second and not second.isdigit()) or not int(first):
             raise ConfigError(
-                f"slots is {opts.slots!r}, and has to be 'auto', CPUS or CPUS:GPUS",
+                f"slots must be 'auto', CPUS or CPUS:GPUS, not {opts.slots!r}",
                 hint="For example: -cfg slots=auto, or -cfg slots=8:2 for 8 CPUs and 2 GPUs.",
             )
         cpus = int(first)
@@ -402,7 +402,8 @@ def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
     ):
         if wanted > there:
             raise ConfigError(
-                f"the job can never start: it asks for {wanted} {kind}, and slots={opts.slots} has {there}",
+                f"the job can never start: it asks for {wanted} {kind}, but slots={opts.slots} has only "
+                f"{there}",
                 hint="Ask for fewer, or say how many slots there are: -cfg slots=CPUS:GPUS.",
             )
     return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs}

@@ -33,14 +33,15 @@ class LsfOpts(HpcOpts):
         default=PER_HOST,
     )
     mem_limit: bool = option(
-        "make the memory of a replica, or with mem_per=job of all, also a limit (-M), beside a reservation",
+        "besides reserving the memory of a replica (with mem_per=job: of all replicas), also set it as a "
+        "limit (-M)",
         default=True,
     )
     gpu_mode: str | None = option(
         "more of the -gpu requirement, such as mode=exclusive_process or gmodel=NVIDIAA100", default=None
     )
     resources: str | None = option(
-        "resource requirement beside ours (-R), such as select[type==X86_64]", default=None
+        "resource requirement in addition to ours (-R), such as select[type==X86_64]", default=None
     )
     requeue: str | None = option(
         "exit codes after which LSF runs the job again (-Q), such as '137' or 'all ~0 ~1'", default=None

@@ -33,7 +33,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Pending job (threshold|limit)|reached its pending",
-        "Wait for other jobs; an array (array=True) counts once or less.",
+        "Wait for other jobs to end; an array (array=True) counts as one job at most.",
     ),
     (r"[Ii]llegal option|Bad argument", "See bsub(1). -cfg omit=OPTION leaves out what we write."),
 )

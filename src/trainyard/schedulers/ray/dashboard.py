@@ -296,7 +296,7 @@ def _headers_in(environ: Mapping[str, str]) -> dict[str, str]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(
-            f"{HEADERS_VARIABLE} is not a JSON object of strings", hint="""Right: {"X-Team": "research"}."""
+            f"{HEADERS_VARIABLE} is not a JSON object of strings", hint="""Example: {"X-Team": "research"}."""
         )
     return found
 

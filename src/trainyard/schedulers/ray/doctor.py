@@ -136,7 +136,7 @@ def _why_it_may_grow(dashboard: Dashboard) -> str:
         return "Ray does not say whether nodes are added when needed; those may hold it."
     if all(kind == f"node_{node}" for node, kind in types.items()):
         return ""
-    return "Ray's autoscaler may add nodes that do."
+    return "Ray's autoscaler may add nodes that can."
 
 
 def _lacks_room(nodes: list[dict[str, Any]], request: RayRequest) -> Iterator[str]:

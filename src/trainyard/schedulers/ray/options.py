@@ -75,7 +75,7 @@ class RayOpts(StopOpts, HangOpts, RetryOpts, NotifyOpts):
     timeout: float | None = option(
         "stop the job this many seconds after its replicas have started", default=None
     )
-    metadata: dict[str, str] | None = option("metadata of Ray's job, beside ours", default=None)
+    metadata: dict[str, str] | None = option("metadata of Ray's job, in addition to ours", default=None)
     cluster_config_file: str | None = option(
         "no longer read: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
     )

@@ -69,7 +69,7 @@ def place_of(scheduler: RayScheduler, app_id: str, role_name: str, k: int) -> di
             if (role["role"], replica["id"]) == (role_name, k) and replica.get("pid"):
                 return {"node": replica["node"], "pid": replica["pid"]}
     raise ConfigError(
-        f"{role_name}/{k} of {app_id} does not run now", hint="`trainyard status` shows which replicas run."
+        f"{role_name}/{k} of {app_id} is not running", hint="`trainyard status` shows which replicas run."
     )
 
 

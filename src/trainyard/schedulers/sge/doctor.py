@@ -80,7 +80,10 @@ def examine_job(scheduler: SgeScheduler, request: HpcRequest) -> Check:
         text = f"no queue could run it, even if empty: {'; '.join(reasons[:MOST_REASONS]) or words}{more}"
         return Check("the job", False, text, scheduler.hint_for(words))
     if not_compared:
-        text = f"it is not known whether a queue could run it: hosts measure {not_compared}"
+        text = (
+            f"it is not known whether a queue could run it: the measured values {not_compared} were not "
+            "compared"
+        )
         return Check("the job", None, text, "`qhost -F` shows what they have now.")
     return Check("the job", True, "queues could run it, if empty")
 

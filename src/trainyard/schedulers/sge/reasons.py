@@ -44,7 +44,8 @@ def reason_of(row: QueueRow, details: Details | None) -> str:
     if "E" in row.letters:
         said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
         return (
-            f"{row.letters}: it could not be started: {said} (when it is repaired: qmod -cj {row.native_id})"
+            f"{row.letters}: it could not be started: {said} (once the cause is fixed: qmod -cj "
+            f"{row.native_id})"
         )
     if any(letter in row.letters for letter in "sST"):
         return f"suspended ({row.letters})"

@@ -10,7 +10,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"unknown resource",
-        "`qconf -sc` lists resources. Memory and gpus are asked by -cfg memory=NAME,gpu=NAME; '' for none.",
+        "`qconf -sc` lists resources. Request memory and gpus with -cfg memory=NAME,gpu=NAME; '' for none.",
     ),
     (
         r"requested project .* does not exist|access to project",

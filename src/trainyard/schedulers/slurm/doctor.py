@@ -85,10 +85,10 @@ def _accounting(commands: Commands) -> Check:
     try:
         answer = commands.run(["sacct", "-n", "-X", "-P", "-o", "JobID"])
     except TrainyardError as error:
-        return Check("accounting", None, error.message, "Ends of jobs are known from their own records.")
+        return Check("accounting", None, error.message, "How jobs ended is known from their own records.")
     if answer.code == 0:
         return Check("accounting", True, "sacct answers")
-    return Check("accounting", None, answer.words, "Ends of jobs are known from their own records.")
+    return Check("accounting", None, answer.words, "How jobs ended is known from their own records.")
 
 
 def _storage(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, Any]) -> Check:

@@ -36,7 +36,7 @@ class SlurmOpts(HpcOpts):
     mail_user: str | None = option("whom Slurm writes to", default=None)
     mail_type: str | None = option("when Slurm sends mail: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
     job_dir: str | None = option(
-        "the predecessor's name for shared_dir: where code, logs and results of jobs are kept",
+        "TorchX's name for shared_dir: where code, logs and results of jobs are kept",
         default=None,
         sends="to",
     )
@@ -45,8 +45,8 @@ class SlurmOpts(HpcOpts):
     )
     gpu_type: str | None = option("type of the GPUs, by Slurm's name, such as h100", default=None)
     gres: str | None = option(
-        "generic resources of each node in Slurm's words, such as gpu:a100:4,nvme:1; nothing else "
-        "asks for GPUs then",
+        "generic resources of each node in Slurm's syntax, such as gpu:a100:4,nvme:1; GPUs are then "
+        "requested only by this option",
         default=None,
     )
     switches: str | None = option(

@@ -179,7 +179,7 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
         there = sum(item.count for item in fits)
         if group["count"] > there:
             such = f" with {words}" if words else ""
-            return f"it needs {group['count']} nodes{such}, and the partition {name} has {there}"
+            return f"it needs {group['count']} nodes{such}, but the partition {name} has only {there}"
     for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs")):  # several components can share a node
         needed = sum(group["count"] * group[key] for group in job.get("nodes", ()))
         all_of_it = sum(item.count * getattr(item, key) for item in nodes)

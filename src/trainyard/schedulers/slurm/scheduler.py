@@ -401,7 +401,7 @@ class SlurmScheduler(HpcScheduler):
             if here and place not in here:  # the site or the user lets srun lay the replicas out otherwise
                 place = here[0]
         if place is None:
-            raise ConfigError(f"the replica does not run: Slurm has no node for it in {native.native_id}")
+            raise ConfigError(f"the replica is not running: Slurm has no node for it in {native.native_id}")
         cluster = _cluster(native.native_id)
         return [
             "srun",

@@ -302,12 +302,12 @@ def _check_image(role: Role, code: JobCode) -> None:
         problem = image_problem(role.image)
         if problem:
             raise ConfigError(
-                f"role {role.name!r}: {problem}", hint="Right: python:3.12, ghcr.io/me/train:v1"
+                f"role {role.name!r}: {problem}", hint="Examples: python:3.12, ghcr.io/me/train:v1"
             )
         return
     if code.context is not None and IMAGE_ARG not in code.context.text:
         return
     raise ConfigError(
         f"role {role.name!r} has no image that its code could be put into",
-        hint="Name one with a Python: --image python:3.12 (or the image of your project).",
+        hint="Name one that contains Python: --image python:3.12 (or your project's image).",
     )

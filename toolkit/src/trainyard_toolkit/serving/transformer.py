@@ -41,7 +41,7 @@ def default_predict_fn(data: Any, model: Any) -> Any:
     predict = getattr(model, "predict", model)
     if not callable(predict):
         raise ClientError(
-            "Cannot predict: define predict_fn(data, model), or return from model_fn what can be called."
+            "Cannot predict: define predict_fn(data, model), or return a callable from model_fn."
         )
     return predict(data)
 
@@ -68,7 +68,8 @@ class Transformer:
         replaced = [name for name in ("input_fn", "predict_fn", "output_fn") if hasattr(module, name)]
         if self._transform_fn is not None and replaced:
             raise ClientError(
-                f"transform_fn stands for all three, so remove {', '.join(replaced)}, or remove it."
+                "transform_fn replaces input_fn, predict_fn and output_fn, so remove "
+                f"{', '.join(replaced)}, or remove transform_fn."
             )
 
     def initialize(self, model_dir: str) -> None:

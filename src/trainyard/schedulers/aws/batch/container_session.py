@@ -69,7 +69,7 @@ def _target(session: AwsSession, cluster: str, task: str, container_name: str) -
     """Return the name under which Systems Manager knows a container of a task."""
     tasks = session.call("ecs", "DescribeTasks", cluster=cluster, tasks=[task]).get("tasks", [])
     if not tasks:
-        raise BackendError(f"the task {task} ended while it was being entered")
+        raise BackendError(f"the task {task} ended before the session was opened")
     containers = tasks[0]["containers"]
     chosen = next((each for each in containers if each["name"] == container_name), containers[0])
     return f"ecs:{cluster}_{task.rpartition('/')[2]}_{chosen['runtimeId']}"

@@ -73,7 +73,7 @@ def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
         for container in containers
         for problem in queue_problems(queue, environments, _needs(container))
     }
-    fits = "a host of its queue could hold a replica, as far as the instance types tell"
+    fits = "a host of its queue could hold a replica, judging by the instance types"
     yield Check("the job", not problems, "; ".join(problems) or fits)
 
 
@@ -157,7 +157,7 @@ def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
     if log_group_exists(session, name):
         yield Check("log group", True, name)
     elif name == names.DEFAULT_LOG_GROUP:
-        yield Check("log group", None, f"{name} is not there yet: Batch makes it with the first job")
+        yield Check("log group", None, f"{name} does not exist yet: Batch creates it with the first job")
     else:
         yield Check(
             "log group",

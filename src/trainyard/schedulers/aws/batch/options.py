@@ -24,7 +24,8 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "run the containers with elevated permissions, as `docker run --privileged`", default=False
     )
     share_id: str | None = option(
-        "share identifier; to be given if, and only if, the queue has a scheduling policy", default=None
+        "share identifier; required if the queue has a scheduling policy, and not allowed otherwise",
+        default=None,
     )
     priority: int | None = option(
         "scheduling priority within the share, 0 to 9999, highest first; only with share_id; 0 by default",
@@ -50,8 +51,8 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
     )
     timeout: int | None = option("stop each attempt after this many seconds, at least 60", default=None)
     retry_on: str = option(
-        "what counts among the max_retries: any (every failure), or spot (only a host that was taken away; "
-        "failures of the program are final)",
+        "which failures are retried, up to max_retries: any (every failure), or spot (only when the host was "
+        "taken away; failures of the program are final)",
         default=RETRY_ANY,
     )
     retry_rules: list[str] | None = option(
@@ -75,7 +76,7 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "AWS charges for it by the minute. To be set in the configuration, where `log` finds it",
         default=False,
     )
-    tags: dict[str, str] | None = option("tags of the job, beside ours", default=None)
+    tags: dict[str, str] | None = option("tags of the job, in addition to ours", default=None)
     secrets: dict[str, str] | None = option(
         "environment variables that AWS fills in: NAME to the ARN of a Secrets Manager secret or SSM "
         "parameter, or ssm:PARAMETER; never a value",

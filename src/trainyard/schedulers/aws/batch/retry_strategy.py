@@ -108,8 +108,8 @@ def _warning_of(codes: tuple[int, ...]) -> list[str]:
     if codes == EXCEPTION_CODES:
         return []
     shown = ", ".join(map(str, codes))
-    text = f"aws_batch accepts {MOST_RULES} rules, so of the exit codes of exceptions it knows {shown} only"
-    return [f"{text}; what ends so for another cause (NCCL, MemoryError) counts likewise"]
+    text = f"aws_batch accepts {MOST_RULES} rules, so it recognises exceptions only by the exit codes {shown}"
+    return [f"{text}; other failures with these exit codes (NCCL, MemoryError) are counted the same way"]
 
 
 def end_rules(strategy: Mapping[str, Any]) -> EndRules:

@@ -177,7 +177,7 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
     covered = [index for each in ranges for index in range(*node_range(each["targetNodes"], count))]
     if sorted(covered) != list(range(count)):
         shown = ", ".join(each["targetNodes"] for each in ranges)
-        yield f"the ranges {shown} are not {count} nodes, each once"
+        yield f"the ranges {shown} do not cover each of the {count} nodes exactly once"
     types = {each["container"].get("instanceType") for each in ranges}
     if len(types) > 1:
         shown = ", ".join(sorted(str(kind or "any") for kind in types))

@@ -115,7 +115,7 @@ def check_exists(uploads: Iterable[LocalInput]) -> None:
     for upload in uploads:
         if not os.path.exists(upload.path):
             raise ConfigError(
-                f"there is no file or directory {upload.path}, from which the job's data should come",
+                f"there is no file or directory {upload.path}, which should contain the job's data",
                 hint="Correct the path of the channel or model, or give an s3:// URI.",
             )
 

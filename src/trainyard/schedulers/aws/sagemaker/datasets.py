@@ -112,7 +112,7 @@ def _reason(error: Exception) -> str:
 
 def _files(path: str) -> dict[str, str]:
     if not os.path.isdir(path):
-        raise ConfigError(f"there is no file or directory {path}, from which the job's data should come")
+        raise ConfigError(f"there is no file or directory {path}, which should contain the job's data")
     try:
         found = store.files_below(path)
     except OSError as error:
@@ -120,7 +120,7 @@ def _files(path: str) -> dict[str, str]:
             f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT
         ) from None
     if not found:
-        raise ConfigError(f"there are no files in {path}, from which the job's data should come")
+        raise ConfigError(f"there are no files in {path}, which should contain the job's data")
     return found
 
 

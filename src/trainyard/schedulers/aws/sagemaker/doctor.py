@@ -1,4 +1,4 @@
-"""Whether jobs could run on SageMaker: credentials, role, rights of both sides, buckets, logs, image."""
+"""Whether jobs could run on SageMaker: credentials, role, permissions, buckets, logs, image."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from trainyard.schedulers.aws.sagemaker.submission import queue_problem
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
 
-CALLER = "rights of the caller"
-ROLE = "rights of the role"
+CALLER = "permissions of the caller"
+ROLE = "permissions of the role"
 
 
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
@@ -106,12 +106,12 @@ class _Examination:
         problem = queue_problem(self.session, name)
         yield Check("queue", True, name) if problem is None else Check("queue", False, *problem)
 
-    # ---- rights
+    # ---- permissions
 
     def _caller(self, grants: Sequence[Grant]) -> Iterator[Check]:
         kind = self.who.split(":")[5].partition("/")[0]
         if kind == "root":
-            text = "this is the account's root user, whom no policy limits: better use another"
+            text = "this is the account's root user, which no policy restricts: use another identity"
             yield Check(CALLER, None, text)
             return
         principal = self.who
@@ -151,7 +151,7 @@ class _Examination:
             yield Check(name, True, f"{principal} may do all {count} actions that jobs need")
 
     def _denied(self, name: str, principal: str, grant: Grant, denied: Sequence[PolicyDecision]) -> Check:
-        """Return the finding about missing rights; a remark, if something else may allow the actions."""
+        """Return the finding about missing permissions; a remark, if something else may allow the actions."""
         actions = ", ".join(dict.fromkeys(decision.action for decision in denied))
         resources = ", ".join(dict.fromkeys(decision.resource for decision in denied))
         text = f"{principal} may not {actions} on {resources}"

@@ -53,8 +53,8 @@ def problems_of(request: Mapping[str, Any]) -> Iterator[str]:
     # agent in the container talks to that service
     if (request.get("RemoteDebugConfig") or {}).get("EnableRemoteDebug"):
         yield (
-            "enable_remote_debug and enable_network_isolation are both given: people connect by a service "
-            "(SSM) that the container, without network, cannot reach"
+            "enable_remote_debug and enable_network_isolation are both given: people connect through a "
+            "service (SSM) that the container cannot reach without a network"
         )
     parameters = request.get("HyperParameters") or {}
     directory = _decoded(parameters.get("sagemaker_submit_directory", ""))

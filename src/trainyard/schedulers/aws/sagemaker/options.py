@@ -81,20 +81,20 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "run on spare capacity that may be taken away; needs max_wait", member="EnableManagedSpotTraining"
     )
     max_wait: int | None = optional(
-        "with spot instances: seconds from submission to the end at the latest, waiting included; at least "
-        "max_run",
+        "with spot instances: maximum number of seconds from submission to the end, waiting included; at "
+        "least max_run",
         member="StoppingCondition.MaxWaitTimeInSeconds",
     )
     max_pending: int | None = optional(
-        "give up if no accelerated instances could be had within this many seconds, 1800 to 2419200",
+        "give up if no accelerated instances become available within this many seconds, 1800 to 2419200",
         member="StoppingCondition.MaxPendingTimeInSeconds",
     )
     max_retry_attempts: int | None = optional(
-        "how often the service starts the job again after a fault of the service, 1 to 30",
+        "how many times the service restarts the job after a fault of the service, 1 to 30",
         member="RetryStrategy.MaximumRetryAttempts",
     )
     retry: dict[str, str] | None = option(
-        "how often to restart by class of failure, as far as the service does: node=3 (faults of the "
+        "number of restarts for each class of failure that the service restarts: node=3 (faults of the "
         "service, as max_retry_attempts), preempted=inf (with spot instances), exception=0",
         default=None,
     )
@@ -135,20 +135,18 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         boto3="1.39.16",
     )
     batch_share_identifier: str | None = optional(
-        "share identifier; to be given if, and only if, the queue has a fair-share policy",
+        "share identifier; required if the queue has a fair-share policy, and not allowed otherwise",
         batch_member="shareIdentifier",
     )
     batch_quota_share: str | None = optional(
-        "quota share; to be given if, and only if, the queue has quota shares",
+        "quota share; required if the queue has quota shares, and not allowed otherwise",
         batch_member="quotaShareName",
         boto3="1.42.72",
     )
     batch_priority: int | None = optional(
         "scheduling priority, 0 to 9999, highest first", batch_member="schedulingPriority"
     )
-    batch_attempts: int | None = optional(
-        "how often the job is started at most, 1 to 10 (max_retries + 1 by default)"
-    )
+    batch_attempts: int | None = optional("maximum number of attempts, 1 to 10 (max_retries + 1 by default)")
     batch_retry_rules: list[str] | None = optional(
         "after which failures it is restarted: PATTERN:retry or PATTERN:final, where the pattern is "
         "Batch's status reason, or with a * its beginning; the first that fits holds, and where none fits "
@@ -159,7 +157,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         batch_member="timeoutConfig.attemptDurationSeconds",
     )
     batch_preemption_retries: int | None = optional(
-        "how often a job of a quota share may be preempted and restarted (without limit by default)",
+        "how many times a job of a quota share may be preempted and restarted (without limit by default)",
         batch_member="preemptionConfiguration.preemptionRetriesBeforeTermination",
         boto3="1.42.72",
     )
@@ -279,9 +277,9 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     )
 
     # ---- the program
-    environment: dict[str, str] | None = optional("environment variables, beside those of the job")
+    environment: dict[str, str] | None = optional("environment variables, in addition to those of the job")
     hyperparameters: dict[str, Any] | None = optional(
-        "hyperparameters, beside the script's arguments: lr=0.1, or as JSON with values of any kind; names "
+        "hyperparameters, besides the script's arguments: lr=0.1, or as JSON with values of any kind; names "
         "with sagemaker_ go to what starts the script"
     )
     distribution: dict[str, Any] | None = optional(
@@ -302,14 +300,15 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "dependencies are in it then. A password or token is better left to GIT_PASSWORD or GIT_TOKEN"
     )
     dependencies: list[str] | None = optional(
-        "further directories and files that are put beside the code, by their last names", sends="from"
+        "more directories and files to put next to the code, each under the last part of its path",
+        sends="from",
     )
     code_location: str | None = optional(
         "s3://... that code is uploaded to; the bucket of output_path by default", sends="to"
     )
     toolkit: bool = option(
-        "start scripts by trainyard's toolkit, which travels with the code and needs a Python in the image; "
-        "false: by the image's own `train` command, with arguments as hyperparameters",
+        "start scripts with trainyard's toolkit, which travels with the code and needs Python in the image; "
+        "false: with the image's own `train` command, which gets the arguments as hyperparameters",
         default=True,
     )
     image_repo: str | None = optional(

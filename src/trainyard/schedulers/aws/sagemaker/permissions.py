@@ -1,9 +1,10 @@
-"""The rights that jobs on SageMaker need: of the person who submits them, and of the role that they have.
+"""The permissions that jobs on SageMaker need: of the person who submits them, and of their role.
 
-The least rights are those of the API reference of CreateTrainingJob and "How to use SageMaker AI execution
-roles" (developer guide). Before a submission only rights are checked without which a job would fail late or
-lose its work: whether SageMaker may assume the role, and whether a job that is restarted can read its
-checkpoints. What the caller may not look up is mentioned, and does not stop the submission.
+The least permissions are those of the API reference of CreateTrainingJob and "How to use SageMaker AI
+execution roles" (developer guide). Before a submission, only those permissions are checked without which a
+job would fail late or lose its work: whether SageMaker may assume the role, and whether a job that is
+restarted can read its checkpoints. What the caller may not look up is mentioned, and does not stop the
+submission.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _key_arn(used: UsedResources, given: str | None) -> str:
     return used.arn("kms", "key/*" if given.startswith("alias/") else f"key/{given}")
 
 
-# ---- the least rights
+# ---- the least permissions
 
 JOBS = (
     "sagemaker:AddTags",
@@ -183,7 +184,7 @@ class Grant:
         sid: names them.
         actions: what is allowed.
         resources: on what, as ARNs.
-        samples: ARNs by which the rights can be simulated; None for ``resources``, empty if they cannot.
+        samples: ARNs by which the permissions can be simulated; None for ``resources``, empty if they cannot.
         context: values of condition keys, which the statement names too.
         elsewhere: what else may allow it: the policy of a bucket or key; "" for nothing.
     """
@@ -214,7 +215,7 @@ def policy(grants: Sequence[Grant]) -> dict[str, Any]:
 
 
 def caller_grants(used: UsedResources) -> list[Grant]:
-    """Return the rights that submitting, watching and stopping jobs takes."""
+    """Return the permissions that submitting, watching and stopping jobs takes."""
     role = [used.role or f"arn:{used.partition}:iam::{used.account}:role/*"]
     known = None if used.role else ()
     job = [used.arn("sagemaker", f"training-job/{used.job}")]
@@ -296,7 +297,7 @@ def _files(sid: str, actions: list[str], used: UsedResources, prefixes: list[str
 
 
 def _data(used: UsedResources) -> list[Grant]:
-    """Return the rights to input: prefixes of keys, or single objects."""
+    """Return the permissions to input: prefixes of keys, or single objects."""
     if not used.data:
         return []
     prefixes = [f"arn:{used.partition}:s3:::{prefix}" for prefix in dict.fromkeys(used.data)]
@@ -432,7 +433,7 @@ def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> lis
     except AwsCredentialsError:
         raise
     except AwsError as error:
-        progress.done(f"warning: the rights of {role} to {uri} were not checked: {error.message}")
+        progress.done(f"warning: the permissions of {role} to {uri} were not checked: {error.message}")
         return []
     return [each for each in decisions if (each.action, each.resource) in wanted and not each.allowed]
 

@@ -34,7 +34,7 @@ _MEANINGS: dict[str, tuple[AppState, str]] = {
     CANCELLED: (AppState.CANCELLED, "cancelled"),
     MAX_RUN: (AppState.FAILED, "ran longer than max_run and was stopped"),
     MAX_WAIT: (AppState.FAILED, "waited and ran longer than max_wait and was stopped"),
-    MAX_PENDING: (AppState.FAILED, "no instances could be had within max_pending"),
+    MAX_PENDING: (AppState.FAILED, "no instances became available within max_pending"),
     PROGRAM: (AppState.FAILED, "failed"),
     REQUEST: (AppState.FAILED, "failed"),
     CAPACITY: (AppState.FAILED, "failed"),

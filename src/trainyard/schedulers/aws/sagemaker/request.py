@@ -73,7 +73,7 @@ class Needs:
     Attributes:
         role_name: name of the role whose ARN is to be found; "" where the ARN was given.
         role_check: whether the role is to be looked up, though its ARN was given.
-        checkpoint_check: where the checkpoints are, if the role's rights to them are to be checked.
+        checkpoint_check: where the checkpoints are, if the role's permissions to them are to be checked.
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
         code_uri: where the code is to be uploaded, a "directory" of S3; "" if no code is uploaded.
         uploads: paths of this machine that are to be uploaded.
@@ -228,7 +228,8 @@ def _supervised(app: AppDef, opts: AWSSageMakerOpts) -> tuple[AppDef, list[str]]
     warnings = warnings_of(names.BACKEND, opts, rules, hidden=False, is_signed=bool(secret))
     if secret and opts.notify:
         warnings.append(
-            "notify_secret: all who may describe the job can read it in its variables: use it for this alone"
+            "notify_secret: anyone who may describe the job can read it in the job's variables: do not "
+            "use it for anything else"
         )
     return with_variables(app, opts, rules, secret), warnings
 

@@ -93,13 +93,13 @@ def _preferences(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     others += ["InstancePlacementConfig"] if resources.get("InstancePlacementConfig") is not None else []
     others += ["EnableManagedSpotTraining"] if request.get("EnableManagedSpotTraining") else []
     for other in others:
-        yield f"{option} and {name(other)} are both given, which exclude each other"
+        yield f"{option} and {name(other)} are mutually exclusive"
     for kind in _twice(each.get("InstanceType") for each in given):
         yield f"{option} has {kind} twice"
     counts = _counts(given)
     total = resources.get("InstanceCount")
     if counts and len(counts) < len(given):
-        yield f"{option}: some have an InstanceCount and some have not; give it to all, or to none"
+        yield f"{option}: some have an InstanceCount and some do not; give it to all, or to none"
     elif counts and total is not None:
         yield f"{option} have an InstanceCount each, so {name('InstanceCount')} cannot be given too"
     elif not counts and total is None:
@@ -178,7 +178,7 @@ def _source(source: Mapping[str, Any], mode: str, *, is_local: bool) -> Iterator
     """Check what a channel's data is, and whether its input mode can bring that."""
     # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
     if "FileSystemDataSource" in source and mode != "File":
-        yield f"is a file system, which comes by the input mode File only, not {mode}"
+        yield f"is a file system, which needs the input mode File, not {mode}"
     s3 = source.get("S3DataSource", {})
     kind, attributes = s3.get("S3DataType"), s3.get("AttributeNames")
     # developer guide, "Access Training Data": FastFile reads no augmented manifests. The API reference,
@@ -203,7 +203,7 @@ def _form(channel: Mapping[str, Any], mode: str, name: Names) -> Iterator[str]:
     if wrapper != "None" and mode == "File":
         yield f"has {name('RecordWrapperType')} {wrapper}, which is not for the input mode File"
     if channel.get("ContentType") == MODEL_CONTENT_TYPE and mode != "File":
-        yield f"is a model by its {name('ContentType')}, which comes by the input mode File only, not {mode}"
+        yield f"is a model by its {name('ContentType')}, which needs the input mode File, not {mode}"
 
 
 def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], name: Names) -> Iterator[str]:

@@ -286,7 +286,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     # ---- keeping house
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check credentials, role, rights, buckets, log group and image, and print the policies needed."""
+        """Check credentials, role, permissions, buckets, logs and image, and print the policies needed."""
         from trainyard.schedulers.aws.sagemaker.doctor import examine
 
         try:

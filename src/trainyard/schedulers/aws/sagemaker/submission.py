@@ -137,7 +137,7 @@ def _send_once(
 
 
 def _check_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
-    """Look up the role, and its rights where the job depends on them; returns its ARN by its placeholder."""
+    """Look up the role, and its permissions if the job depends on them; return its ARN by placeholder."""
     needs, planned = job.needs, job.job_def["RoleArn"]
     arn = planned
     if needs.role_name:

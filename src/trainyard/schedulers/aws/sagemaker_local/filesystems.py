@@ -12,7 +12,7 @@ from trainyard.toolkit_import import store
 VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")
 HINT = (
-    "Say which directory of this machine stands for it: -cfg file_systems=fs-0123456789abcdef0:/mnt/data, or "
+    "Name the directory of this machine to use for it: -cfg file_systems=fs-0123456789abcdef0:/mnt/data, or "
     f"{VARIABLE}=fs-0123456789abcdef0:/mnt/data, also for the endpoint; several are separated by ';'."
 )
 
@@ -79,5 +79,6 @@ def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
         if os.path.isdir(found):
             return found
     raise store.StoreError(
-        f"{root}, which stands for {identity}, has no directory {path}. Make it, or let another stand for it."
+        f"{root}, which is used for {identity}, has no directory {path}. Create it, or use another "
+        f"directory for {identity}."
     )

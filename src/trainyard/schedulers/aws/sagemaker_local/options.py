@@ -12,7 +12,7 @@ from trainyard.specs.options import option
 class SageMakerLocalOpts(AWSSageMakerOpts):
     """How a job runs. What only AWS has a use for is kept in the request and otherwise does nothing."""
 
-    role: str = option("IAM role, which nothing here asks for", default="local")
+    role: str = option("IAM role; not used on this machine", default="local")
     instance_type: str | None = option(
         "instance type that the hosts report; ml.m5.large, unless groups or resources say something else",
         default=None,
@@ -28,6 +28,6 @@ class SageMakerLocalOpts(AWSSageMakerOpts):
     )
     file_systems: dict[str, str] | None = option(
         "directories of this machine that stand for file systems of channels (fsx://, efs://), by their ids: "
-        "fs-0123456789abcdef0:/mnt/data; beside those of TRAINYARD_SAGEMAKER_FILE_SYSTEMS",
+        "fs-0123456789abcdef0:/mnt/data; in addition to those of TRAINYARD_SAGEMAKER_FILE_SYSTEMS",
         default=None,
     )

@@ -49,8 +49,8 @@ _NO_NAMESPACES = (
     "this user cannot make namespaces (unshare) on this machine, and the hosts' names do not resolve either"
 )
 _NOT_ITS_OWN = (
-    "/opt/ml is not this host's own here: {reason}. What the program writes to /opt/ml by that name is not "
-    "kept, and its data are not there. Use SAGEMAKER_BASE_DIR={base}, or variables such as SM_MODEL_DIR."
+    "This host does not have its own /opt/ml here: {reason}. What the program writes to /opt/ml is not kept, "
+    "and its data is not there. Use SAGEMAKER_BASE_DIR={base}, or variables such as SM_MODEL_DIR."
 )
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",

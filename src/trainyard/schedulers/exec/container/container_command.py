@@ -70,7 +70,7 @@ def run_in_container(
 def _refusal(error: EngineError, name: str, words: list[str], *, is_shell: bool) -> ConfigError:
     text = error.message
     if error.status == 409 or "is not running" in text:
-        return ConfigError(f"{name} does not run, so nothing can be started in it: {text}")
+        return ConfigError(f"{name} is not running, so nothing can be started in it: {text}")
     if "executable file not found" in text or "no such file or directory" in text:
         hint = "Its image has no shell: name a program after `--`." if is_shell else "Is it in the image?"
         return ConfigError(f"there is no program {words[0]!r} in {name}", hint=hint)

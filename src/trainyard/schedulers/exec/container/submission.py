@@ -360,7 +360,7 @@ class _Submission:
             inventory.remove_job(self.engine, self.request.app_id)
         except BackendError:
             warnings.warn(
-                f"something of {self.request.app_id} may be left on the Docker daemon; "
+                f"parts of {self.request.app_id} may be left on the Docker daemon; "
                 "`trainyard gc --older-than 0s` finds it",
                 RuntimeWarning,
                 stacklevel=2,

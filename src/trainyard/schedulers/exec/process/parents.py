@@ -90,7 +90,7 @@ def _judge(parent: dict[str, Any]) -> tuple[str, bool]:
     found = AppState[state["state"]]
     if not is_terminal(found):
         if found is AppState.UNKNOWN:
-            return f"how {app_id}, which it waited for, ended cannot be read", False
+            return f"the outcome of {app_id}, which it waited for, cannot be read", False
         return "", True
     if parent["any_end"] or found is AppState.SUCCEEDED:
         return "", False

@@ -198,7 +198,11 @@ class Driver:
         for replica in self.replicas:
             if not replica.has_ended:
                 replica.state = "CANCELLED"
-                replica.reason = self.stopping[1] if self.stopping else "not needed: there was no room for it"
+                replica.reason = (
+                    self.stopping[1]
+                    if self.stopping
+                    else "not started: there was no room for it, and the job did not need it"
+                )
         failed = [replica for replica in self.replicas if replica.state == "FAILED"]
         fatal = [replica for replica in failed if not self.can_do_without(replica)]
         fatal.sort(key=lambda replica: replica.ended_at or 0.0)
