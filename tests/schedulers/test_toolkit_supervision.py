@@ -49,7 +49,7 @@ def planned(scheduler: str, app: AppDef, **cfg: Any) -> Any:
 def test_jobs_without_the_toolkit_are_refused(scheduler: str) -> None:
     app = AppDef("t", [Role("t", "alpine:3", entrypoint="sh", args=["x"], resource=Resource(1, 0, 512))])
     with pytest.raises(
-        ConfigError, match=f"hang_timeout: on {scheduler} the toolkit .* role 't' runs without"
+        ConfigError, match=f"hang_timeout: on {scheduler} this needs the toolkit .* role 't' runs without it"
     ):
         planned(scheduler, app, hang_timeout=30.0)
 

@@ -399,8 +399,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_queue": "q", "retry": {"node": "1"}}, "batch_attempts and batch_retry_rules"),
     ({"retry": {"node": "1"}, "max_retry_attempts": 1}, "give one of them"),
     ({"retry": {"preempted": "inf"}}, "preempted is for spot instances"),
-    ({"retry": {"oom": "1"}}, "cannot honour oom=1 (supported: 0): it never starts a job again"),
-    ({"retry": {"node": "31"}}, "node=31 (supported: at most 30)"),
+    ({"retry": {"oom": "1"}}, r"cannot honour oom=1 \(supported: 0\): it never starts a job again"),
+    ({"retry": {"node": "31"}}, r"node=31 \(supported: at most 30\)"),
 ]
 
 

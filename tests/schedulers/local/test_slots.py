@@ -146,7 +146,7 @@ def test_an_array_runs_some_at_a_time_and_goes_on_after_a_failure(jobs, tmp_path
     [
         ({"slots": "2"}, "can never start: it asks for 3 CPUs, but slots=2 has only 2"),
         ({"slots": "64:1"}, "can never start: it asks for 3 GPUs, but slots=64:1 has only 1"),
-        ({"slots": "some"}, "slots is 'some'"),
+        ({"slots": "some"}, "slots must be .* not 'some'"),
         ({"max_running": 2}, "max_running is for arrays"),
         ({"array": True, "max_running": 0}, "at least 1"),
     ],
