@@ -1,4 +1,4 @@
-"""Plugins: entry points of installed distributions, for trainyard or for its predecessor.
+"""Plugins: entry points of installed distributions, for trainyard or for TorchX.
 
 The groups are ``trainyard.<kind>`` and ``torchx.<kind>`` (schedulers, components, named_resources, events,
 cmds, ...). Entry points are read from ``entry_points.txt`` directly, since importing `importlib.metadata`

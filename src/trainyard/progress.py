@@ -1,4 +1,4 @@
-"""How something that takes time reports how far it is."""
+"""The interface through which long operations report their progress."""
 
 from __future__ import annotations
 

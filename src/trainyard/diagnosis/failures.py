@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     LogEnd = Callable[[ReplicaStatus], Sequence[str]]
     JobOutput = Callable[[], Sequence[str]]
 
-#: At most as many failed replicas are looked at for one that did not fail as a consequence of others.
+#: How many failed replicas are examined at most, to find one that did not fail because of another.
 MOST_LOOKED_AT = 8
 #: Causes that say only how a program ended; the backend's own programs may know more.
 _UNEXPLAINED = frozenset({"unknown", "killed"})

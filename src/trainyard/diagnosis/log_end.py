@@ -159,8 +159,8 @@ def _is_foreign(numbered: Sequence[tuple[int, str]], after: int, indent: int) ->
 def decisive(found: Sequence[Traceback]) -> Traceback | None:
     """Return the traceback that a program ended with.
 
-    Of each process the last one that does not only report a child's end; of several processes the one that
-    began first, since the others mostly fail for want of it.
+    For each process, this is the last one that reports more than a child's end; among several processes, the
+    one that began first, since the other processes usually fail as a consequence.
     """
     own = [each for each in found if not each.is_wrapper] or list(found)
     last = {each.rank: each for each in own}

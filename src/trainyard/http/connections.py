@@ -375,7 +375,7 @@ class Pool:
     def upgrade(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, timeout: float
     ) -> tuple[int, dict[str, str], Connection]:
-        """Send a request that makes its connection one for bytes both ways.
+        """Send a request that turns its connection into a two-way stream of bytes.
 
         Returns:
             status and headers of the answer, and the connection, which the caller has to close. If the

@@ -348,7 +348,7 @@ class RegistryClient:
 
         Returns:
             The answer, and whether it is a 401 although the registry's token server gave us a token: then we
-            are known, but lack the right.
+            are authenticated, but lack the permission.
         """
         while True:
             used = self._auth.header(scopes)
@@ -428,7 +428,7 @@ class RegistryClient:
     # ---- retries
 
     def patiently(self, ask: Callable[[], T], purpose: Purpose) -> T:
-        """Repeat what raises `Trouble`, until it does not, or patience ends."""
+        """Repeat a call that raises `Trouble` until it succeeds or ``patience`` is used up."""
         backoff = self.new_backoff()
         while True:
             try:

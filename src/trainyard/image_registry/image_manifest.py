@@ -1,6 +1,6 @@
 """Images of a registry: digests, media types, the manifest for one platform, and the configuration.
 
-A registry is another party. What it sends may be damaged or malicious, so nothing of a document is used
+Registries are not trusted. What they send may be damaged or malicious, so no value of a document is used
 before its type has been checked, and only verified digests are put into URLs.
 
 https://github.com/opencontainers/image-spec/blob/main/manifest.md, .../image-index.md, .../config.md,

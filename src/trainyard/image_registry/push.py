@@ -131,7 +131,7 @@ class _Append:
         platform: str | None,
     ) -> str:
         self._progress.step(f"reading {self._base}")
-        # with the rights to pull only, so that a missing right to push is reported of the target
+        # with pull permissions only, so that a missing push permission is reported for the target
         image = read_image(self._source, self._base, platform)
         config = configure(json.loads(json.dumps(image.config)))
         _check(image, layers, config)

@@ -52,7 +52,7 @@ def read(
         handle: the job.
         names: only these metrics; None for all.
         since: only values from this time on, in seconds since the epoch.
-        definitions: names and regular expressions beside those that the job was given.
+        definitions: names and regular expressions in addition to those of the job.
 
     Raises:
         UnknownAppException: there is no such job.
@@ -76,8 +76,8 @@ class MetricReader:
         runner: the runner.
         handle: the job.
         names: only these metrics; None for all.
-        definitions: names and regular expressions beside those that the job was given.
-        files: directories with event files or databases of the job, beside its results.
+        definitions: names and regular expressions in addition to those of the job.
+        files: directories with event files or databases of the job, in addition to its results.
         follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
             files is read from the beginning at each call.
 

@@ -101,7 +101,7 @@ class Series:
             setattr(self, name, array("d", [old[index] for index in indices]))
 
     def setbacks(self) -> int:
-        """Return how often the steps go back."""
+        """Return how many times the steps go back."""
         return sum(1 for before, after in zip(self.steps, self.steps[1:], strict=False) if after < before)
 
     def progress(self, restarts: int) -> Series:

@@ -224,7 +224,7 @@ class Runner:
             workspace: the code that travels with the job, see `Workspace.from_str`; none by default.
             parent_run_id: the run that this one belongs to.
             after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
-                takes them; with ``:any`` behind the handle, any end will do.
+                takes them; with ``:any`` after the handle, any outcome will do.
             metrics: names and regular expressions of the metrics in its log, kept with the job; the first
                 group is the value.
 
@@ -675,7 +675,7 @@ class Runner:
         return cancel_all(self, app_handles)
 
     def stop(self, app_handle: AppHandle) -> None:
-        """Do what `cancel` does; the predecessor's older name."""
+        """Do what `cancel` does; TorchX's older name for it."""
         self.cancel(app_handle)
 
     def interrupt(self, app_handle: AppHandle, absence: float = 0.0) -> None:

@@ -124,7 +124,7 @@ class Config:
     def check_schedulers(self, known: Iterable[str]) -> None:
         """Refuse ``[scheduler.<name>]`` tables of schedulers that do not exist.
 
-        Sections of a ``.torchxconfig`` may name what only the predecessor has; they are left alone.
+        Sections of a ``.torchxconfig`` may name what only TorchX has; they are left alone.
 
         Raises:
             ConfigError: the message holds file and line, and similar names.
@@ -348,7 +348,7 @@ def convert_ini(opt: runopt, text: str) -> Any:
 
 
 def _is_placeholder(setting: Setting) -> bool:
-    """Tell whether the predecessor's ``configure`` wrote it as a value to fill in."""
+    """Tell whether TorchX's ``configure`` wrote it as a value to fill in."""
     return setting.kind == INI and str(setting.value).startswith("#FIXME")
 
 

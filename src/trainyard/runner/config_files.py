@@ -1,4 +1,4 @@
-"""Reading configuration files: TOML and the predecessor's INI, with the line of every value."""
+"""Reading configuration files: TOML and TorchX's INI, with the line of every value."""
 
 from __future__ import annotations
 

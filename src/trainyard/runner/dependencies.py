@@ -1,4 +1,4 @@
-"""`--after`: which jobs another one waits for, and whether that can come about."""
+"""`--after`: which jobs another one waits for, and whether it can ever start."""
 
 from __future__ import annotations
 

@@ -57,12 +57,12 @@ class Role:
         name: name of the role, unique in its application.
         image: what the scheduler runs it in: a container image, or a directory.
         min_replicas: the fewest replicas that the job can run with, where the scheduler is elastic.
-        base_image: not used; kept for callers of the predecessor.
+        base_image: not used; kept for callers of TorchX.
         entrypoint: the program.
         args: its arguments. Macros (`trainyard.specs.substitution`) are substituted.
         env: its environment variables. Macros are substituted in the values.
         num_replicas: how many to start.
-        max_retries: how often to restart after a failure.
+        max_retries: how many times to restart after a failure.
         retry_policy: what to restart.
         resource: needs of one replica.
         port_map: ports by name.
@@ -139,7 +139,7 @@ def _override_value(overrides: dict[str, Any], name: str) -> Any:
 
 
 def _found_out(source: object) -> Any:
-    """Return what a function gives, or what a coroutine or future comes to.
+    """Return the result of a function, coroutine or future.
 
     Raises:
         RuntimeError: a future belongs to the event loop of this thread, which would wait for itself.

@@ -1,4 +1,4 @@
-"""What a job sees of the outside: host directories, volumes and devices."""
+"""Mounts: host directories, volumes and devices that a job can access."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """AWS instance types as named resources.
 
 Memory is 96 % of what AWS advertises, in MiB of each GiB rounded down: the rest is taken by the host's own
-processes (the predecessor's rule). Figures: the EC2 instance type pages of the AWS documentation.
+processes (TorchX's rule). Figures: the EC2 instance type pages of the AWS documentation.
 """
 
 from __future__ import annotations

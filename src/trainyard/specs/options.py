@@ -205,7 +205,7 @@ class runopts:
 
         Args:
             cfg: values by option name, or an instance of the options dataclass. Texts are converted.
-            ignore_unknown: whether to keep values of options that there are not, instead of refusing them.
+            ignore_unknown: whether to keep values of unknown options instead of refusing them.
 
         Raises:
             InvalidRunConfigException: an option is unknown, missing, or does not fit its type. All that

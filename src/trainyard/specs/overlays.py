@@ -1,4 +1,4 @@
-"""Overlays: what a scheduler's request has beside what `AppDef` and `Role` can say.
+"""Overlays: parts of a scheduler's request that `AppDef` and `Role` cannot express.
 
 An overlay has the form of the request. It lies in the metadata of a role or job, by the scheduler's name, and
 is laid over the request when that is made: dicts are merged, lists appended, tuples replace a list,

@@ -165,7 +165,7 @@ class AppStatus:
 
     Args:
         state: state of the whole job.
-        num_restarts: how often the job as a whole was restarted; -1 if the scheduler does not tell.
+        num_restarts: how many times the job as a whole was restarted; -1 if the scheduler does not tell.
         msg: the reason in words.
         structured_error_msg: JSON text of the first failing replica's error file; ``<NONE>`` without one.
         ui_url: where a browser shows the job.

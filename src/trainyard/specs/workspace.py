@@ -36,7 +36,7 @@ class Workspace:
 
     @classmethod
     def from_str(cls, text: str | None) -> Workspace:
-        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or the predecessor's YAML: ``{DIR: SUB, DIR: SUB}``, or
+        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or TorchX's YAML: ``{DIR: SUB, DIR: SUB}``, or
         lines of ``DIR: SUB``, with comments (``#``) between them.
 
         Nothing, or only white space, is a workspace of no directories. A directory whose own name has a ``=``

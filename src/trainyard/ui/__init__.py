@@ -1,4 +1,4 @@
 """A page on this machine that shows jobs: `trainyard ui`. Needs the extra ``ui``.
 
-It asks the runner, and no scheduler, and knows nothing of the command line.
+It asks only the runner, never a scheduler directly, and does not depend on the command line.
 """

@@ -38,8 +38,8 @@ class ActionRun:
     """An action on many jobs that goes on while pages show how far it is.
 
     Attributes:
-        done, failed: how many jobs have been asked for, and how many of those could not be done.
-        results: of those that failed, and of those that made a job; the first ones.
+        done, failed: how many jobs have been handled, and for how many of those the action failed.
+        results: the first results of jobs that failed, and of jobs from which a new one was created.
         is_over: whether it has ended.
 
     Args:

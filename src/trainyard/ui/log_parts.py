@@ -45,7 +45,7 @@ class FoundPart:
 
 
 class SearchResult:
-    """What a search has come to.
+    """The result of a search so far.
 
     Attributes:
         part: the first part in which lines match; None without one so far.
@@ -102,7 +102,7 @@ class LogParts:
             view: which log.
             wanted: which part.
             over: whether the job has ended.
-            waits: whether the end of a log that is being copied is not its end.
+            waits: whether to wait until enough is copied; if not, the end of the copy so far is returned.
 
         Raises:
             TrainyardError: it cannot be read.

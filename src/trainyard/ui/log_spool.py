@@ -33,9 +33,9 @@ LEAST_FREE = 1 << 30
 MOST_COPIES = 16
 #: Threads that copy, those too that have to wait for a line before they can end.
 MOST_THREADS = 32
-#: A copy that nobody has looked at for so long is dropped; one that failed is made again after this time.
+#: Seconds after which a copy that nobody has looked at is dropped, and after which a failed one is redone.
 UNUSED_SECONDS, RETRY_SECONDS = 600.0, 5.0
-#: A copy without news for so long has probably all that there is.
+#: A copy without new data for this many seconds is probably complete.
 QUIET_SECONDS = 0.4
 
 _threads = threading.BoundedSemaphore(MOST_THREADS)
@@ -46,7 +46,7 @@ class LogCopy(OutputFile):
 
     Attributes:
         is_over: whether no more will come.
-        is_full: whether that is since it may not be larger.
+        is_full: whether no more will come because the copy has reached its maximum size.
         problem: why not, if the log could not be read to its end.
 
     Args:

@@ -74,7 +74,7 @@ class RunnerPool:
             return
 
     async def ask(self, lane: str, call: Callable[[Runner], T], seconds: float | None = None) -> T:
-        """Return what a function returns that is called with a runner.
+        """Call a function with a runner, and return its result.
 
         Args:
             lane: the scheduler that it asks, or `HISTORY`.

@@ -32,7 +32,7 @@ class PageServer:
         port: where; 0 for any free port.
 
     Raises:
-        UsageError: somebody else listens there.
+        UsageError: another process listens there.
     """
 
     def __init__(self, port: int) -> None:

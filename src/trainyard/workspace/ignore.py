@@ -42,10 +42,10 @@ _ALL = frozenset(map(chr, range(256)))
 
 
 def read_lines(path: str) -> list[str] | None:
-    """Return the lines of an ignore file, or None.
+    """Return the lines of an ignore file; None if it does not exist.
 
     Raises:
-        WorkspaceError: there is one that cannot be read. Without it, a secret might be shipped.
+        WorkspaceError: it exists but cannot be read. Without it, a secret might be shipped.
     """
     try:
         text = read_regular_file(path).decode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
 """Files that most likely hold a secret, told by name and, where the name does not settle it, by content.
 
-Such files stay at home unless a ``!pattern`` in ``.trainyardignore`` names them: a workspace ends up in
+Such files are not shipped unless a ``!pattern`` in ``.trainyardignore`` names them: a workspace ends up in
 images and on shared disks, and nobody looks there for a forgotten key.
 """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.selection import Report
 
 T = TypeVar("T")
-#: How often a workspace that is being written to is read.
+#: How many times a workspace that is being written to is read.
 ATTEMPTS = 3
 
 

@@ -116,9 +116,9 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _local_copy() -> str:
-    """Return where this machine's jobs find the toolkit: named by what its sources look like from outside.
+    """Return where this machine's jobs find the toolkit: its name depends on sizes and times of the sources.
 
-    Every submission of a script asks, so that neither is their content read nor are slow modules loaded.
+    Every submission of a script calls this, so it reads no content of the sources and loads no slow modules.
     """
     import zlib
 

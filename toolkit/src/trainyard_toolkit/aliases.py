@@ -1,10 +1,11 @@
-"""Serves the predecessors' import names from this package, where they are not installed.
+"""Serves the predecessors' import names from this package where the predecessors are not installed.
 
-Of ``torchx`` and ``trainyard``, the launchers, it serves in jobs what scripts import: their trackers.
+In jobs it also serves the part of the launchers, ``torchx`` and ``trainyard``, that scripts import: trackers.
 
-In an environment with the wheel a ``.pth`` file puts a finder at the end of the import system's list at the
-start of each Python, unless ``TRAINYARD_ALIASES=0``; it imports this module when one of the names is asked
-for. Standing last in line, it finds nothing that is installed; and the modules of an original are never ours.
+Where the wheel is installed, a ``.pth`` file appends a finder to the import system's list whenever Python
+starts, unless ``TRAINYARD_ALIASES=0``; the finder imports this module when one of the names is requested.
+Because the finder comes last, it never shadows an installed package, and it never supplies modules that an
+installed original lacks.
 The zipapp has no ``.pth`` file; it carries stand-ins, in another folder on the PYTHONPATH of the script,
 that call :func:`stand_in`.
 """

@@ -20,11 +20,11 @@ def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Ou
 
     Args:
         launch: the script.
-        make_command: prepares this host and gives its part. Called when the hosts have come together, so that
-            one which cannot get ready fails the job on all of them at once.
+        make_command: prepares this host and returns the command of its part. Called when all hosts are
+            connected, so that a host that cannot get ready fails the job on all of them at once.
 
     Raises:
-        ClusterError: another host failed or was lost, and this one's part was stopped for it.
+        ClusterError: another host failed or was lost, so this host's part was stopped.
     """
     environment = launch.environment
     hosts = environment.distribution_hosts

@@ -93,7 +93,7 @@ class _Bounded(io.RawIOBase):
         self._claimed = 0
 
     def claim(self, size: int) -> None:
-        """Count what a member says that it will take; holes in sparse files are in no other count."""
+        """Count the size that a member declares: holes in sparse files are not counted anywhere else."""
         self._claimed += size
         self._check(self._claimed)
 

@@ -54,8 +54,8 @@ class Policy:
         timeout: seconds that the child may run, or None.
         on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper
             process, which then has the rest of the grace to end.
-        on_start: called once when the child runs, with its pid. The place to start threads: forking comes
-            first.
+        on_start: called once with the child's pid when it is running. Start threads here, not earlier: there
+            must be none when the child is forked.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class SignalPipe:
 
 
 def _noted(number: int, frame: object) -> None:
-    """A handler that does nothing: the wakeup pipe has the news."""
+    """A handler that does nothing: the signal is read from the wakeup pipe."""
 
 
 class Supervisor:
@@ -253,8 +253,9 @@ class Supervisor:
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Ask the child to end: pass the signal on, and kill the group when the grace is over.
 
-        The child hears it once, however many tell us: a second SIGTERM would interrupt it while it saves its
-        state, or meet a Python that has put the signal's default back on its way out. Ctrl-C may be repeated.
+        The child gets the signal once, however many times we are asked: a second SIGTERM would interrupt it
+        while it saves its state, or kill a Python that has restored the default handler on its way out.
+        Ctrl-C may be repeated.
         """
         if self._kill_at is not None:
             if number == signal.SIGINT:

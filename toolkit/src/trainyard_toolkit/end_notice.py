@@ -1,7 +1,7 @@
-"""Tells of a job's end from inside its first host, where nothing of ours outlives the containers.
+"""Sends notifications of a job's end from its first host, where nothing of ours outlives the containers.
 
-What is to be sent comes in variables, which the script does not get. It is sent once the results are saved
-and the report is written, and never when the backend starts the job again after this end.
+The launcher passes what to send in variables, which the script does not get. It is sent once the results are
+saved and the report is written, but never if the backend starts the job again after this end.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EndNotice:
         self._started = time.time()
 
     def send(self, report: Report | None, code: int, masker: Masker) -> None:
-        """Notify all targets, where this end is the job's. Raises nothing: the job ends as it did.
+        """Notify all targets if this is the end of the job. Never raises: the job's result does not change.
 
         Args:
             report: of the failure; None after success.
@@ -154,13 +154,13 @@ class EndNotice:
 
 
 def attempt_of(again: dict[str, Any], environ: MutableMapping[str, str]) -> int | None:
-    """Return how often the backend has started the job before; None if it does not say."""
+    """Return how many times the backend has started the job before; None if it does not say."""
     text = environ.get(again.get("variable", ""), "")
     return int(text) - int(again["first"]) if text.isdigit() else None
 
 
 def is_final(again: dict[str, Any], code: int, environ: MutableMapping[str, str]) -> bool:
-    """Tell whether the backend does not start a job again that fails now. In doubt it is not final.
+    """Tell whether a failure now is final: the backend does not start the job again. False in doubt.
 
     Args:
         again: what the launcher knows of it: ``attempts`` (at most; 1 without it), ``variable`` and ``first``

@@ -344,7 +344,7 @@ def read_hyperparameters(layout: Layout | None = None) -> dict[str, Any]:
 def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
     """The content of ``inputdataconfig.json``: channel name -> its settings.
 
-    Channels by which the launcher brings code and toolkit are none of the script's, and left out.
+    Channels through which the launcher delivers code and toolkit are not for the script, and are left out.
     """
     path = (layout or Layout()).input_data_config
     channels = input_config.read_object(path, "the input channels")

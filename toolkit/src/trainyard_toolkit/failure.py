@@ -56,7 +56,7 @@ class Report:
         return bool(self.fields["outcome"] == "stopped")
 
     def brief(self) -> str:
-        """What a reader who has the script's own output before them does not know from there."""
+        """The part of the report that the script's own output does not already show."""
         fields = self.fields
         lines = [] if fields["class"] == errors.USER_ERROR and fields["exception"] else [fields["reason"]]
         if fields["class"] in (errors.INSTALL_ERROR, errors.INTERNAL_ERROR):
@@ -213,7 +213,7 @@ def _signal_name(number: int) -> str:
 
 
 class Writer:
-    """Writes the report, also when the disk is full: room for it is set aside before the script starts."""
+    """Writes the report, even if the disk is full: space for it is reserved before the script starts."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -240,7 +240,7 @@ class Writer:
         stopped.
         """
         _remove(self._reserve)
-        if masker is not None:  # before the text is cut: of a secret cut in two nobody would know the rest
+        if masker is not None:  # before the text is cut: half a secret would not be recognised
             report.fields = masker.json(report.fields)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()

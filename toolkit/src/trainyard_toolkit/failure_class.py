@@ -1,6 +1,6 @@
-"""Why a replica failed, and of which class that is, found inside a job by the launcher's table of causes.
+"""Finds, inside a job, why a replica failed and the failure class, by the launcher's table of causes.
 
-The table travels with the job (`Table`), so what ``trainyard why`` names and what is retried are the same.
+The table travels with the job (`Table`), so retries are based on the causes that ``trainyard why`` names.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What follows on the end of a cluster's job: a new start after some failures, notifications of the end.
+"""Handles the end of a cluster job: restarts it after some failures, and sends notifications of its end.
 
-A small job, the follow-up, waits in the queue for the end of the submission, whatever that is, and runs this
-in the job's folder on shared storage. Where the end is plain, the job's script runs it before, and takes the
-follow-up out of the queue. It reads ``follow-up.json`` and the records of ``run.sh``, and it writes:
+A small job, the follow-up, waits in the queue until the submission has ended, however it ends, and runs this
+module in the job's folder on shared storage. If the outcome is clear, the job's script runs it earlier, and
+removes the follow-up from the queue. It reads ``follow-up.json`` and the records of ``run.sh``, and writes:
 
-- ``retries``: a JSON object in each line, what became of a failure and why, the oldest first;
-- ``settled``: nothing more follows;
+- ``retries``: one JSON object per line: what was done about a failure and why, the oldest first;
+- ``settled``: nothing more is to be done;
 - ``native`` and ``follow-up.ids``: the ids of what it submits.
 
-What ``follow-up.json`` holds is declared by the launcher, in ``schedulers/hpc/follow_up_request.py``.
+The launcher declares the content of ``follow-up.json`` in ``schedulers/hpc/follow_up_request.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAITING, SETTLED_BOX = "notify.waiting.json", "notify.json"
 
 
 class NotNow(Exception):
-    """The other side does not answer now, and somebody else tries later."""
+    """A target does not answer now; the follow-up will try again later."""
 
 
 class JobFolder:
@@ -346,7 +346,7 @@ def _retry(job: JobFolder, end: End, native: str) -> bool:
 
 
 def _memory_option(job: JobFolder, memory: int) -> list[str]:
-    """Return the options by which the next attempt gets as much memory for each replica; [] for as before."""
+    """Return the options that give each replica of the next attempt this much memory; [] if not more."""
     if not job.asked["memory_option"] or memory <= int(job.asked["memory"]):
         return []
     amount = -int(-memory * float(job.asked["memory_factor"]) // 1)

@@ -1,8 +1,8 @@
-"""Hosts on which jobs failed by no fault of their own, in a file on a cluster's shared storage.
+"""Hosts on which jobs failed through no fault of the jobs, in a file on a cluster's shared storage.
 
-The file is a JSON object: by class of failure (``node``) and host ``count``, ``first`` and ``last`` (seconds
-since the epoch), and ``job`` and ``evidence`` of the last failure. What is older than `KEPT_SECONDS` is
-forgotten, and each class has at most `MOST_HOSTS`. It may be edited or removed at any time.
+The file is a JSON object. For each failure class (``node``) and host it has ``count``, ``first`` and ``last``
+(seconds since the epoch), and ``job`` and ``evidence`` of the last failure. Entries older than `KEPT_SECONDS`
+are dropped, and each class has at most `MOST_HOSTS`. It may be edited or removed at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What only one host's processes see: their base directory at ``/opt/ml``, all hosts in ``/etc/hosts``.
+"""Gives each host's processes their own view: its base directory at ``/opt/ml``, all hosts in ``/etc/hosts``.
 
 Scripts write to ``/opt/ml/checkpoints`` by that name, and connect to ``algo-2``. Where hosts are processes of
 a machine, a mount namespace shows each of them its own; it ends with the host's last process, and nothing is
@@ -182,7 +182,7 @@ class HostView:
         return path
 
     def _write_hosts(self, table: Mapping[str, str]) -> None:
-        """Let the hosts file have these addresses, and what it had before. Never empties it meanwhile."""
+        """Add these addresses to the original hosts file content. The file is never empty meanwhile."""
         if self._before is None:
             text = _read(self._hosts_file)
             self._before = text if text.endswith("\n") or not text else text + "\n"
@@ -302,10 +302,10 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def show(pairs: Sequence[tuple[str, str]], stage: str) -> None:
-    """Let this process and its children see each first path at the second, and nobody else.
+    """Show each first path at the second one, to this process and its children only.
 
-    A child makes the namespaces, and this process joins them only when they are complete: whatever the
-    system refuses on the way, this process is as it was.
+    A child creates the namespaces, and this process joins them only when they are complete: if the system
+    refuses a step, this process is unchanged.
 
     Args:
         pairs: what is shown, and where. A place that does not exist is made in the namespace alone.
@@ -519,9 +519,9 @@ def _cover(system: _System, folder: str, stage: str) -> None:
 
 
 def _adopt_ssh_config(system: _System, stage: str) -> None:
-    """Put copies of this user's in the place of the system's files that /etc/ssh/ssh_config includes.
+    """Replace the system's files that /etc/ssh/ssh_config includes with copies that this user owns.
 
-    ssh takes such files only from root or from its user, and root is nobody here.
+    ssh accepts such files only if root or its user owns them, and here root appears as nobody.
     """
     paths = [path for path in _included(_SSH_CONFIG, 0) if os.stat(path).st_uid != os.getuid()]
     if not paths:

@@ -1,7 +1,7 @@
 """Finds out where a job's hosts are, on platforms that give them no names, and keeps it in a hosts file.
 
-The first host listens, the others connect and say who they are; whenever one comes, all hear of it. A child
-of ``train`` does this for as long as ``train`` runs, so that a host which comes late, or again, is known too.
+The first host listens, the others connect and identify themselves; whenever one joins, all are told. A child
+of ``train`` does this for as long as ``train`` runs, so that hosts that join late, or rejoin, are known too.
 """
 
 from __future__ import annotations

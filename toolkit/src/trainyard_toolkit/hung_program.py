@@ -1,6 +1,7 @@
-"""Watches a program from beside it: no output, no results and no work of a GPU for some time, and it hangs.
+"""Watches a program from a separate process: with no output, results or GPU activity for a while, it hangs.
 
-The stacks of its processes go to its log then, and a file beside it says so. It goes on, or is stopped.
+The stacks of its processes are then written to its log, and a file says that it hangs. It continues, or is
+stopped.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class HungProgram:
             pass
 
     def stop(self, grace: float, pause: Callable[[float], object] = time.sleep) -> None:
-        """Ask the program and all that it started to end, and end it after the grace period."""
+        """Ask the program and everything that it started to end, and kill them after the grace period."""
         deadline = time.monotonic() + grace
         everything = [self.pid, *stack_dump.descendants_of(self.pid)]
         _send(everything, signal.SIGTERM)
@@ -97,7 +98,7 @@ class HungProgram:
 
 
 class PipedProgram(HungProgram):
-    """A program whose output passes through somebody who counts it.
+    """A program whose output passes through a process that counts it.
 
     Args:
         pid: the program.

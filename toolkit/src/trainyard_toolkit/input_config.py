@@ -32,10 +32,10 @@ CORE_PARAMETERS = frozenset(
 
 
 def check_ordinary(path: str) -> None:
-    """Refuse to wait for a FIFO or to read a device; what is named below /dev and /proc is meant so.
+    """Refuse FIFOs and devices, except below /dev and /proc, where they are named on purpose.
 
     Raises:
-        OSError: the path is neither a file nor a folder, or there is none.
+        OSError: the path is neither a file nor a folder, or does not exist.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/"))):

@@ -1,6 +1,6 @@
-"""What only Linux offers, and what serves in its place on other systems.
+"""Features that only Linux has, and what replaces them on other systems.
 
-With ``TRAINYARD_PORTABLE=1`` Linux is treated as one of those, to test them.
+With ``TRAINYARD_PORTABLE=1`` Linux is treated like the other systems, to test the replacements.
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_legal_aliases(env: Mapping[str, str]) -> dict[str, str]:
-    """Add, beside each name that no shell can spell, the same with ``_``.
+    """Add an alias with ``_`` for each name that shells cannot use.
 
-    ``SM_HP_BATCH-SIZE`` is joined by ``SM_HP_BATCH_SIZE``. A name that is really there is never replaced by
-    an alias. A name with ``=`` or NUL, which no environment can carry, leaves only its alias.
+    ``SM_HP_BATCH-SIZE`` gets the alias ``SM_HP_BATCH_SIZE``. An alias never replaces an existing name. A name
+    with ``=`` or NUL, which no environment can contain, is replaced by its alias.
     """
     aliases = {re.sub(r"[^A-Za-z0-9_]", "_", name): value for name, value in env.items()}
     exact = {name: value for name, value in env.items() if "=" not in name and "\0" not in name}

@@ -300,11 +300,11 @@ def _peer(line: rendezvous.Line) -> str:
 
 
 class _RankHost(Supervisor):
-    """A host with ranks: it hands them their environment, and a stop goes to them, not to what started them.
+    """A host with ranks: gives them their environment, and sends a stop to them, not to what started them.
 
-    mpirun would kill ranks one second after it is asked to end, and all of them once one has ended by a
-    signal. So it is left alone while ranks save their state, and sees that they have ended when all of them
-    have, on all hosts. The same holds for the sshd on the other hosts.
+    mpirun would kill ranks one second after it is asked to end, and all of them once a signal has ended one.
+    So mpirun is not signalled while ranks save their state, and sees that they have ended only when all of
+    them have ended, on all hosts. The same applies to the sshd on the other hosts.
     """
 
     def __init__(self, launch: Launch, command: child_process.Command, keys: ssh.Keys) -> None:

@@ -1,8 +1,9 @@
-"""Telling others that a job has ended: URLs by a signed POST, commands by their standard input. Once each.
+"""Notifying others that a job has ended, once each: URLs by a signed POST, commands on standard input.
 
-What is to be told lies in an outbox, a document that is replaced whole before and after every attempt. So a
-target that has got its notification never gets it again, whatever is killed. Only between an attempt and the
-record of it is a second attempt possible: it has the same ``webhook-id``, by which a receiver knows it.
+Notifications wait in an outbox, a document that is replaced atomically before and after every attempt. So a
+target that has got its notification never gets it again, whichever process is killed. It can be sent
+twice only if a process is killed between an attempt and its record: both attempts have the same
+``webhook-id``, by which a receiver can recognise the second one.
 
 Signatures and headers are those of https://www.standardwebhooks.com: HMAC-SHA256 over
 ``ID.TIMESTAMP.BODY``, in base64, after ``v1,``.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
-#: What becomes of a target: it is due, an attempt is under way, it was told, or it cannot be told.
+#: States of a target: it is due, an attempt is in progress, it was notified, or it cannot be notified.
 DUE, TRYING, TOLD, FAILED = "due", "trying", "told", "failed"
 SETTLED = (TOLD, FAILED)
 #: Attempts for one target, and the delays between them in seconds, which double.
@@ -46,7 +47,7 @@ VARIABLE = "TRAINYARD_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300
 _LONGEST_LINE = 64 << 10
-#: How long the last words of a command that has ended are waited for: what it started may hold its stderr.
+#: How long to wait for the last output of a command that has ended: its children may keep its stderr open.
 _LAST_WORDS_SECONDS = 30.0
 
 
@@ -108,7 +109,7 @@ def end_message(
         state: the name of its state.
         reason: why it is in that state, in words.
         cause: of a failure: ``name``, ``text``, ``evidence``, ``replica`` (ROLE/ID or None), ``exit_code``.
-        restarts: how often it was restarted.
+        restarts: how many times it was restarted.
         started_at, ended_at: seconds since the epoch.
         results: where its results are.
     """

@@ -73,7 +73,7 @@ def die_with_launcher() -> None:
 
 
 def keep(pid: int) -> None:
-    """Count a child as ours to end (an sshd, say), not as something left behind."""
+    """Mark a child as one that we end ourselves (an sshd, say), not as one that was left behind."""
     _services.add(pid)
 
 
@@ -110,7 +110,7 @@ def end_group(
         wake: a descriptor that becomes readable when a child ends.
         relays: output of the group, passed on meanwhile.
         everything: also end orphans that left the group, and collect them all.
-        told: the group has had its SIGTERM already; a second one could interrupt who is saving state.
+        told: the group has had its SIGTERM already; another could interrupt a program saving its state.
     """
     if not _left(group, everything):
         return
@@ -131,9 +131,9 @@ def end_group(
 
 
 def _ask_orphans(group: int, heard: Collection[int]) -> set[int]:
-    """SIGTERM to orphans outside the group that have not had it; returns who has had it by now.
+    """Send SIGTERM to orphans outside the group that have not had it; returns all that have had it by now.
 
-    More of them may come: what an orphan started is one when that orphan has ended.
+    More of them may appear: the children of an orphan become orphans when it ends.
     """
     asked = set()
     for pid in children():

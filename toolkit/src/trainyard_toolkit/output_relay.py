@@ -79,7 +79,7 @@ class Relay:
         return True
 
     def flush(self) -> None:
-        """Write what the target takes now. A target that is gone swallows the rest: the script goes on."""
+        """Write what the target takes now. If the target is gone, drop the rest: the script goes on."""
         while self._pending and not self._broken:
             try:
                 written = os.write(self._target, self._pending[: self._chunk])

@@ -1,9 +1,8 @@
 """Brings the hosts of a job together, and lets them end together.
 
 The first host listens, the others connect and stay connected while the job runs. Each says how its part
-ended; the first host tells all of them how the job ended. A connection that breaks is a host that was lost.
-So any failing rank or host fails the job on every host, and nobody waits longer than the news needs to
-travel.
+ended; the first host tells all of them how the job ended. A broken connection means that a host was lost.
+So any failing rank or host fails the job on every host without delay.
 
 Messages are JSON objects, one per line. They carry no command and no secret.
 """

@@ -1,4 +1,4 @@
-"""How often a class of failures is retried, and with how much memory."""
+"""How many times a class of failures is retried, and with how much memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LONGEST_EVIDENCE = 120
 
 
 class RetryRule:
-    """How often a class of failures is retried.
+    """How many times a class of failures is retried.
 
     Args:
-        times: how often; `MOST_RETRIES` stands for no limit.
-        most_mb: how much memory a replica may get at most, each retry twice as much as the one before; 0 for
-            no more than it has.
+        times: how many times; `MOST_RETRIES` means no limit.
+        most_mb: the most memory that a replica may get, in MB; each retry gets twice as much as the attempt
+            before. 0: the memory stays the same.
     """
 
     def __init__(self, times: int, most_mb: int = 0) -> None:
@@ -46,7 +46,7 @@ class RetryRule:
         """Return why no further attempt is made; "" if one is.
 
         Args:
-            used: how often this class has been retried.
+            used: how many times this class has been retried.
             present_mb: the memory that the attempt had; 0 if it is not limited.
         """
         if used >= self.times:
@@ -70,7 +70,7 @@ def words(
         evidence: the line that shows it.
         failure_class: of the cause.
         rule: of this class.
-        used: how often this class had been retried.
+        used: how many times this class had been retried.
         against: why it is not; "" if it is.
         memory_mb: the memory that the attempt had; 0 if it is not limited.
     """

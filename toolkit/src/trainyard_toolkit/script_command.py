@@ -26,9 +26,9 @@ def kind_of(code_dir: str, name: str) -> str:
     """Which kind an entry point is.
 
     ``*.sh`` is a command; any other name beside a ``setup.py`` is a module of that package; ``*.py`` is a
-    program; the rest are commands. A ``pyproject.toml`` with a build makes a package too, for a name that is
-    no file: many projects keep one beside plain scripts for their linters' sake. Where nothing is installed,
-    a ``setup.py`` counts no more than that.
+    program; the rest are commands. A ``pyproject.toml`` with a build makes a package too, but only if the
+    name is not a file: many projects have one next to plain scripts, just to configure linters. Where nothing
+    is installed, the same applies to ``setup.py``.
     """
     if name.endswith(".sh"):
         return COMMAND

@@ -1,4 +1,4 @@
-"""The watch over a script for hangs, from inside its container, where no log is a file.
+"""Watches a script for hangs from inside its container, where no log is a file.
 
 ``train`` passes the script's output on, and counts it in memory that a forked process shares. That process
 looks whether the count grows; if not, it writes the stacks to the container's log, and stops the script if

@@ -26,7 +26,7 @@ class Keys:
     """A folder for keys and sockets, readable by this user only, removed at the end.
 
     In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else with temporary files.
-    It is locked while its job lives: the next job can tell, and remove, one whose ``train`` was killed.
+    It is locked while its job runs, so the next job can detect and remove one whose ``train`` was killed.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Where a job's data comes from and goes to: S3 through boto3, or files that this process sees.
 
-The one mover of data: the toolkit uses it inside the job, ``sagemaker_local`` of the launcher around it.
+All data is moved here: the toolkit uses it inside the job, the launcher's ``sagemaker_local`` around the job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 THREADS = 16
-#: How often a download that breaks off is continued without a byte of progress.
+#: How many times a broken download is resumed without a byte of progress.
 ATTEMPTS = 5
 #: Seconds for which a store may be out of reach.
 PATIENCE = 20.0
@@ -29,7 +29,7 @@ BLOCK = 1 << 20
 
 
 class Cancelled(Exception):
-    """The job is to end, so what was under way has been given up."""
+    """The job is being stopped, so the operation in progress was abandoned."""
 
 
 class Place:
@@ -192,9 +192,9 @@ class Store:
 
         Args:
             place: the folder or object.
-            is_prefix: all objects whose keys begin with it count, of ``s3://bucket/tr`` also ``train/x``, as
-                for SageMaker's ``S3Prefix``. Those in it as a folder are named from there, others by what
-                follows the last ``/`` of the place.
+            is_prefix: whether to include all objects whose keys begin with it (``train/x`` too for
+                ``s3://bucket/tr``), like SageMaker's ``S3Prefix``. Objects in the place as a folder are named
+                relative to it, others by what follows the last ``/`` of the place.
 
         Raises:
             StoreError: it cannot be listed, or two objects would have the same path.
@@ -411,7 +411,7 @@ class Store:
             raise Cancelled
 
     def persist(self, what: str, action: Callable[[], T], *, may_cancel: bool = True) -> T:
-        """Do something, again and again while S3 is out of reach, for as long as there is patience.
+        """Do something, and repeat it while S3 is out of reach, until ``patience`` is used up.
 
         Raises:
             StoreError: S3 refuses, or stays out of reach.
@@ -508,8 +508,8 @@ def _files(path: str) -> list[Item]:
 def files_below(root: str) -> dict[str, str]:
     """Return the files of a directory: name below it -> path.
 
-    Links are followed. Left out are a link to a directory that it is in, since all in there comes anyway, and
-    what is not a file: links to nothing, sockets, fifos.
+    Links are followed. Left out are links to a directory that contains them (its content is included anyway)
+    and everything that is not a file: dangling links, sockets, FIFOs.
 
     Raises:
         OSError: a directory cannot be read.

@@ -51,7 +51,7 @@ class Training:
         self.status = 0
 
     def run(self) -> int:
-        """Do it all; return the exit code. Nothing is raised."""
+        """Run the job and return the exit code. Never raises."""
         writer = failure.Writer(self.layout)
         writer.prepare()
         report = None

@@ -1,4 +1,4 @@
-"""What has been shipped from this machine, so that the next time little has to be.
+"""Remembers what was shipped from this machine, so that little has to be shipped the next time.
 
 Small JSON files in the state directory. They only save work: if one is missing, damaged or out of date, a
 whole layer is made, but never a wrong image: what they name is addressed by content, and daemon and registry

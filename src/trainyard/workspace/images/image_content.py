@@ -111,7 +111,7 @@ class Cargo:
     toolkit: bytes | None = field(default=None, repr=False)
 
     def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
-        """Tell whether an image has it all: it is nothing but the toolkit, which a repeated job's image has.
+        """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
 
         Args:
             below: the image's labels.

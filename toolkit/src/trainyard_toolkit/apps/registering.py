@@ -73,7 +73,7 @@ def _model_url(args: argparse.Namespace, port: int) -> str:
 
 
 def address_towards(url: str) -> str:
-    """Return this machine's address as the host of a URL sees it; its name where there is no way there."""
+    """Return this machine's address as seen from the host of a URL; its name if there is no route."""
     parts = urllib.parse.urlparse(url)
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
