@@ -102,7 +102,7 @@ class Scheduler(ABC, Generic[T]):
 
     #: The options dataclass, its fields made by `trainyard.specs.option`.
     opts_class: type[Any] | None = None
-    #: What it can do, as far as its methods and options do not show it; see `capabilities_of`.
+    #: What it can do beyond what its methods and options show; see `capabilities_of`.
     capabilities: Capabilities = UNDECLARED
     #: Whether jobs run on this machine, so that a command that starts one follows it by default.
     is_local = False
@@ -112,8 +112,8 @@ class Scheduler(ABC, Generic[T]):
     runs_images = False
     #: Whether it brings the workspaces that roles name to them itself, as plugins for TorchX of 2026 do.
     builds_roles = False
-    #: The filters that `list` accepts in ``cfg`` beside options: ``states`` (a set of `AppState`), ``since``
-    #: (seconds since the epoch), ``all`` (also jobs that are not ours).
+    #: The filters that `list` accepts in ``cfg`` in addition to options: ``states`` (a set of `AppState`),
+    #: ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     list_filters: frozenset[str] = frozenset()
     #: Whether the scheduler runs a role's ``metadata["train"]`` itself, without the toolkit.
     reads_training_specs = False
@@ -193,7 +193,7 @@ class Scheduler(ABC, Generic[T]):
     def depend_on(self, info: AppDryRunInfo[Any], dependencies: Sequence[Dependency]) -> None:
         """Let the job of a request start only after other jobs of this scheduler. Changes ``info.request``.
 
-        Called once, after `make_dryrun` and before `ship`. It may ask the backend, and starts nothing.
+        Called once, after `make_dryrun` and before `ship`. It may query the backend, but starts nothing.
 
         Raises:
             ConfigError: this scheduler, or this kind of job, cannot wait for others.
@@ -315,10 +315,10 @@ class Scheduler(ABC, Generic[T]):
         return poll_until_ended(lambda: self.describe(app_id), timeout)
 
     def notify(self, app_id: str, changed: Event) -> Callable[[], object] | None:
-        """Set an event whenever something of a job changes, or can no longer be seen.
+        """Set an event whenever a job changes, or can no longer be observed.
 
         Returns:
-            A function that ends it; None if the backend cannot notify, so that it has to be asked.
+            A function that ends the notifications; None if the backend cannot notify and must be polled.
         """
         return None
 
@@ -327,7 +327,7 @@ class Scheduler(ABC, Generic[T]):
         return ""
 
     def smallest_change(self, app_id: str) -> str:
-        """Return what would start a job now that waits for capacity, in words; "" if unknown."""
+        """Return in words what change would let a waiting job start right now; "" if unknown."""
         return ""
 
     def job_output(self, app_id: str) -> Sequence[str]:
@@ -344,15 +344,15 @@ class Scheduler(ABC, Generic[T]):
             role_name: name of the role.
             k: index of the replica.
             command: program and arguments; empty for a shell.
-            tty: give it a terminal, whose size follows this one, and which has this terminal's Ctrl-C. This
-                process's stdin is a terminal then. `trainyard.schedulers.joined_terminal` has the parts.
+            tty: give it a terminal, which is resized with this process's terminal and receives its Ctrl-C.
+                This process's stdin is then a terminal. See `trainyard.schedulers.joined_terminal`.
 
         Returns:
             The exit code of the command; 128 + N if signal N ended it.
 
         Raises:
             UnknownAppException: there is no such job.
-            ConfigError: the replica does not exist or does not run, or nothing can be started in it.
+            ConfigError: the replica does not exist or is not running, or nothing can be started in it.
         """
         from trainyard.errors import ConfigError
 
@@ -538,7 +538,7 @@ def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None
 
 
 def not_ended(app_id: str, state: object) -> TrainyardError:
-    """Return the error of a job that cannot be deleted, since it has not ended, as far as can be seen."""
+    """Return the error for a job that cannot be deleted because it is not known to have ended."""
     from trainyard.errors import ConfigError, UnreachableError
 
     if str(state) == "UNREACHABLE":
@@ -559,7 +559,7 @@ def not_running(replica: str, state: object) -> ConfigError:
 
 
 def accepted(name: str, attempt: Callable[[], object], text: str) -> Check:
-    """Return the finding of something that raises an error where it fails; a remark if nobody answers."""
+    """Return the result of a check that raises an error if it fails; a remark if it gets no answer."""
     from trainyard.errors import TrainyardError, UnreachableError
 
     try:

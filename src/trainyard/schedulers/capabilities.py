@@ -50,7 +50,7 @@ COLUMNS = {
     "gc": "`trainyard gc` finds what jobs left behind",
 }
 
-# The methods by which a scheduler has a capability: one of them is not the one of the interface.
+# The methods of each capability: a scheduler has the capability if it overrides one of them.
 _METHODS = {
     "follow": ("log_blocks", "log_iter"),
     "workspaces": ("plan_shipment",),
@@ -76,8 +76,8 @@ class Capabilities:
         mounts: of `ALL_MOUNTS`, the kinds that work.
         retries: of `ALL_RETRIES`, the policies that work.
         detached: whether jobs outlive the terminal that they are started from.
-        ignores: ``mounts``, ``elastic`` or ``retries`` where a job that needs it runs without it, after a
-            warning; such a job is refused otherwise.
+        ignores: any of ``mounts``, ``elastic`` and ``retries``: a job that needs it runs without it, after a
+            warning. Without this, such a job is refused.
         notes: by column, some words instead of "yes", such as ``{"exec": "srun"}``. What the scheduler
             cannot do stays "no".
     """
@@ -156,7 +156,7 @@ def check_needs(scheduler: str, capabilities: Capabilities, app: AppDef) -> list
 
 
 def _lacking(role: Role, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
-    """Yield what a role needs and is not there: the capability, and the words for it."""
+    """Yield what a role needs but the scheduler lacks: the capability, and a description of it."""
     kinds = {type(mount).__name__.removesuffix("Mount").lower(): None for mount in role.mounts}
     missing = [kind for kind in kinds if kind not in capabilities.mounts]
     if missing:

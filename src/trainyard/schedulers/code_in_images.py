@@ -1,4 +1,4 @@
-"""For schedulers whose jobs run in images: their code is put into these. Base classes for them."""
+"""Base classes for schedulers whose jobs run in containers: the code is put into their images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class CodeInImages:
-    """Passes a scheduler's questions about code on to what makes images, which reading commands never import.
+    """Delegates questions about code to the image builder, which commands that only read never import.
 
-    To be named before `Scheduler` among a scheduler's bases.
+    Must precede `Scheduler` among a scheduler's base classes.
     """
 
     def _images(self) -> DockerWorkspaceMixin:

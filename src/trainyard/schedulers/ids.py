@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-# No vowels, so that no words come about; no letters that look alike. 27**10 > 2**47.
+# No vowels, so that no words are formed; no letters that look alike. 27**10 > 2**47.
 ALPHABET = "23456789bcdfghjkmnpqrtvwxyz"
 SUFFIX_LENGTH = 10
 MAX_NAME_LENGTH = 48

@@ -15,7 +15,7 @@ PATIENCE = 0.0
 
 
 def images_of(info: AppDryRunInfo[Any]) -> list[str]:
-    """Return the images that have to be there: of those that code is put into, what they are made from."""
+    """Return the images that must exist; for images that code is put into, their base images."""
     if info.app is None:
         return []
     made = [] if info.shipment is None else info.shipment.plan().get("images", [])

@@ -25,7 +25,7 @@ else:
 STDIN, STDOUT, STDERR = 0, 1, 2
 _PIECE = 32 * 1024
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-#: What stands for "a shell" where the program runs.
+#: The command that starts a shell where the program runs.
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 
 
@@ -56,8 +56,8 @@ def join(channel: Channel, *, tty: bool) -> None:
 
     Args:
         channel: the connection to it.
-        tty: whether the program has a terminal, which this one becomes: all keys reach the program, Ctrl-C
-            too, and it learns of every new size.
+        tty: whether the program has a terminal, which this one is connected to: all keys reach the program,
+            including Ctrl-C, and so does every change of size.
 
     Raises:
         BrokenPipeError: the reader of this process's output is gone.
@@ -193,7 +193,7 @@ def _signals() -> Iterator[Wakeup | None]:
 def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | None = None) -> int:
     """Run a program of this machine on this process's terminal and streams; returns its exit code.
 
-    Ctrl-C is left to the program. 128 + N stands for signal N.
+    The program handles Ctrl-C. The exit code is 128 + N after signal N.
 
     Raises:
         OSError: it cannot be started.

@@ -1,8 +1,8 @@
 """Lines in which a user's regular expression matches, found in bounded time.
 
 An expression such as ``(a+)+$`` can take forever on a line that it does not match, and nothing interrupts
-the search in a thread. So only simple expressions are searched here, and lines that are not long; all
-else in a second process, this file as a script. It ends with the first line that takes too long.
+the search in a thread. So this process searches only short lines for simple expressions. Everything else is
+left to a second process, which runs this file as a script and ends at the first line that takes too long.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def last_lines(
 
 
 def end_of(blocks: Iterable[LogBlock], most_bytes: int) -> bytes:
-    """Return the last bytes of one replica's log, holding no more: a line may be longer than memory."""
+    """Return the last bytes of one replica's log without keeping more: a line may not fit into memory."""
     kept: deque[bytes] = deque()
     size = 0
     for block in blocks:
@@ -144,7 +144,7 @@ class TimedLine(bytes):
 
 
 def blocks_of(key: tuple[str, int], lines: Iterable[bytes]) -> Iterator[LogBlock]:
-    """Yield lines of one replica as blocks, one for each time; those that are no `TimedLine` have time 0."""
+    """Yield lines of one replica as blocks, one for each time; any other than a `TimedLine` has time 0."""
     for time_ns, group in groupby(lines, lambda line: getattr(line, "time_ns", 0)):
         data = b"".join(group)
         if data:

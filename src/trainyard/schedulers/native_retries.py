@@ -1,8 +1,8 @@
 """Which classes of `run --retry` each scheduler supports: one table, and its checks.
 
 Where trainyard counts the retries, every class has its own number. A backend that retries by itself
-counts all classes together, and knows a failure by less than `trainyard why` does: by exit codes and its own
-reasons. What a job asks for beyond that is refused by name before it is submitted.
+counts all classes together, and has less evidence than `trainyard why`: only exit codes and its own reasons.
+A job that asks for more than that is refused before it is submitted, with the class named.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClassSupport:
     Args:
         most: the largest number of retries; 0 if they are never retried.
         endless: whether there may be no limit (``inf``).
-        unasked: how often it retries them if nobody says anything; None for ``max_retries``.
+        unasked: how many times it retries them by default; None for ``max_retries``.
         final: whether they can be made final (0).
         why_not: what to say of a number that is not possible.
     """
@@ -117,7 +117,7 @@ class BackendRetries:
     """What a backend is to do.
 
     Args:
-        times: by class how often: 0 for never, `MOST_RETRIES` for no limit; all other numbers are equal.
+        times: retries by class: 0 for never, `MOST_RETRIES` for no limit; all other numbers are equal.
         warnings: what differs from what one may expect.
     """
 

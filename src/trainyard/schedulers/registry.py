@@ -56,8 +56,8 @@ _REMOVED = {
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
 
-    A plugin adds names; it cannot replace a built-in scheduler, which a warning says. What this distribution
-    offers to TorchX is left out.
+    A plugin adds names. It cannot replace a built-in scheduler; if it tries to, there is a warning. The
+    factories that this distribution offers to TorchX are left out.
     """
     from trainyard.plugins import entry_points, installed
 
@@ -76,7 +76,7 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
     """Return what makes the scheduler of this name, without looking for plugins if it is a built-in one.
 
     Raises:
-        UnknownSchedulerException: there is none.
+        UnknownSchedulerException: there is no such scheduler.
     """
     if name in DEFAULT_SCHEDULER_MODULES:
         from trainyard.plugins import installed

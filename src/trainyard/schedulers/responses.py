@@ -81,7 +81,7 @@ class Dependency:
 
     Args:
         app_id: its id on the scheduler of the job that waits.
-        any_end: whether any end of it will do, rather than success alone.
+        any_end: whether it may end in any way, instead of having to succeed.
     """
 
     app_id: str
@@ -181,7 +181,7 @@ class LogRange:
         end: where it ends, likewise.
         at: about how many bytes lie before it. Without any of the three it is the end of the log.
         streams: which output stream; None for the scheduler's default.
-        is_complete: whether nothing more will be written, so that a last line without an end is one, too.
+        is_complete: whether nothing more will be written, so that an incomplete last line counts, too.
     """
 
     count: int
@@ -237,7 +237,7 @@ class ReplicaUsage:
         role: name of its role.
         replica: its index.
         time: seconds since the epoch.
-        attempt: how often it had been restarted.
+        attempt: how many times it had been restarted.
         levels: what it uses now, by name: memory in bytes, GPUs in percent.
         totals: what it has used since its start, by name: CPU in seconds, storage and network in bytes.
     """

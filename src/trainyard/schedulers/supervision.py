@@ -1,4 +1,4 @@
-"""Options of schedulers on which something of ours outlives the command that starts a job."""
+"""Options of schedulers where some program of ours outlives the command that starts a job."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class HangOpts:
     )
 
 
-#: Before the name of a variable of the job that holds a target.
+#: The prefix of a target that names a variable of the job, which contains the actual target.
 IN_VARIABLE = "env:"
 
 
@@ -81,7 +81,7 @@ def check_supervision(opts: Any, *, in_job: bool = False) -> None:
 
     Args:
         opts: the options.
-        in_job: whether what notifies runs in the job, and so knows its variables.
+        in_job: whether the notifier runs in the job, and so can read its variables.
 
     Raises:
         ConfigError: one of them is wrong.

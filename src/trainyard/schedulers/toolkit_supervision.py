@@ -1,4 +1,4 @@
-"""Notifications and hang detection by the toolkit inside the job, for backends where nothing of ours is left.
+"""Notifications and hang detection by the toolkit inside the job, where nothing else of ours keeps running.
 
 What the toolkit has to know goes into variables of the containers; its modules `end_notice` and
 `script_watch` read them. Which ends of the program are the job's end depends on the backend's retries, so
@@ -34,8 +34,8 @@ class EndRules:
         attempts: how often it starts the program at most.
         variable: where the program finds the number of its attempt.
         first: the number of the first attempt.
-        codes: what decides before the attempts are used up: an exit code, or the beginning of one and ``*``,
-            and whether the program may be restarted; the first that fits holds.
+        codes: rules that apply before the attempts are used up: an exit code, or its first digits and ``*``,
+            and whether the program may be restarted; the first match counts.
         stopped: the state of a job whose program was asked to stop; "" if the backend may restart it.
     """
 
@@ -176,7 +176,7 @@ def warnings_of(backend: str, opts: Any, rules: EndRules, *, hidden: bool, is_si
 
 
 def check_variables(opts: Any, known: Mapping[str, object]) -> None:
-    """Check that variables that targets are in are variables of the job.
+    """Check that the job has the variables that targets refer to.
 
     Raises:
         ConfigError: one is not.

@@ -1,6 +1,6 @@
-"""The operating system: processes, file events, names that one process can have, and who runs this where.
+"""The operating system: processes, file events, names that only one process can hold, users and machines.
 
-Nothing here knows of jobs. No other package uses what only Linux has: `linux` and its twin `portable` do.
+Nothing here knows about jobs. Only `linux` uses what only Linux has; `portable` is its counterpart.
 """
 
 import os

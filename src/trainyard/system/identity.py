@@ -1,4 +1,4 @@
-"""Who runs this, on which machine, and which process is which, also when its pid is used again."""
+"""The user, the machine, and identities of processes that stay unique when a pid is reused."""
 
 from __future__ import annotations
 

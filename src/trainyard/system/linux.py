@@ -227,7 +227,7 @@ def handles_sigterm(pid: int) -> bool:
 
 
 def open_process(pid: int) -> int:
-    """Return a descriptor that stands for a process and is readable when it ends, or -1 without one."""
+    """Return a descriptor of a process that becomes readable when it ends, or -1 if there is none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # an old kernel, or a Python that was built on one
@@ -279,7 +279,7 @@ def _stat_fields(pid: int) -> list[str] | None:
         return None
 
 
-# ---- the kernel's kills for want of memory
+# ---- kills by the kernel's out-of-memory killer
 
 
 def out_of_memory_counters() -> list[tuple[str, str]]:
@@ -406,7 +406,7 @@ def _all_watches(data: bytes) -> FileChanges:
 
 
 def reserve_space(fd: int, size: int) -> None:
-    """Give a file room on the disk, so that later writes to it cannot fail for want of it."""
+    """Reserve space on the disk for a file, so that later writes to it cannot fail for lack of space."""
     os.posix_fallocate(fd, 0, size)
 
 

@@ -1,6 +1,6 @@
 """What `linux` does, for macOS and other systems of POSIX: with `ps`, by polling, and with files as locks.
 
-What is weaker is said in docs/schedulers/local_cwd.md. Use the functions by way of `trainyard.system`.
+docs/schedulers/local_cwd.md says what is weaker. Use the functions by way of `trainyard.system`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def handles_sigterm(pid: int) -> bool:
 
 
 def open_process(pid: int) -> int:
-    """Return a descriptor that stands for a process and is readable when it ends, or -1 without one."""
+    """Return a descriptor of a process that becomes readable when it ends, or -1 if there is none."""
     return -1
 
 
@@ -222,7 +222,7 @@ def _output(*command: str) -> str:
         return ""
 
 
-# ---- the kernel's kills for want of memory
+# ---- kills by the kernel's out-of-memory killer
 
 
 def out_of_memory_counters() -> list[tuple[str, str]]:
@@ -247,7 +247,7 @@ def open_file_events() -> FileEvents | None:
 
 
 def reserve_space(fd: int, size: int) -> None:
-    """Give a file room on the disk, so that later writes to it cannot fail for want of it."""
+    """Reserve space on the disk for a file, so that later writes to it cannot fail for lack of space."""
     while size > 0:
         size -= os.write(fd, _ZEROS[:size])
 

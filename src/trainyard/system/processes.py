@@ -1,4 +1,4 @@
-"""Ending the processes of a job, for certain."""
+"""Ending the processes of a job reliably."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process
 
     They are found by the mark in their environment. Those without it (``env -i``) are found by what they
     share with one that has it: its session, or that it started them; or because they write to the job's logs.
-    What has left all of that behind is not found.
+    A process without any of these links is not found.
 
     Args:
         job_dir: the job's directory.
@@ -187,7 +187,7 @@ def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, Proces
 
 
 def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
-    """Kill what is left of a job whose supervisor is gone (`members_of_job`). Returns how many there were."""
+    """Kill the remaining `members_of_job` of a job whose supervisor is gone. Returns their number."""
     import signal
 
     killed = 0

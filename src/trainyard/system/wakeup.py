@@ -14,7 +14,7 @@ class Wakeup:
     """A file descriptor that becomes readable when a signal comes, whichever thread it reaches.
 
     Args:
-        signums: the signals. Those beside them keep their handlers.
+        signums: the signals. All other signals keep their handlers.
     """
 
     def __init__(self, signums: Iterable[int]) -> None:

@@ -43,4 +43,4 @@ class DaemonOpts(DockerWorkspaceOpts):
 
 @dataclass
 class DockerOpts(HangOpts, RetryOpts, NotifyOpts, StopOpts, DaemonOpts):
-    """How a job runs in containers of this machine's daemon; the predecessor's options come first."""
+    """How a job runs in containers of this machine's daemon; TorchX's options come first."""

@@ -43,7 +43,7 @@ RANK0_ENV = "TORCHX_RANK0_HOST"
 LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
 STOP_SIGNAL = "SIGTERM"
-#: Files of devices that are asked for by the name that Kubernetes knows them by.
+#: Device files, by the names under which Kubernetes knows the devices.
 _DEVICE_FILES = {
     "vpc.amazonaws.com/efa": "/dev/infiniband/uverbs{}",
     "aws.amazon.com/neurondevice": "/dev/neuron{}",
@@ -67,7 +67,7 @@ def make_request(
         shares_files: whether the daemon sees the files of this machine.
 
     Raises:
-        ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
+        ConfigError: an option is out of range, or a Docker daemon cannot provide something.
     """
     _check(app, opts)
     check_supervision(opts)

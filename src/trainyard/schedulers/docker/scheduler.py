@@ -193,7 +193,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         return judgement
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
-        """Return all jobs of the daemon, the oldest first, also those of trainyard's predecessor."""
+        """Return all jobs of the daemon, the oldest first, including those that TorchX started."""
         found = inventory.load_jobs(self.engine, details=False).values()
         return [
             ListAppResponse(job.app_id, self._judge(job).state, name=job.name)

@@ -3,7 +3,7 @@
 A backend's folder (`slurm`, `lsf`, `sge`) fills the hooks of `HpcScheduler`; this folder imports none of
 them.
 
-A cluster is added so (`schedulers/sge/` is the shortest example):
+To add a cluster (`schedulers/sge/` is the shortest example), write:
 
 1. `options.py`: a dataclass that inherits `HpcOpts`.
 2. `request.py`: ``make_script(plan, opts)``, a pure function that returns the submit command and the script.

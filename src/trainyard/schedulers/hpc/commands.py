@@ -91,7 +91,7 @@ class Commands(ABC):
             timeout: seconds after which it is killed.
             most: bytes of output that are kept.
             hint: what to do if the program is missing.
-            finish: how many seconds an interrupt leaves it to do what it is about, before it is killed.
+            finish: how many seconds it may continue after an interrupt before it is killed.
 
         Raises:
             ConfigError: there is no such program.

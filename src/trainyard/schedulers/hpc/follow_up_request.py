@@ -1,7 +1,7 @@
 """The follow-up of a job: what is submitted with it for notifications and for retries by class of failure.
 
-The follow-up is a small job that waits in the queue for the end of the other one. What it does is in the
-toolkit's `follow_up`; what it has to know of the queue are `QueueWords`, as values.
+The follow-up is a small job that waits in the queue for the end of the other one. Its program is the
+toolkit's `follow_up`; what it has to know about the queue is in `QueueWords`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What jobs leave on shared storage: folders, code that no folder refers to, hosts that failed them."""
+"""What jobs leave on shared storage: folders, code that no folder refers to, records of hosts to avoid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def leftovers(
 def _unused_code(
     storage: Storage, shared: str, jobs: Sequence[str], older_than: float, now: float
 ) -> list[Leftover]:
-    """Return copies of code in which no job that has a folder runs."""
+    """Return copies of code that no job with a folder uses."""
     parent = posixpath.join(shared, "code")
     names = storage.names(parent)
     if not names:

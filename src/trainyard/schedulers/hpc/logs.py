@@ -1,7 +1,7 @@
 """Logs of replicas on shared storage: all attempts of each, read by `log_reader`, followed while they grow.
 
-Who reads keeps the offsets, so whatever happens to a connection, nothing is lost or doubled: the next look
-goes on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the
+The reader keeps the offsets, so whatever happens to a connection, nothing is lost or repeated: the next look
+continues where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the
 times of those that were there before. Earlier attempts are read on, too: a node that is cut off may still
 write.
 """
@@ -31,7 +31,7 @@ FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
 LONGEST_LOOK = 5.0
 #: How often the queue is asked whether the job has ended.
 FIRST_QUESTION, LONGEST_QUESTION = 0.25, 10.0
-#: A follower goes on trying for so long while the storage cannot be reached.
+#: How long a follower keeps trying while the storage cannot be reached.
 PATIENCE_SECONDS = 900.0
 #: How much is fetched of each file at once, and of all.
 FETCH, FETCH_OF_ALL = 1 << 20, 32 << 20

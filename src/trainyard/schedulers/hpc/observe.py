@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
     from trainyard.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
 
-#: A job may be missing in the queue for so long after its submission: accounting lags.
+#: How long a job may be missing from the queue after its submission: accounting lags.
 LAG_SECONDS = 60.0
-#: A submission that got no answer may reach the queue so much later.
+#: How much later a submission that got no answer may still reach the queue.
 FORGOTTEN_SECONDS = 600.0
 
 
@@ -96,7 +96,7 @@ def job_state(
         return AppState.PENDING, "it ended; whether it is restarted is not decided yet"
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
-    if job is not None and job.cancelled_by:  # and the queue, which answered, has nothing of it that lives
+    if job is not None and job.cancelled_by:  # and the queue, which answered, lists no live submission of it
         return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
     if native:
         return _native_end(native, job, ended)

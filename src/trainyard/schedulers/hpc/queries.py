@@ -1,7 +1,6 @@
 """What the queue says of jobs, asked for as rarely as possible.
 
-All who ask in this process at the same time share one query. The more a query costs, the less often it is
-made.
+Concurrent callers in this process share one query. The more a query costs, the less often it is made.
 """
 
 from __future__ import annotations

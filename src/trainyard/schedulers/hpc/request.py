@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: Stands in the script for the number of a submission of a chain, from 0.
 LINK = "@LINK@"
-#: What stands in values for the paths and numbers that only a node knows; `_quoted` puts the variables there.
+#: Placeholders in values for paths and numbers that only a node knows; `quoted` replaces them by variables.
 REPLICA, JOB_DIR = "@{replica}@", "@{job}@"
 _NODE_VALUES = {REPLICA: "$TRAINYARD_REPLICA", JOB_DIR: "$TRAINYARD_JOB_DIR"}
 _NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
@@ -191,9 +191,9 @@ class JobPlan:
 
     @property
     def retries(self) -> int:
-        """How often its script restarts the job after a failure: the highest number of its roles.
+        """How many times its script restarts the job after a failure: the highest number of its roles.
 
-        Not at all if what follows on its end decides that.
+        0 if the job's follow-up decides that.
         """
         return 0 if self.opts.retry is not None else max(role.max_retries for role in self.app.roles)
 

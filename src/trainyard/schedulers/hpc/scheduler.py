@@ -33,7 +33,7 @@ from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
 from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
 
-#: How long an interrupt leaves a submission to end by itself: its job is only known, and cancelled, then.
+#: How long a submission may go on after an interrupt: its job can only be cancelled once it is known.
 FINISH_SECONDS = 5.0
 
 TYPE_CHECKING = False
@@ -266,7 +266,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return BackendError(message, hint=hint)
 
     def default_place(self, cfg: Mapping[str, Any] | None = None) -> Place:
-        """Return where jobs are that the history does not have: by these options, or as configured here."""
+        """Return where to find jobs that are not in the history: by these options, or as configured here."""
         options = {
             **self.configured(),
             **{key: value for key, value in (cfg or {}).items() if value is not None},

@@ -16,7 +16,7 @@
             follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
             follow-up.ids       native ids of the small jobs that wait for its end
             retries, settled    what became of failures; nothing more follows
-            notify.waiting.json who is to be told, with the secret; notify.json afterwards, without it
+            notify.waiting.json targets of notifications, with the secret; notify.json afterwards, without it
             hang, python/       after how long it hangs; what lets processes of Python show their stacks
             state/NAME.ATTEMPT.start, .exit, .hung  records, NAME is ROLE-K or job
             logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
@@ -46,7 +46,7 @@ FOLLOW_UP, FOLLOW_UP_SCRIPT, FOLLOW_UP_TOOLKIT = "follow-up.json", "follow-up.sc
 #: What that leaves: native ids of the small jobs, what became of failures, and that nothing more follows.
 FOLLOW_UP_IDS = "follow-up.ids"
 FOLLOW_UP_FILES = (FOLLOW_UP_IDS, "retries", "settled")
-#: Who is to be told, and after how long a replica hangs.
+#: The targets of notifications, and the time after which a replica counts as hung.
 WAITING_BOX, HANG = "notify.waiting.json", "hang"
 #: Stands in a job's files for the path of the toolkit.
 TOOLKIT = "@{toolkit}@"

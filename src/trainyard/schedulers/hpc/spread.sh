@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
 done
 attempt=${TRAINYARD_ATTEMPT:-0}
 
-# Who stops the job asks all its processes: the replicas end by themselves, and this script waits for them.
+# A stop of the job reaches all its processes: the replicas end by themselves, and this script waits for them.
 trap ':' TERM INT HUP USR1 USR2 XCPU
 
 quote() { # quote TEXT: for the shell that reads a command on another host

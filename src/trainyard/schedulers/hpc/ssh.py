@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
-#: What ssh ends with if it failed itself.
+#: The exit code of ssh if ssh itself failed.
 SSH_FAILED = 255
 #: A connection is kept this long after its last use.
 PERSIST_SECONDS = 600
@@ -170,7 +170,7 @@ _lock = threading.Lock()
 def _await_end_of_master(path: str) -> None:
     """Wait, 2 s at most, while a master listens whose connection has ended.
 
-    It removes its socket's path as the last thing, by name: that of the next master if this one began before.
+    It finally removes its socket's path by name: the path of the next master, if that has already started.
     """
     backoff = Backoff(0.01, 0.2, jitter=0, limit=2.0)
     while True:

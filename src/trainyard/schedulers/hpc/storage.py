@@ -441,7 +441,7 @@ class RemoteStorage(Storage):
 
 
 def make_private_folder(folder: str) -> None:
-    """Make a folder of this machine with all above it that are missing, each for its user alone."""
+    """Make a folder on this machine with all missing parents, each accessible to its user only."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -455,7 +455,7 @@ def make_private_folder(folder: str) -> None:
 
 
 def check_owners(storage: Storage, folders: Sequence[str]) -> None:
-    """Check that nobody else can put there what our jobs run, as far as the folders exist.
+    """Check that nobody else can change what our jobs run from these folders; missing ones are skipped.
 
     Raises:
         StateStoreError: one belongs to another user.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NotSentError(UnreachableError):
-    """The queue cannot be reached, so it has not got a submission."""
+    """The queue cannot be reached, so it has not received the submission."""
 
 
 #: How long the removal of a cancelled job's folder is tried.

@@ -43,4 +43,4 @@ class ProcessOpts:
 
 @dataclass
 class LocalOpts(HangOpts, RetryOpts, NotifyOpts, StopOpts, ProcessOpts):
-    """How a job runs on this machine; the predecessor's options come first."""
+    """How a job runs on this machine; TorchX's options come first."""

@@ -82,7 +82,7 @@ class LsfHost:
 
     @property
     def memory(self) -> float | None:
-        """Its memory in MiB: the most that is rounded to what LSF prints."""
+        """Its memory in MiB: the largest amount that rounds to what LSF prints."""
         match = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGT])", self.maxmem)
         if match is None:
             return None

@@ -22,7 +22,7 @@ _STATES: dict[str, AppState] = {
     "DONE": AppState.SUCCEEDED,
     "POST_DONE": AppState.SUCCEEDED,
     "EXIT": AppState.FAILED,
-    "POST_ERR": AppState.FAILED,  # its post-processing failed; `judge` looks how itself ended
+    "POST_ERR": AppState.FAILED,  # its post-processing failed; `judge` looks at how the job ended
     "UNKWN": AppState.UNREACHABLE,  # neither of these two is an end
     "ZOMBI": AppState.UNKNOWN,
 }

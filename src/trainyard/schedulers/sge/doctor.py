@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.request import HpcRequest
     from trainyard.schedulers.sge.scheduler import SgeScheduler
 
-#: Of how many hosts and queues the report says why they cannot run a job.
+#: For how many hosts and queues the report says why they cannot run a job.
 MOST_REASONS = 4
 #: Load values that jobs ask for, and those of them with a total: what a host has when nothing runs on it.
 _TOTALS = {"mem_free": "mem_total", "virtual_free": "virtual_total", "swap_free": "swap_total"}

@@ -207,8 +207,8 @@ def parse_accounting(text: str) -> list[AccountedRun]:
 def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
     """Return the jobs whose accounting says how they ended, by native id.
 
-    Runs that were followed by another one, after exit code 99 for example, count as restarts. A job of which
-    nothing else is there has not ended.
+    Runs that were followed by another one, after exit code 99 for example, count as restarts. A job that has
+    no other records has not ended.
     """
     grouped: dict[str, dict[int | None, list[AccountedRun]]] = {}
     for ending in endings:

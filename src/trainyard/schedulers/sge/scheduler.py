@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
-#: `list` looks so far back into the accounting, unless it is asked for more.
+#: How far `list` looks back into the accounting by default.
 LISTED_DAYS = 30
 #: What qdel says of jobs that have ended, and of those that it ends.
 _OVER = r"does not exist|not found|has (deleted|registered)"

@@ -1,4 +1,4 @@
-"""Options of Slurm. Those that its predecessor had keep their names."""
+"""Options of Slurm. Those that TorchX had keep their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm would refuse, or accept and never start, and what has no effect, said before a submission."""
+"""Checks before a submission: what Slurm would refuse, or accept but never start, and what has no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.slurm.options import SlurmOpts
     from trainyard.specs.app import AppDef, Role
 
-#: A partition whose nodes have less memory than this does not know it: RealMemory is 1 by default.
+#: If a partition's nodes have less memory than this, it is not configured: RealMemory is 1 by default.
 KNOWN_MEMORY = 1000
 #: How many components of a heterogeneous job srun can name (MAX_HET_JOB_COMPS of slurm.h).
 MOST_COMPONENTS = 128

@@ -36,7 +36,7 @@ MOST_IDS = 100
 MOST_ACCOUNTED = 8000
 #: How far `list` looks back in accounting, in seconds.
 LOOK_BACK = 7 * 24 * 3600.0
-#: For so long a cluster without accounting, or with a forbidden one, is not asked for it again.
+#: How long a cluster without accounting, or one that denies access to it, is not asked again.
 NO_ACCOUNTING_SECONDS = 600.0
 _NO_ACCOUNTING = re.compile(
     r"storage is disabled|not running a supported accounting|access.*denied|permission", re.I
@@ -68,7 +68,7 @@ class SlurmScheduler(HpcScheduler):
         self._entered: dict[str, Any] = {}
 
     def run_opts(self) -> runopts:
-        """Return the options, those of the predecessor by its names."""
+        """Return the options; those that TorchX had keep its names."""
         from trainyard.schedulers.slurm.options import HYPHENATED
         from trainyard.specs.options import runopts
 

@@ -1,4 +1,4 @@
-"""A container that its starter stays with: its log is copied to a file, and its end waited for.
+"""A container whose starter stays with it, copies its log to a file and waits for its end.
 
 Containers that outlive the process that started them are in `trainyard.schedulers.exec.container.submission`.
 """
@@ -155,10 +155,10 @@ class AttachedContainer:
         return Backoff(RETRY_SECONDS, jitter=0, limit=self._patience)
 
     def _confirmed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return its state when it is clear what a signal that we did not send means.
+        """Return its state once it is clear why it got a signal that we did not send.
 
-        Removing a container kills it first, a daemon that is stopped ends all of its containers, and that the
-        kernel killed it for its memory may be noted after its end.
+        Removing a container kills it first, a daemon that is being stopped ends all of its containers, and an
+        out-of-memory kill may be noted only after the container has ended.
 
         Raises:
             EngineError: 404, it is gone.

@@ -1,4 +1,4 @@
-"""Running a command in a container that runs: the engine's exec API, over a connection for bytes both ways.
+"""Running a command in a running container, by the engine's exec API and a bidirectional connection.
 
 https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Exec
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Header of a piece of output without a terminal: the stream, three zeros, the length.
 _HEADER = 8
-#: How the output of a command begins that could not be started.
+#: How the output begins if the command could not be started.
 _REFUSAL = b"OCI runtime exec failed"
 #: Exit code where the program ended, and the daemon does not say how.
 _UNKNOWN_CODE = 125
@@ -38,7 +38,7 @@ def run_in_container(
         tty: whether the command gets a terminal.
 
     Raises:
-        ConfigError: the container does not run, or has no such program.
+        ConfigError: the container is not running, or has no such program.
         EngineUnavailableError: no daemon answers.
     """
     words = list(command or SHELL)

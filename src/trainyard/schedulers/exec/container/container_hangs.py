@@ -1,7 +1,7 @@
 """Detects hung containers: no output and no GPU activity for some time. Their stacks go to their logs.
 
-The watcher calls `check` several times within that time. What has been found is a marker of the job, so that
-it is found once, and another watcher knows of it.
+The watcher calls `check` several times within that time. A finding is stored as a marker of the job, so that
+it is reported only once and the next watcher knows about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CHECKS = 8
 #: Seconds that writing the stacks of a container may take.
 DUMP_SECONDS = 60.0
-#: Where the module is that has processes of Python write their stacks.
+#: Where the module is that makes Python processes write their stacks.
 PYTHON_DIR = "/opt/trainyard-python"
 
 # Runs in the container, as root and privileged: with what every image has, and py-spy where it is.

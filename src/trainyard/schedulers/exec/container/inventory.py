@@ -195,7 +195,7 @@ class Job:
 
     @property
     def is_our_own(self) -> bool:
-        """Whether trainyard made it; otherwise its predecessor did."""
+        """Whether trainyard submitted it; otherwise TorchX did."""
         return labels.APP_ID in self.labels
 
     @property

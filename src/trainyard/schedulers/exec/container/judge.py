@@ -8,7 +8,7 @@ Six kinds of markers record what the containers cannot:
 - ``cancelled`` (by, at): a user cancelled the job.
 - ``stopped`` (reason, detail, at): the job was ended by its time limit, fail_fast, or a failed submission.
 - ``retry-N`` (scope, culprit, was, at): a role (or, with an empty scope, everything) is to be restarted.
-  ``was`` holds the containers and their last starts, which tells which of them were started since.
+  ``was`` contains the containers and their last starts, which shows which were started since then.
 - ``final-N`` (culprit, was, note, at): a failure that is not retried, by its class (`retry_step`).
 - ``hung-N`` (container, started, note, at): a container showed no activity (`container_hangs`).
 - ``waiting`` (reason, at): its containers are made, and are started when there is a network for them.
@@ -96,9 +96,9 @@ class Judgement:
         state: of the job.
         msg: why, in words; "" while there is nothing to say.
         roles: states of the replicas.
-        restarts: how often some of it was restarted.
+        restarts: how many times any part of it was restarted.
         steps: what has to be done now.
-        is_over: nothing of it runs and nothing will.
+        is_over: nothing of it is running, and nothing will be started.
         deadline: when its time limit is reached, seconds since the epoch.
     """
 
@@ -358,7 +358,7 @@ def _reason_of(end: Marker) -> tuple[str, str]:
 
 
 def _reason_of_exit(code: int, *, oom: bool, error: str) -> str:
-    """Return the reason that an ended container's evidence stands for.
+    """Return the reason why a container ended, judging by the evidence.
 
     Args:
         code: its exit code; 128 + N after signal N.

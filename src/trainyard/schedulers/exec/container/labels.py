@@ -35,7 +35,7 @@ MARKER_FACTS = "trainyard.facts"
 #: Of images that hold a workspace.
 FINGERPRINT = "trainyard.fingerprint"
 
-# The predecessor's: its own jobs have only these, and they are listed too.
+# TorchX's: jobs started by it have only these, and are listed, too.
 OLD_APP_ID = "torchx.pytorch.org/app-id"
 OLD_ROLE = "torchx.pytorch.org/role-name"
 OLD_REPLICA = "torchx.pytorch.org/replica-id"

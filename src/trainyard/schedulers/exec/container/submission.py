@@ -1,4 +1,4 @@
-"""Submitting a job of containers that outlive this process: all of it is made and started, or nothing stays.
+"""Submitting a job of containers that outlive this process: either all of them start, or none is left.
 
 Containers that their starter stays with are in `trainyard.schedulers.exec.container.attached`.
 """
@@ -153,7 +153,7 @@ def _shown_label(redactor: Any, value: str) -> str:
 
 
 class AlreadySubmitted(Exception):
-    """There is a job of this id."""
+    """A job with this id already exists."""
 
 
 def submit(engine: Engine, request: DockerRequest) -> str:
@@ -271,7 +271,7 @@ class _Submission:
         return str(mount["Source"]).startswith(self._results_dir + os.sep)
 
     def _leave_results_in_containers(self) -> None:
-        """Mount no directories for results: the daemon does not see our files, as from within a container."""
+        """Mount no directories for results: the daemon cannot see our files, for example from a container."""
         for container in self.request.containers:
             config = container.body["HostConfig"]
             config["Mounts"] = [mount for mount in config["Mounts"] if not self._holds_results(mount)]

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 ENDING_MS = 10_000
-#: The shell leaves it to itself and ends at once, so that it is not a child of ours.
+#: The shell starts it in the background and exits at once, so that it is not a child of this process.
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
-#: Of a job that needs it for samples alone: later, so that jobs of a moment cost next to nothing.
+#: For a job that needs it only for samples: it starts later, so that very short jobs cost next to nothing.
 _SAMPLE_LATER = '{ sleep 2; exec "$PYTHON" -I -S "$WATCHER" "$JOB" samples; } </dev/null >/dev/null 2>&1 &'
 #: The time that the daemon may take to kill a container after the grace period.
 STOP_SECONDS = 120.0

@@ -3,12 +3,12 @@
 ``python guard.py MODULE:CLASS waiting`` detaches both at once, ahead of the job, so that they load while the
 job is being prepared. The supervisor then reads a plan from standard input (without one it ends), and writes
 READY to standard error as soon as it runs the job, or else why it does not. The plan comes through standard
-input, with all secrets in it, and is never written to a disk. The class has the class of its jobs as
-``job_class``; it is made with the job, its plan, its guard and what ``open_shared`` returned in the guard,
-and has a method ``run``.
+input, with all secrets in it, and is never written to a disk. The class names the class of its
+jobs in ``job_class``. Its constructor takes the job, its plan, its guard and what ``open_shared`` returned in
+the guard; it has a method ``run``.
 
-The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants to
-the guard (a child subreaper), which kills them and ends the job. Should both be killed at once, the sentinel
+The guard does nothing but wait. If the supervisor is killed, the kernel hands all of its descendants to
+the guard (a child subreaper), which kills them and ends the job. If both are killed at once, the sentinel
 does: a shell that reads from a pipe to which nobody ever writes. Guard and supervisor alone hold its other
 end, so the read ends when the last of them has. (A parent-death signal for every replica would serve too, but
 takes one more program per replica to set up: 1.5 ms of cpu each.)

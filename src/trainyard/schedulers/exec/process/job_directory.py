@@ -1,6 +1,6 @@
-r"""The directory of a job, which is all that is known of it.
+r"""The directory of a job, which contains all that is known about it.
 
-Every job of the executor has one, with these files beside others; `ProcessJob` adds those of `local_cwd`::
+Every job of the executor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
 
     NAME/
         state.json        its state; replaced whole at every change
@@ -53,7 +53,7 @@ class JobDirectory:
     STATE_KEYS = frozenset({"host", "boot_id"})
     #: Whether `has_ended` begins to hold only when the supervisor ends.
     ENDS_WITH_SUPERVISOR = False
-    #: How the request to stop is called, and the signal that stands for it where it cannot be written.
+    #: The name of the request to stop, and the signal that replaces it if it cannot be written.
     STOP, STOP_SIGNAL = "stop", "SIGTERM"
 
     def __init__(self, path: str) -> None:

@@ -2,8 +2,8 @@ r"""Any part of a replica's log: found by the index, and read without the rest.
 
 A position is ``OUT.ERR.INDEX``: offsets in stdout and stderr, both at the beginning of a line, and the offset
 of a record of the index that is not behind them. The bytes between two positions are the same for every
-reader, so adjacent parts neither lose nor repeat a line. A position may come from anywhere: a wrong one gives
-other bytes of the same log, and no others.
+reader, so adjacent parts neither lose nor repeat a line. A position need not be trusted: a wrong one
+yields other bytes of the same log, and nothing else.
 
 Where each attempt has separate files (`AttemptRanges`), the number of the attempt and a colon stand before
 it, and no part holds lines of two attempts. The last line of an attempt may lack its end.

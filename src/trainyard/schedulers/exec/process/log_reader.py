@@ -39,7 +39,7 @@ LEAST_CHUNK = 64 << 10
 MARGIN_LINES = 1000
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
-#: More lines than this without their writes are not merely late: the rhythm is another.
+#: If more lines than this lack their writes, these are not merely late: the rhythm has changed.
 MAX_LATE = 20_000
 MAX_WRITES_PER_LINE = 4
 FEW_LINES = 8

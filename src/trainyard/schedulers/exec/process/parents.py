@@ -1,6 +1,6 @@
 """The jobs that another one waits for (``run --after``), as its supervisor sees them.
 
-A parent is seen by its directory alone, as by everybody. If its supervisor was killed, looking ends it.
+Only a parent's directory is read, as by every other reader. If its supervisor was killed, this ends it.
 """
 
 from __future__ import annotations

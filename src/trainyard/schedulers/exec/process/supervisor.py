@@ -57,8 +57,8 @@ class Supervisor:
         job: its directory.
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
-            seconds, ``fail_fast``, ``chain`` (how many times at most a time limit leads to another attempt,
-            and 1), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
+            seconds, ``fail_fast``, ``chain`` (the maximum number of attempts, if a time limit ends each
+            but the last), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
             replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
             `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
             seconds and ``on_hang``.
@@ -73,9 +73,9 @@ class Supervisor:
 
     @staticmethod
     def open_shared() -> FileEvents | None:
-        """Open the queue of file events, in the guard, which so keeps it open when the supervisor ends.
+        """Open the queue of file events in the guard, which keeps it open when the supervisor ends.
 
-        The last one who closes such a queue waits for the kernel, 15 ms: the end of the job must not.
+        The last process to close such a queue waits 15 ms for the kernel, which must not delay the job's end.
         """
         return system.open_file_events()
 
@@ -100,7 +100,7 @@ class Supervisor:
         self.continuations = 0
         self._is_continuing = False
         self._waits_for = ""
-        #: What has not been started yet: replicas that start together. In an array each alone.
+        #: Groups of replicas still to be started, each as a whole; in an array, a group is one replica.
         self._unstarted: list[list[Replica]] = []
         self._has_begun = False
         self._slots: SlotQueue | None = None
