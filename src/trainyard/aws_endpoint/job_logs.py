@@ -65,7 +65,7 @@ class JobStream:
         return str((self.job.read_request() or {}).get("arn", ""))
 
 
-#: Finds the streams of all jobs but those whose names are given, which are over.
+#: Finds the streams of all jobs except the named ones, which are over.
 FindStreams = Callable[[set[str]], list[JobStream]]
 #: The next event of a stream, with its key, and those after it.
 _NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
@@ -274,7 +274,7 @@ def _group_of(identifier: str) -> str:
 
 
 def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[JobStream]:
-    """Return the streams whose names begin so, but for those of some jobs."""
+    """Return the streams whose names begin with a prefix, except those of the skipped jobs."""
     name, slash, rest = prefix.partition("/")
     jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
     found = []
@@ -314,7 +314,7 @@ def _stream_row(stream: JobStream) -> dict[str, Any]:
 
 
 def _arn(stream: JobStream) -> str:
-    """Return the ARN of the group, as the account has it that a stream's job is of."""
+    """Return the group's ARN in the account that a stream's job belongs to."""
     _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
     return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
 

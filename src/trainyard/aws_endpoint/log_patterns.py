@@ -27,8 +27,8 @@ _REGEX = re.compile(r"(?:[A-Za-z0-9:_#=@/;,\-^$?\[\]{}|*+.\s]|\\.)*", re.DOTALL)
 def matcher(pattern: str) -> Matcher:
     """Return a function that tells whether a message matches a pattern. Capitals matter.
 
-    All words and phrases have to be in the message, none with ``-`` may be, and of those with ``?`` one has
-    to be; where there are others beside them, the service ignores those with ``?``.
+    A message must contain all words and phrases, none of those with ``-``, and at least one of those with
+    ``?``. If a pattern has other terms too, the service ignores those with ``?``.
 
     Raises:
         ApiError: the pattern is for columns, or is invalid.
@@ -112,7 +112,7 @@ _STATES: dict[tuple[str, ...], Callable[[list[Any]], bool]] = {
     ("NOT", "EXISTS"): lambda found: not found,
     ("EXISTS",): bool,
 }
-#: So deep expressions are read, which is far more than one fits into a pattern's 1024 characters.
+#: The maximum nesting depth of expressions, far more than fits into a pattern's 1024 characters.
 DEEPEST = 100
 
 
@@ -123,8 +123,9 @@ class PatternError(ValueError):
 def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]]) -> Callable[[str], bool]:
     """Return a function that tells whether a message is JSON that satisfies a pattern.
 
-    A comparison holds if a value that its selector finds satisfies it: one that finds nothing satisfies none
-    but ``NOT EXISTS``, ``!=`` included. ``*`` in a text stands for any characters.
+    A comparison is true if any value that its selector finds satisfies it. If the selector finds nothing,
+    every comparison is false, even ``!=``, and only ``NOT EXISTS`` is true. ``*`` in a text matches any
+    characters.
 
     Args:
         pattern: the pattern, with its braces.
@@ -221,7 +222,7 @@ class _JsonPatternParser:
         return lambda event: any(value(found) for found in select(event))
 
     def _comparison(self, sign: str, token: re.Match[str]) -> ValueTest:
-        """Return whether a value of an event compares so with a value of the pattern."""
+        """Return a function that compares a value of an event with a value of the pattern."""
         word = token["word"]
         if sign in _ORDERS:
             if word is None or not _NUMBER.fullmatch(word):

@@ -26,7 +26,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
 
 LARGEST_REQUEST = 16 << 20
-#: How much of a request that is refused is read, so that the answer is.
+#: How many bytes of a refused request are read, so that the client gets to read the answer.
 LARGEST_DRAINED = 64 << 20
 #: Browsers put one of these into what web pages ask for, and no SDK does.
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
@@ -310,8 +310,8 @@ def region_of_signature(authorization: str) -> str:
 def is_own_peer(peer: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
     """Tell whether the other end of a connection is a process of this user or of root.
 
-    A peer that is not on this machine is not, nor one that has closed its end, which the kernel shows as
-    root's. Where the system has no table of sockets, every peer is.
+    False for a peer on another machine, and for one that has closed its end, although the kernel shows that
+    as root's. If the system has no table of sockets, True for every peer.
 
     Args:
         peer: address and port of the other end.

@@ -150,7 +150,7 @@ def list_tags(params: dict[str, Any], region: str = "") -> dict[str, Any]:
 
 
 def _check_update(params: dict[str, Any], request: dict[str, Any], state: dict[str, Any]) -> None:
-    """Refuse a change that a job does not take in its state, as the service's documents have it."""
+    """Refuse a change that a job does not accept in its state, according to the service's documentation."""
     if "ResourceConfig" in params:
         pool = warm_pool(request, state)
         if pool is None or pool["Status"] == "Terminated":
@@ -240,8 +240,8 @@ def page_of_jobs(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return a page of jobs, without those that were created after the first page was asked for.
 
-    Lists show the latest job first, so otherwise a job that is created meanwhile would move the others on,
-    and one of them would be on two pages.
+    Lists show the latest job first, so a job created in the meantime would otherwise shift the others, and
+    one of them would appear on two pages.
 
     Raises:
         ApiError: the token is invalid.

@@ -97,7 +97,7 @@ class _CborReader:
             return [self._value(depth) for _ in range(number)]
         if kind == 5:
             return dict(self._pair(depth) for _ in range(number))
-        return self._value(depth)  # what it is tagged as, its member's model says too
+        return self._value(depth)  # the tag is ignored: the member's model gives the type too
 
     def _value(self, depth: int) -> Any:
         value = self.item(depth + 1)

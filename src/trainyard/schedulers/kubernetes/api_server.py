@@ -1,9 +1,9 @@
 """The API server: its requests, watches and errors. Objects are plain dicts, so that unknown fields do no
 harm.
 
-What is asked is repeated when the server cannot be reached or asks for patience; what is made has a unique
-name, so that a repeated request can do no more than find it there. A watch goes on where it broke off, and
-begins again with a list when the server no longer knows that place, 410 Gone
+Requests that read are repeated if the server cannot be reached or asks the client to wait. Created objects
+have unique names, so a repeated request can at most find that its object already exists. A watch resumes
+where it broke off, and starts over with a list if the server no longer knows that position, 410 Gone
 (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes).
 """
 
@@ -82,7 +82,7 @@ class ApiServer:
         self._where = (context, kubeconfig)
         self._lock = threading.Lock()
         self._connection: Any = None
-        #: Those whose certificates have ended; somebody may still read from them.
+        #: Clients whose certificates have expired; other threads may still read from them.
         self._former: list[Any] = []
         self._groups: dict[str, list[str]] | None = None
 
@@ -345,7 +345,7 @@ class ApiServer:
 
 
 def _lost_token(error: Exception) -> AccessError:
-    """Return what it means that the file of a token cannot be read; it is read again when it was refused."""
+    """Return the error for a token file that cannot be read. It is read again after a refused token."""
     return AccessError(
         f"the credentials of the cluster cannot be read: {error}",
         hint="Log in again with the tool that made the kubeconfig.",
@@ -375,7 +375,7 @@ def _may_repeat(error: KubernetesError) -> bool:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Cut a stream at ``\n`` alone: texts in objects may hold what else `str.splitlines` cuts at."""
+    r"""Split a stream at ``\n`` only: texts in objects may contain other line ends of `str.splitlines`."""
     pending = b""
     for chunk in chunks:
         *lines, pending = (pending + chunk).split(b"\n")
@@ -494,7 +494,7 @@ def notify_of_changes(
 ) -> Callable[[], object]:
     """Set an event whenever something in lists of objects changes; returns a function that ends it.
 
-    Where watching is not allowed, the event is set as often as a job is polled otherwise.
+    If watching is not allowed, the event is set at the interval at which a job would otherwise be polled.
     """
     stop = threading.Event()
     watches = [Watch(server, path, {"labelSelector": selector}, stop) for path in paths]

@@ -17,7 +17,7 @@ from trainyard.specs.dryrun_info import AppDryRunInfo
 
 #: The group of a cluster that makes nodes as pods need them.
 AUTOSCALER = "karpenter.sh"
-#: Of how many nodes the report says why they cannot hold a pod.
+#: For how many nodes the report says why they cannot run a pod.
 MOST_NODES = 4
 
 #: What the commands do with each kind of object: (group, resource, verbs).

@@ -1,9 +1,9 @@
 """Cancelling and deleting jobs, and what jobs left behind.
 
-Kubernetes has no call that stops a Job and keeps it. A Job is given a time limit that is over, so that it
-fails at once, and a note that says who wanted that. A JobSet is suspended, a Volcano job aborted. A job that
-waits in a queue of Kueue is taken out of it (``spec.active`` of its Workload). Its pods are stopped, and gone
-with their logs.
+Kubernetes has no call that stops a Job and keeps it. A Job is given a time limit that has already passed, so
+that it fails at once, and a note that says who cancelled it. A JobSet is suspended, a Volcano job aborted. A
+job that waits in a queue of Kueue is taken out of it (``spec.active`` of its Workload). In each case the pods
+are stopped, and are then gone with their logs.
 """
 
 from __future__ import annotations

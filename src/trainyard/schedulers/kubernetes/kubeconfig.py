@@ -42,7 +42,7 @@ class ClusterConnection(NamedTuple):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether another one should be made: its client certificate ends."""
+        """Whether a new client is needed: its client certificate is about to expire."""
         return self.ends is not None and time.time() > self.ends - _EARLY
 
 
@@ -243,7 +243,7 @@ class CredentialPlugin:
         self._token = ""
         self._ends: float | None = None
         self._lock = threading.Lock()
-        #: When the client certificate ends that it gave; None without one, or if it does not say.
+        #: When the client certificate that it returned expires; None without one, or if it does not say.
         self.certificate_ends: float | None = None
 
     def first(self) -> dict[str, str]:

@@ -5,8 +5,8 @@ break the log is read again from two seconds before the last line, and what was 
 out: nothing is lost and nothing doubled. A line that a break cuts in two is read again as a whole. Which
 attempts there are, and when they have ended, is watched.
 
-Kubernetes keeps no logs of pods that are gone, and of a log that the kubelet has rotated only the last file.
-What is left of such a pod is the end of its log in its status (``terminationMessagePolicy:
+Kubernetes keeps no logs of pods that are gone, and only the last file of a log that the kubelet has rotated.
+All that remains of such a pod is the end of its log in its status (``terminationMessagePolicy:
 FallbackToLogsOnError``).
 """
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds before the last line from which a log is read again.
 OVERLAP = 2
-#: How often a log is asked for that the kubelet does not give, once its program has ended.
+#: How many times a log that the kubelet does not return is requested once its program has ended.
 LAST_ATTEMPTS = 5
 #: Lines are handed on in blocks of about this many bytes.
 BLOCK_SIZE = 64 << 10
@@ -58,7 +58,7 @@ SILENCE = 300.0
 
 
 class PodRun(NamedTuple):
-    """A run of a replica's program: a container of a pod, and how often the kubelet had restarted it."""
+    """A run of a replica's program: a container of a pod, and how many times the kubelet had restarted it."""
 
     pod: str
     uid: str
@@ -165,7 +165,7 @@ class PodBoard:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything is known that ever will be, if the job is over."""
+        """Whether nothing more will be learnt about the job's pods, provided that the job is over."""
         return self._is_settled
 
     def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
@@ -323,7 +323,7 @@ class _ReplicaReader:
                 yield PodRun(name, uid, restarts)
 
     def _state(self, attempt: PodRun) -> tuple[bool, bool, bool]:
-        """Return of an attempt: whether it has ended, whether its pod has begun another, and is there."""
+        """Return whether an attempt has ended, its pod has begun another one, and the pod still exists."""
         with self._board.changed:
             pod, is_there = self._board.pod(attempt.pod)
             if pod is None:

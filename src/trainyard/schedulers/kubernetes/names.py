@@ -24,7 +24,7 @@ LABEL_USER = "trainyard/user"
 LABEL_VERSION = "trainyard/version"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "trainyard"
-#: The predecessor's, for those who select pods by them.
+#: TorchX's labels, for anyone who selects pods by them.
 OLD_LABELS = {
     "torchx.pytorch.org/app-name": LABEL_APP_NAME,
     "torchx.pytorch.org/role-index": LABEL_ROLE_INDEX,
@@ -94,7 +94,7 @@ def split_app_id(app_id: str) -> tuple[str, str]:
 
 
 def role_parts(roles: list[str]) -> list[str]:
-    """Return what stands for each role in names of objects: short, and unique within the job."""
+    """Return the part of object names that identifies each role: short, and unique within the job."""
     parts: list[str] = []
     for index, role in enumerate(roles):
         part = normalize(role)[:MOST_ROLE].rstrip("-")

@@ -1,8 +1,8 @@
 """Finding jobs on a cluster, and describing them and their replicas.
 
-All jobs of a namespace that are asked for are found by one list of Jobs with a selector, a hundred names at a
-time; JobSets and Volcano jobs by one more where they are meant. What is not found there is not ended: it is
-unknown.
+All requested jobs of a namespace are found by listing Jobs with a selector, a hundred names per call; JobSets
+and Volcano jobs take one more call each, if any are wanted. A job that is not found does not count as ended:
+its state is unknown.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def describe(job: FoundJob) -> DescribeAppResponse:
 
 
 class _Events:
-    """What happened to a job's objects, asked for at most once for its Jobs and once for a pod that waits."""
+    """The events of a job's objects, requested at most once for its Jobs and once for a waiting pod."""
 
     def __init__(self, job: FoundJob) -> None:
         self._job = job
@@ -300,7 +300,7 @@ class _Events:
         return self._of_jobs
 
     def of_pod(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the events of the first pod that is asked for; none of others, which wait for the same."""
+        """Return the events of the first pod asked about; none for the others: they wait for the same."""
         name = names.name_of(pod)
         if self._of_pod is None:
             self._of_pod = (name, self._ask(name))
@@ -341,7 +341,7 @@ def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dic
 
 
 def _age(pod: Mapping[str, Any]) -> tuple[str, bool, str, bool, str]:
-    """Return what sorts pods by their beginning, of which the cluster keeps no more than the second."""
+    """Return the key that sorts pods by creation time, which the cluster keeps only to the second."""
     created = str((pod.get("metadata") or {}).get("creationTimestamp") or "")
     ended = str(last_end(pod).get("finishedAt") or "")
     succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"  # after which no other is made

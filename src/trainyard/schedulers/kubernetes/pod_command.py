@@ -53,7 +53,7 @@ def run_in_pod(
         tty: whether the command gets a terminal.
 
     Raises:
-        ConfigError: the container does not run, or has no such program.
+        ConfigError: the container is not running, or has no such program.
         KubernetesError: the server refused it, or the connection broke.
     """
     import httpx2
@@ -127,7 +127,7 @@ def _exit_code(status: dict[str, Any], name: str, words: list[str], *, is_shell:
 
 
 class _PodChannel:
-    """The connection to a command. A thread reads it, and wakes the one that copies by a pipe.
+    """The connection to a command. A thread reads it, and wakes the copying thread through a pipe.
 
     Attributes:
         status: what the server says of the end.

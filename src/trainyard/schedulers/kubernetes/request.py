@@ -215,7 +215,8 @@ class _ObjectPlan:
     def _counts_by_index(self, role: Role) -> bool:
         """Tell whether failures are counted for each replica separately.
 
-        Those of an only replica are where it has to know of them; its job repeats in the same way then.
+        A single replica's failures are also counted like that if it must know of them; its job is retried in
+        the same way.
         """
         wants_to_know = bool(self.opts.notify and role.max_retries and self.kind == JOB)
         return _is_alone(role) or (wants_to_know and role.num_replicas == 1)

@@ -1,7 +1,8 @@
-"""What is refused before anything is sent: options, and what the published schemas of Kubernetes do not hold.
+"""What is refused before anything is sent: options, and what the published schemas of Kubernetes do not
+cover.
 
-Those know fields and types. The API server also checks names, quantities, enumerations and sizes; these
-checks are here, so that a mistake is found in a dry run
+The schemas cover fields and types. The API server also checks names, quantities, enumerations and sizes;
+these checks are repeated here, so that a dry run finds mistakes
 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
 """
 

@@ -1,7 +1,7 @@
 """`kubernetes`: jobs as Jobs, JobSets or Volcano jobs of a cluster.
 
-The id of a job is ``namespace:name``. Where it is (kind, context, kubeconfig) comes from the history; without
-one it is sought by its label.
+The id of a job is ``namespace:name``. Where it is (kind, context, kubeconfig) comes from the history; a job
+that is not in the history is searched for by its label.
 """
 
 from __future__ import annotations

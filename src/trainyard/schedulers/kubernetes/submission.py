@@ -1,4 +1,4 @@
-"""Making a job's objects, exactly once, and what is left if that fails.
+"""Creating a job's objects exactly once, and cleaning up if that fails.
 
 Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
 first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
@@ -100,8 +100,7 @@ def try_out(server: ApiServer, job: KubernetesJob) -> None:
                 raise
 
 
-#: Fields of a Job without which it would be another one, each with what needs it, and since which version
-#: every cluster has them.
+#: Fields that a Job may depend on, each with what needs it, and the version since which every cluster has it.
 _FIELDS = {
     "completionMode": ("role of several replicas", "1.24"),
     "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
@@ -113,7 +112,7 @@ _FIELDS = {
 def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
     """Refuse a Job if the cluster drops a field that it depends on; warn if it drops any other.
 
-    A server drops fields that it does not know (up to 1.24), or whose feature is turned off, without a word
+    A server silently drops fields that it does not know (up to 1.24) or whose feature is turned off
     (https://kubernetes.io/docs/concepts/overview/kubernetes-api/#api-changes).
 
     Raises:
@@ -154,7 +153,7 @@ def _needs(spec: Mapping[str, Any], name: str) -> bool:
 
 
 def submit(server: ApiServer, job: KubernetesJob) -> None:
-    """Make the objects of a job. After a failure none is left, as far as the server can be reached.
+    """Create the objects of a job. After a failure they are deleted again, if the server can be reached.
 
     Raises:
         KubernetesError: the server refused one, or could not be reached.

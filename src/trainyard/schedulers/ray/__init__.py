@@ -1,4 +1,4 @@
-"""`ray`: jobs on a Ray cluster, by its Jobs API over HTTP; no Ray is needed here.
+"""`ray`: jobs on a Ray cluster, through its Jobs API over HTTP; Ray need not be installed here.
 
 `shipped/` runs on the cluster. The client of HTTP itself is in `trainyard.http`.
 """

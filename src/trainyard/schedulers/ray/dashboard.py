@@ -54,7 +54,7 @@ class Dashboard:
     Args:
         address: its URL.
         headers: headers of every request.
-        context: which certificates count; None for the system's.
+        context: TLS context with the trusted certificates; None for the system's.
         environ: the environment: token and proxies.
     """
 
@@ -302,7 +302,7 @@ def _headers_in(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _context(verify: str) -> ssl.SSLContext | None:
-    """Return which certificates count; None for those of the system."""
+    """Return the TLS context with the trusted certificates; None for those of the system."""
     if verify.lower() in ("true", "1", "yes"):
         return None
     import ssl

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.ray.request import RayRequest
 
-#: Of how many nodes the report says why they cannot hold a replica.
+#: For how many nodes the report says why they cannot run a replica.
 MOST_NODES = 4
 
 

@@ -138,7 +138,7 @@ def whole_log(dashboard: Dashboard, app_id: str) -> str | None:
 
 
 def foreign_replica(job: dict[str, Any]) -> tuple[str, int] | None:
-    """Return the replica that all lines are of, for a job that trainyard did not submit."""
+    """Return the replica that all lines belong to, for a job that trainyard did not submit."""
     return None if observe.is_ours(job) else (observe.DRIVER_ROLE, 0)
 
 

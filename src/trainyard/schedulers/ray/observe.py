@@ -64,8 +64,8 @@ def replicas_of(job: Job) -> list[tuple[str, int]]:
 def state_document(dashboard: Dashboard, app_id: str, job: Job) -> dict[str, Any] | None:
     """Return the state document that the driver keeps beside its log; None if it cannot be had.
 
-    It is read as a log file of the driver's node. Where that does not work (no node any more, a release
-    that serves no such files), the end of the log has it, for a job that has ended.
+    It is read as a log file of the driver's node. If that does not work (the node is gone, or the release
+    serves no such files), the document is read from the end of the log, for a job that has ended.
     """
     if not is_ours(job):
         return None

@@ -1,7 +1,7 @@
-"""What travels to a Ray cluster: packages, which Ray keeps by name and unpacks on each node.
+"""What travels to a Ray cluster: two packages, which Ray keeps by name and unpacks on each node.
 
-One is named by its content: the code as ``code.tar`` (a zip file of Ray's would lose links and modes), the
-driver, and the toolkit. Jobs with the same code share it. The other holds the plan of one job.
+One is named by its content, and contains the code as ``code.tar`` (Ray's own zip files would lose links and
+modes), the driver, and the toolkit; jobs with the same code share it. The other contains the plan of one job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A command in a running replica: another job, on the replica's node, in its directory, with its variables.
+"""A command in a running replica, run as another job: on the replica's node, in its directory, with its
+variables.
 
 The Jobs API gives no way into a running job, so there is no terminal, and stdin is empty.
 """

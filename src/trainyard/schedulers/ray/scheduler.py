@@ -149,7 +149,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         add_dependencies(info.request, builtins.list(dependencies))
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
-        """Check with one call that the cluster is there, and lets us in."""
+        """Check with one call that the cluster can be reached, and accepts our credentials."""
         self._dashboard(info.cfg).get("/api/version")
 
     def schedule(self, dryrun_info: AppDryRunInfo[RayRequest]) -> str:

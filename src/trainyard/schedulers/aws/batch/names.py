@@ -13,7 +13,7 @@ TAG_CONTENT = "trainyard/content"
 TAG_REGISTERED = "trainyard/registered"
 #: Says that a job was deleted: Batch itself forgets jobs only days after they have ended.
 TAG_DELETED = "trainyard/deleted"
-#: The predecessor's, by which its jobs are known.
+#: TorchX's tags, by which its jobs are recognised.
 TAG_PREDECESSOR = "torchx.pytorch.org/version"
 TAG_PREDECESSOR_APP_NAME = "torchx.pytorch.org/app-name"
 

@@ -1,7 +1,8 @@
 """Why a job or replica is in its state: Batch's evidence as a reason, from which the state follows.
 
 Batch keeps a job RUNNABLE for ever if nothing can run it, mostly without a reason. So the reason for waiting
-is sought in its queue: is it enabled and valid, are its compute environments, can one of them hold a replica?
+is sought in its queue: are the queue and its compute environments enabled and valid, and can one of them run
+a replica?
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How replicas become a Batch job: its kind, their layout, and the command and variables of each.
 
 - One replica: a **container** job, on EC2 or Fargate.
-- Replicas that work together: a **multi-node** job, a node for each, all there at the same time. Every role
-  is one range of nodes.
-- Replicas that know nothing of each other: an **array** job, where that is asked for.
+- Replicas that work together: a **multi-node** job, with a node for each, all running at the same time.
+  Every role is one range of nodes.
+- Independent replicas: an **array** job, if requested.
 
 The nodes of a range, and the children of an array, share one command and environment. What differs is found
 when they start, in the variables ``AWS_BATCH_JOB_NODE_INDEX``, ``AWS_BATCH_JOB_ARRAY_INDEX`` and

@@ -1,4 +1,4 @@
-"""Retries of Batch: the rules that an attempt's end is compared with, and what became of it.
+"""Retries on Batch: the rules that decide after each attempt, and afterwards what they decided.
 
 Batch applies the first rule that matches an attempt's exit code, reason and status reason. If none matches,
 it restarts the job while attempts are left. There are at most five rules
@@ -85,8 +85,8 @@ def _rule(text: str) -> dict[str, str]:
 def _rules_of(retries: BackendRetries, room: int) -> tuple[list[dict[str, str]], tuple[int, ...]]:
     """Return the rules for classes of failures, and the exit codes by which they know exceptions.
 
-    What no rule matches is retried, so a rule is needed where something is final, and before such a rule for
-    what is not. Exit codes fill the room that is left, one rule for each.
+    Failures that no rule matches are retried. So final failures need a rule, and failures that are to be
+    retried nevertheless need one before it. Exit codes take the rules that are left, one for each.
     """
     action = {name: EXIT if retries.is_final(name) else RETRY for name in retries.times}
     if not retries.counted:
@@ -113,10 +113,11 @@ def _warning_of(codes: tuple[int, ...]) -> list[str]:
 
 
 def end_rules(strategy: Mapping[str, Any]) -> EndRules:
-    """Return which ends of a program are the job's, as far as the program can know it.
+    """Return which exits of a program end the job, as far as the program can know.
 
     It knows its exit code, and in ``AWS_BATCH_JOB_ATTEMPT`` the number of its attempt. Of the other rules,
-    the one for memory counts as exit code 137; those for lost hosts end no program that could tell of it.
+    the one for memory counts as exit code 137; those for lost hosts do not matter, since no program is left
+    to report.
     https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
     """
     attempts = int(strategy["attempts"])

@@ -1,7 +1,7 @@
 """Registering a job's definition, submitting the job exactly once, and ending many of them.
 
 Batch has no client token: a repeated ``SubmitJob`` starts a second job. So the SDK does not repeat it, and if
-its answer was lost, the job is searched by its unique name before it is sent again.
+its answer was lost, the job is searched for by its unique name before it is sent again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Data of this machine, brought to S3 once: below a name made from its content.
+"""Uploading data of this machine to S3 once, below a name made from its content.
 
-A directory becomes several objects. When the last has arrived, a mark is put beside them, and nothing counts
-as there without it. What an interrupted upload has left is used by the next one: every object carries a
-SHA-256 that S3 itself has checked, so that one that is there is known to be right.
+A directory becomes several objects. After the last one, a marker object is written, and without it the data
+does not count as uploaded. The next upload reuses what an interrupted one has left: every object carries a
+SHA-256 that S3 itself has checked, so an object that exists is known to be correct.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Dataset:
 
     @property
     def listing(self) -> bytes:
-        """Digests and names, a line each; what the data set is named by."""
+        """A line with digest and name for each file; the data set's name is made from it."""
         lines = (f"{file.digest} {name}\n" for name, file in sorted(self.files.items()))
         return os.fsencode("".join(lines))
 

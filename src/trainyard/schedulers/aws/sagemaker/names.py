@@ -27,7 +27,7 @@ OWN_TAGS = frozenset(
         *("trainyard/client-token", "trainyard/roles"),  # of AWS Batch's jobs
     }
 )
-#: The predecessor's tag on its jobs.
+#: TorchX's tag on its jobs.
 TAG_PREDECESSOR = "torchx.pytorch.org/version"
 
 #: Stands for the account until AWS has been asked for it.

@@ -1,9 +1,10 @@
 """Jobs without network (``enable_network_isolation``): what they ask for that needs one.
 
-Code comes as a channel, so it works there unchanged. What does not: packages that are installed from an index
-when the container starts, and everything else that the container would send or fetch. AWS's developer guide,
-"Run training and inference containers in internet-free mode": the containers can make no outbound network
-calls, not even to services such as S3, and have no AWS credentials; instances of a job reach each other.
+Code comes as a channel, so it works there unchanged. What does not work: packages that are installed from an
+index when the container starts, and everything else that the container would send or fetch. AWS's developer
+guide, "Run training and inference containers in internet-free mode": the containers can make no outbound
+network calls, not even to services such as S3, and have no AWS credentials; instances of a job reach each
+other.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _problem(what: str, first: str) -> tuple[str, str]:
 
 @dataclass
 class Requirements:
-    """What files of requirements ask for, each with the path of the file.
+    """What requirements files ask for, each entry with the path of its file.
 
     Attributes:
         indexed: requirements that an index would be asked for.

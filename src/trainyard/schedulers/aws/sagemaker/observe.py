@@ -223,7 +223,7 @@ def listed(job: Job) -> ListAppResponse:
 
 
 def _restarts(job: Job) -> int:
-    """Return how often the job was restarted, after a spot interruption or a fault of the service."""
+    """Return how many times the job was restarted, after a spot interruption or a fault of the service."""
     transitions = job.get("SecondaryStatusTransitions") or []
     return sum(each.get("Status") in ("Interrupted", "Restarting") for each in transitions)
 

@@ -230,7 +230,7 @@ def _retry_classes(opts: AWSSageMakerOpts, scheduler: str) -> Iterator[str]:
 
 
 def retries_of_service(opts: AWSSageMakerOpts, scheduler: str = names.BACKEND) -> int | None:
-    """Return how often the service starts a job again after its own faults; None if this is not set.
+    """Return how many times the service restarts a job after its own faults; None if this is not set.
 
     Raises:
         ConfigError: it cannot honour what is asked for by class.
@@ -363,7 +363,7 @@ def _tags(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
 
 
 def attempts_of(app: AppDef, opts: AWSSageMakerOpts) -> int:
-    """Return how often Batch starts a job at most: as the option says, or by the roles' retries."""
+    """Return the maximum number of times Batch starts a job: from the option, or from the roles' retries."""
     if opts.batch_attempts is not None:
         return opts.batch_attempts
     return 1 + max(role.max_retries for role in app.roles)

@@ -178,7 +178,7 @@ REMOTE_DEBUG = (
 
 @dataclass(frozen=True)
 class Grant:
-    """Rights that belong together.
+    """Permissions that belong together.
 
     Attributes:
         sid: names them.

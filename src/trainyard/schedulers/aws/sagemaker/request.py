@@ -170,7 +170,7 @@ def make_job(
     region: str = "us-east-1",
     local: bool = False,
 ) -> AWSSageMakerJob:
-    """Make the request. Pure: calls nothing, reads nothing.
+    """Create the request. A pure function: it calls no service and reads no file.
 
     Args:
         app: the job; it is not changed.

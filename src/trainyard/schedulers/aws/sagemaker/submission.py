@@ -70,7 +70,7 @@ def prepare(
 
 
 def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
-    """Check the role as `prepare` would, which then need not; without a role to check, the credentials."""
+    """Check the role now, so that `prepare` need not; if there is no role to check, the credentials."""
     needs = job.needs
     _check_queue(job, session)
     if not (needs.role_name or needs.role_check or needs.checkpoint_check):
@@ -203,7 +203,7 @@ def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
 def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
     """Upload the code unless it is there; returns the "directory" that it is in.
 
-    It is another one than was planned if the files have changed since.
+    It differs from the planned one if the files have changed since.
     """
     for attempt in range(1, CODE_ATTEMPTS + 1):
         try:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Of a request, what the service does not show again in a description.
+#: Members of a request that the service omits from its description.
 NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})
 _FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 
@@ -57,7 +57,7 @@ def describe(job: TrainingJob, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_defaults(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request with what the service takes members to be that were left out, where it says so."""
+    """Return a request in which omitted members have the service's defaults, as far as it shows them."""
     algorithm = {"EnableSageMakerMetricsTimeSeries": False, **request["AlgorithmSpecification"]}
     output = {"KmsKeyId": "", "CompressionType": "GZIP", **request["OutputDataConfig"]}
     filled = {**request, "AlgorithmSpecification": algorithm, "OutputDataConfig": output}

@@ -1,4 +1,4 @@
-"""File systems of the service, EFS and FSx for Lustre, for which directories of this machine stand."""
+"""Directories of this machine that replace the service's file systems, EFS and FSx for Lustre."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
     not show: it may be left out there.
 
     Raises:
-        store.StoreError: none stands for the file system, or it does not have that directory.
+        store.StoreError: no directory replaces the file system, or it lacks that path.
     """
     identity, path = source["FileSystemId"], source["DirectoryPath"]
     kind = "FSx for Lustre" if source["FileSystemType"] == "FSxLustre" else source["FileSystemType"]

@@ -1,4 +1,4 @@
-"""Looking at hosts while they run: samples of what they use, and whether they hang. One thread does it."""
+"""Watching hosts while they run: one thread samples what they use, and checks whether they hang."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The only thing in a directory of results, which is named by its job.
 _OUTPUT = "output"
-#: How begins what is still being written, or being removed.
+#: Prefixes of what is still being written, or being removed.
 _STAGED = (".new-", ".old-")
 
 

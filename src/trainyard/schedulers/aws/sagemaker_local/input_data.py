@@ -111,8 +111,8 @@ class Channels:
     def _epochs(self, channel: dict[str, Any], host: Host) -> Callable[[int], Sequence[Piece]]:
         """Return what gives a host's pieces of an epoch, in order.
 
-        The order of all is made first, and then shared out: with a shuffled channel, a host gets others in
-        each epoch.
+        All pieces are ordered first, and then distributed: from a shuffled channel, a host gets different
+        ones in each epoch.
         """
 
         def pieces(epoch: int) -> Sequence[Piece]:
@@ -188,7 +188,7 @@ def read_manifest(data_store: store.Store, place: store.Place) -> list[store.Ite
     """Return the objects that a manifest names, in its order.
 
     Raises:
-        store.StoreError: it is none, or names what does not exist.
+        store.StoreError: it is not a manifest, or names an object that does not exist.
     """
     text = b"".join(data_store.chunks(place))
     try:
@@ -215,7 +215,7 @@ def read_augmented(data_store: store.Store, place: store.Place, attributes: list
     turn comes. A text is brought without its quotes, any other value as JSON.
 
     Raises:
-        store.StoreError: it is none, or a line has not all attributes.
+        store.StoreError: it is not an augmented manifest, or a line lacks an attribute.
     """
     text = b"".join(data_store.chunks(place)).decode("utf-8", "surrogateescape")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

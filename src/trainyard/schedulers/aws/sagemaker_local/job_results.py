@@ -29,8 +29,8 @@ class Unsent:
 def send_results(run: TrainingSupervisor, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
     """Send model and output of the hosts; returns what went wrong, None after success.
 
-    What could not be sent is kept in the job's directory, and the text says where. A full disk is waited for,
-    unless a command waits for the end of the job.
+    What could not be sent is kept in the job's directory, and the text says where. If a disk is full, this
+    waits for space, unless a command waits for the end of the job.
 
     Args:
         run: the job's run.
@@ -93,7 +93,7 @@ def _keep(job: TrainingJob, kinds: list[tuple[str, list[tuple[str, str]]]], tree
 
 
 def _keep_as_it_is(folder: str, trees: dict[str, Tree]) -> str:
-    """Move what was to be sent out of the way of its removal, which takes no room."""
+    """Move what was to be sent to where it is not removed; moving takes no disk space."""
     try:
         for host, tree in trees.items():
             os.makedirs(os.path.join(folder, host))

@@ -174,7 +174,7 @@ class Log:
     def events(self, start: int, is_complete: bool) -> Iterator[LogLine]:
         """Yield the lines from a place on, long ones in parts.
 
-        Of a log that still grows, only those whose time is known, so that it stays what it is.
+        If the log is still growing, only lines whose time is known, so that their times never change.
         """
         sizes, times = self._times()
         clock = _Clock(sizes, times, self.created_ms)

@@ -27,7 +27,7 @@ from trainyard.toolkit_import import store
 
 ATTEMPTS = 3
 LOCK_PAUSE = 0.05
-#: Part of a disk that entries leave free: where there is less, objects go straight to who needs them.
+#: Fraction of a disk that entries leave free: if less is free, objects go straight to their destination.
 SPARED = 0.05
 _PARTIAL = ".partial"
 

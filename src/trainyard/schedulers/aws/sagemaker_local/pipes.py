@@ -1,4 +1,4 @@
-"""Pipe channels: a fifo ``CHANNEL_EPOCH`` for every epoch, which is made before the one before it ends."""
+"""Pipe channels: a fifo ``CHANNEL_EPOCH`` for every epoch, created before the previous epoch ends."""
 
 from __future__ import annotations
 

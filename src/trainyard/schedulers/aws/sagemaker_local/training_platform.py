@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
     from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
 
-#: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
+#: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
 PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 LOOPBACK = "lo"
 _NO_NAMESPACES = (
@@ -122,7 +122,7 @@ class Platform:
         self._is_chosen = True
 
     def connect(self, hosts: list[Host]) -> str:
-        """Have the network that containers are on; returns why there is none now, "" if there is.
+        """Get the network for containers; returns why none is available now, "" if one is.
 
         Raises:
             PlatformFailure: the daemon cannot make one.
@@ -140,7 +140,7 @@ class Platform:
         return ""
 
     def prepare(self, hosts: list[Host]) -> None:
-        """Have the image; or ports and addresses that no other job uses.
+        """Get the image, or ports and addresses that no other job uses.
 
         Raises:
             StartFailure: the image cannot be had.

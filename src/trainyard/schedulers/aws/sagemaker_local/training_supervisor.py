@@ -296,7 +296,7 @@ class TrainingSupervisor:
         self._post("host_failed", attempt)
 
     def host_hangs(self, attempt: Attempt, name: str, text: str) -> None:
-        """Mark a host that hangs, or end the job, as is asked; without a text it does so no longer."""
+        """Mark a host that hangs, or end the job, as requested; an empty text unmarks the host."""
         self.journal.set_host(name, reason=f"it hangs: {text}" if text else "")
         if text and self.settings.on_hang == STOP:
             self.hung = self.hung or f"{name}: {text}"

@@ -105,7 +105,7 @@ class Driver:
         ]
         self.phase, self.waits_for = "placing", ""
         self.final, self.msg = "", ""
-        #: What failed the job, in the order of its end.
+        #: The replicas whose failures failed the job, in the order in which they ended.
         self.fatal: list[ActorReplica] = []
         self.app_restarts, self.role_restarts = 0, {role["name"]: 0 for role in self.roles}
         self.restarting: set[str] = set()
@@ -114,7 +114,7 @@ class Driver:
         self.deadline: float | None = None
         self.kill_at: float | None = None
         self.is_dirty, self.written = True, 0.0
-        #: By what was restarted together, and the class of failure: how often.
+        #: Number of restarts, by what was restarted together and by class of failure.
         self.used: collections.Counter[tuple[str, str]] = collections.Counter()
 
     # ---- life
@@ -342,7 +342,7 @@ class Driver:
         return True
 
     def use_spare_room(self) -> None:
-        """Start replicas of elastic roles beyond their fewest where room was found."""
+        """Start replicas of elastic roles beyond their minimum for which room was found."""
         import ray
 
         if self.stopping or self.restarting:
@@ -395,7 +395,7 @@ class Driver:
         replica.asked, replica.question = what, question
 
     def start_those_ready(self) -> None:
-        """Start replicas that have their place: those that belong together, together."""
+        """Start replicas that have been placed; those that belong together start together."""
         from replica_actor import shared_variables
 
         if self.stopping or self.restarting:

@@ -33,7 +33,8 @@ RANK0 = "TORCHX_RANK0_HOST"
 PORTS = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 #: Directories of the base directory that hold results.
 RESULTS = ("model", os.path.join("output", "data"), "checkpoints")
-#: Most bytes that a program may be ahead of the log, of a line of the log, and of an error file.
+#: Maximum bytes that a program may be ahead of the log, and maximum sizes of a line of the log and of an
+#: error file.
 BUFFERED, LONGEST_LINE, LONGEST_ERROR = 8 << 20, 64 << 10, 16 << 10
 #: Which of a program's pipes says how it ended, after those of stdout and stderr; which one brings stacks.
 REPORT, STACKS = 2, 3
@@ -337,7 +338,7 @@ class ReplicaActor:
                 if each.pending and time.monotonic() - each.since > UNFINISHED:
                     self._put(each.flush())
             if ended_at is not None and time.monotonic() - ended_at > ASKING:
-                break  # somebody who got away holds the pipes
+                break  # a process that escaped keeps the pipes open
         selector.close()
         for end in (*outputs, *stacks):
             os.close(end)

@@ -1,10 +1,9 @@
 """Runs the user's program as a child, so that nothing of it outlives its actor.
 
-An actor of Ray is killed with SIGKILL when its job ends, and what it started would go on. This process,
-``python -S replica_process.py``, reads its orders from stdin, whose end is the end of the actor. The first
-line says what to run; each later line, ``stop SECONDS``, asks for SIGTERM, and SIGKILL after as many seconds.
-What happens is written to the descriptor
-``report``, as lines of JSON: the program's pid, then how it ended.
+An actor of Ray is killed with SIGKILL when its job ends, and whatever it started would keep running. This
+process, ``python -S replica_process.py``, reads its orders from stdin, which closes when the actor ends. The
+first line says what to run; each later line, ``stop SECONDS``, asks for SIGTERM, and for SIGKILL after that
+many seconds. It reports to the descriptor ``report``, in lines of JSON: the program's pid, then how it ended.
 """
 
 from __future__ import annotations

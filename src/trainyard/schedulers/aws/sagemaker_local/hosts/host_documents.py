@@ -2,11 +2,12 @@
 
 `hyperparameters.json`, `inputdataconfig.json` and `resourceconfig.json` are documented:
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html. The
-others are not; they are as a real job's were, which the examples of https://github.com/shiftan/simple_sagemaker
-(``examples/single_task/expected_output``) show. Which of them exist depends on the request.
+others are not; they look like those of a real job in the examples of
+https://github.com/shiftan/simple_sagemaker (``examples/single_task/expected_output``). Which of them exist
+depends on the request.
 
-Of two nobody shows how they are where they are not empty: `upstreamoutputdataconfig.json`, which is left
-empty, and `metric-definition-regex.json`, in which the definitions are spelled as in the request.
+For two of them there is no example that is not empty: `upstreamoutputdataconfig.json`, which is left empty,
+and `metric-definition-regex.json`, in which the definitions are spelled as in the request.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True)
 class Situation:
-    """What the documents tell beside the request.
+    """What the documents contain in addition to the request.
 
     Attributes:
         hosts: all hosts.

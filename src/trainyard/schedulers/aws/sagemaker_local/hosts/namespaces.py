@@ -1,7 +1,8 @@
 """What only one process host sees: its ``/opt/ml``, its name, the hosts' names, read-only directories.
 
-All of it is done in namespaces of mounts and of names, which end with the host's last process. Root makes
-them as root; another user as root of a namespace of users, and is itself again in one within it.
+All of it is done in mount and UTS namespaces, which end with the host's last process. Root creates them
+directly. Another user creates them as root of a user namespace, and gets its own user id back in a nested
+one.
 """
 
 from __future__ import annotations
