@@ -42,7 +42,7 @@ class StructuredNameArgument:
                 f"both the module {m} and the script {script} are to run", hint="Give one: -m or --script."
             )
         if not m and not script:
-            raise ComponentArgumentError(f"the run {name!r} has neither a script nor a module")
+            raise ComponentArgumentError(f"neither a script nor a module is given for the name {name!r}")
         if not run and m:
             run = m.rpartition(".")[2]
         elif not run and script:

@@ -331,7 +331,7 @@ class Scheduler(ABC, Generic[T]):
         return ""
 
     def job_output(self, app_id: str) -> Sequence[str]:
-        """Return the last lines that the backend's programs wrote about a job, beside its logs."""
+        """Return the last lines that the backend's programs wrote about a job, in addition to its logs."""
         return ()
 
     # ---- entering

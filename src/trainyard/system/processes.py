@@ -187,7 +187,7 @@ def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, Proces
 
 
 def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
-    """Kill the remaining `members_of_job` of a job whose supervisor is gone. Returns their number."""
+    """Kill the remaining processes of a job whose supervisor is gone; returns their number."""
     import signal
 
     killed = 0

@@ -287,7 +287,7 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
     """Return PATH for the replicas.
 
     Where no environment is activated, the one that trainyard runs in comes first, so that ``python``
-    means the Python that has the user's packages beside trainyard.
+    means the Python that has the user's packages in addition to trainyard.
     """
     parts = [os.environ.get("PATH", os.defpath)]
     activated = any(os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.slurm.options import SlurmOpts
     from trainyard.specs.app import AppDef, Role
 
-#: If a partition's nodes have less memory than this, it is not configured: RealMemory is 1 by default.
+#: A partition whose nodes have less memory than this has none configured: RealMemory is 1 by default.
 KNOWN_MEMORY = 1000
 #: How many components of a heterogeneous job srun can name (MAX_HET_JOB_COMPS of slurm.h).
 MOST_COMPONENTS = 128

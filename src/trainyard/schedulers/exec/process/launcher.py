@@ -28,7 +28,7 @@ class Launcher:
     Args:
         supervisor: class of the supervisor, as ``module:Class``.
         flags: Python's flags for it.
-        environ: variables that it gets beside this process's.
+        environ: variables that it gets in addition to this process's.
 
     Raises:
         OSError: it cannot be started.

@@ -2,8 +2,8 @@
 
 The queue is a directory with one ticket for each job, or each independent replica, that holds slots or waits
 for some. A ticket is a small file that its supervisor keeps locked (flock(2)): the kernel frees the lock when
-the process ends, however it ends, so that no slot is lost. If the lock of a ticket is free, its reader ends
-what is left of the job (`recovery`), then removes the ticket. All of this happens under the lock of the
+the process ends, however it ends, so that no slot is lost. A process that finds a ticket whose lock is free
+ends what is left of its job (`recovery`), then removes the ticket. All of this happens under the lock of the
 directory, which is held for moments only.
 
 Slots are granted in order of arrival. A later job starts first only if that takes nothing from those before.
