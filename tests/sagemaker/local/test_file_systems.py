@@ -76,7 +76,7 @@ def test_a_directory_is_shown_as_its_access_mode_says(jobs: Jobs, mode: str, mou
     ("channel", "words"),
     [
         (("d", "fs-00000000", "/", "ro"), ["no directory of this machine stands for fs-00000000", VARIABLE]),
-        (("d", EFS, "/nowhere", "ro"), ["has no directory /nowhere", "Make it"]),
+        (("d", EFS, "/nowhere", "ro"), ["has no directory /nowhere", "Create it"]),
         (("d", EFS, "/data/../..", "ro"), ["would leave the file system"]),
     ],
 )

@@ -238,7 +238,7 @@ def test_partitions_and_what_can_never_start():
 
     assert problem() == problem(count=4) == problem(partition="gpu,cpu", gpus=4) == ""
     assert "needs 9 nodes" in problem(count=9)
-    assert "has 2" in problem(count=3, gpus=1)
+    assert "has only 2" in problem(count=3, gpus=1)
     assert "no node of the partition gpu has" in problem(gpus=9, partition="gpu")
     assert "no partition 'gpuu'" in problem(partition="gpuu")
     assert "longer than the partition cpu allows" in problem(time="3:00:00")
