@@ -110,12 +110,15 @@ def test_the_controller_is_away_while_a_job_is_followed(own_slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatch):
+def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatch, tmp_path):
     backends.need("slurm")
     with private_cluster(min_job_age=2) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         jobs = Jobs()
-        good, bad = jobs.submit(role("true")), jobs.submit(role("exit 5", num_replicas=2))
+        # neither fails before the other has started
+        both = f"until [ -e {tmp_path}/0 ] && [ -e {tmp_path}/1 ]; do sleep 0.1; done"
+        fails = f'touch {tmp_path}/"$TRAINYARD_REPLICA"; {both}; exit 5'
+        good, bad = jobs.submit(role("true")), jobs.submit(role(fails, num_replicas=2))
         array = jobs.submit(role('test "$TRAINYARD_REPLICA" != 2', num_replicas=4), array=True)
         waiting = jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"])
         jobs.scheduler.cancel(waiting)
