@@ -116,6 +116,34 @@ def test_registry_that_dies_and_loses_what_it_had(own, connect, repo):
     assert fetched(connect(own.host), repo, sha256(content)) == content
 
 
+@pytest.mark.parametrize(
+    "emptied",
+    ["_uploads/*/startedat", "_uploads/*/hashstates/*/*", "_uploads/*/data", "_layers/sha256/*/link"],
+)
+def test_registry_that_left_an_empty_file_when_it_died(own, connect, repo, emptied):
+    """It answers 500 to requests of that upload, or for that blob, from then on."""
+    content = os.urandom(4 * MIB)
+    killed = []
+
+    def kill(seen, _):
+        last = emptied.startswith("_layers")
+        if not killed and seen.method == ("PUT" if last else "PATCH") and (last or proxy.of("PATCH")[1:]):
+            if last:
+                proxy.passed(seen, b"")
+            own.kill()
+            killed.extend(own.data.rglob(f"{repo}/{emptied}"))
+            for path in killed:
+                path.write_bytes(b"")
+        return Fault(502) if own.process is None else None
+
+    with http_proxy(own.port, kill) as proxy:
+        client = connect(proxy.host, clock=FakeTime(own.revive))
+        assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
+        assert len(proxy.of("POST")) == 2
+    assert killed
+    assert fetched(connect(own.host), repo, sha256(content)) == content
+
+
 @pytest.mark.slow
 def test_registry_that_dies_at_every_request_of_a_push(own, connect, repo, tmp_path):
     """Whichever request it is that the registry dies at, the image is right in the end."""

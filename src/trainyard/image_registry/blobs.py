@@ -39,6 +39,9 @@ DEFAULT_CHUNK = 64 << 20
 SMALL = 1 << 20
 SMALLEST_CHUNK = 1 << 20
 MOST_RESTARTS = 4
+#: After so many answers of 500 without progress, the upload is begun again: a registry that was killed may
+#: have left empty files behind, and then answers 500 to everything about that upload, or that blob, for good.
+MOST_INTERNAL_ERRORS = 3
 #: The last request has the registry verify the whole content.
 FINISH_TIMEOUT = 300.0
 #: Answers that say that the upload is not in the state that we assume.
@@ -262,6 +265,7 @@ class BlobUpload:
         self._offset = 0
         self._most = 0  # the most that the registry is known to have had
         self._restarts = 0
+        self._internal_errors = 0
         self._limited = False  # whether something on the way limits the size of requests
 
     def run(self) -> bool:
@@ -293,6 +297,7 @@ class BlobUpload:
                 self._finish()
             except Trouble as trouble:
                 self._client.wait(backoff, trouble, self._purpose)
+                self._note_internal_error(trouble)
                 unsure = bool(self._location)
             except _UploadLostError as lost:
                 self._restart(lost)
@@ -303,7 +308,9 @@ class BlobUpload:
 
     def _begin(self) -> bool:
         """Open an upload; False if none is needed."""
-        if self._client.blob_exists(self._repository, self._digest, scopes=self._scopes):
+        if self._internal_errors < MOST_INTERNAL_ERRORS and self._client.ask_for_blob(
+            self._repository, self._digest, self._purpose, self._scopes
+        ):
             return False
         answer = self._mounted() if self._mount_from else None
         if answer is None:
@@ -329,6 +336,14 @@ class BlobUpload:
                 raise
             return None  # it does not mount; an ordinary upload shows whether we may push at all
 
+    def _note_internal_error(self, trouble: Trouble) -> None:
+        """Leave an upload that the registry answers 500 to again and again; the next one begins at 0."""
+        if trouble.status != 500:
+            return
+        self._internal_errors += 1
+        if self._internal_errors % MOST_INTERNAL_ERRORS == 0:
+            self._location, self._offset = "", 0
+
     def _send_piece(self) -> None:
         start, length = self._offset, min(self._chunk, self._size - self._offset)
         # one request with everything is sent the way Docker does it, which every registry takes
@@ -346,6 +361,7 @@ class BlobUpload:
         """Forget the failures once the registry has more than ever before."""
         if self._offset > self._most:
             self._most = self._offset
+            self._internal_errors = 0
             backoff.reset()
 
     def _finish(self) -> None:

@@ -178,17 +178,16 @@ class RegistryClient:
 
     # ---- blobs
 
-    def blob_exists(self, repository: str, digest: str, *, scopes: tuple[str, ...] = ()) -> bool:
+    def blob_exists(self, repository: str, digest: str) -> bool:
         """Tell whether a blob is there."""
-        verb = "push" if any("push" in scope for scope in scopes) else "pull"
-        purpose = Purpose(verb, self.registry, repository)
+        purpose = Purpose("pull", self.registry, repository)
+        return self.patiently(lambda: self.ask_for_blob(repository, digest, purpose, ()), purpose)
 
-        def ask() -> bool:
-            answer = self.attempt("HEAD", f"/v2/{repository}/blobs/{digest}", purpose, scopes, ok=(200, 404))
-            self.document(answer)
-            return answer.status == 200
-
-        return self.patiently(ask, purpose)
+    def ask_for_blob(self, repository: str, digest: str, purpose: Purpose, scopes: tuple[str, ...]) -> bool:
+        """Ask once whether a blob is there. Raises what `attempt` does."""
+        answer = self.attempt("HEAD", f"/v2/{repository}/blobs/{digest}", purpose, scopes, ok=(200, 404))
+        self.document(answer)
+        return answer.status == 200
 
     def open_blob(
         self, repository: str, digest: str, offset: int = 0, *, scopes: tuple[str, ...] = ()
