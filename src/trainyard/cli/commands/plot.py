@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from trainyard.metrics.chart import Line
 
+#: Height of a chart in the terminal, in lines.
+DEFAULT_HEIGHT = 20
 #: More lines than this are not drawn: nobody could tell one from another.
 MOST_LINES = 12
 
@@ -53,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
     parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")
-    parser.add_argument("--height", metavar="N", help="height in lines (default: 20)")
+    parser.add_argument("--height", metavar="N", help=f"height in lines (default: {DEFAULT_HEIGHT})")
     parser.add_argument(
         "--output",
         "-o",
@@ -67,7 +69,7 @@ def run(args: Namespace) -> int:
 
     columns = terminal_size(1)[0]
     width = _size(args.width, "--width", columns, 30)
-    height = _size(args.height, "--height", 20, 8)
+    height = _size(args.height, "--height", DEFAULT_HEIGHT, 8)
     with get_runner() as runner:
         jobs = job_metrics(runner, args.targets or ["-"], args)
         try:

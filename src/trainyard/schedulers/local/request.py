@@ -167,7 +167,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         notify_secret=opts.notify_secret or "",
         array=opts.array,
         max_running=opts.max_running,
-        slots=_slots(app, opts) if opts.slots else None,
+        slots=_slots_to_give(app, opts) if opts.slots else None,
         warnings=[*(warning for role in app.roles for warning in _ignored(role)), *ignored_rules],
     )
 
@@ -372,7 +372,7 @@ def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
 # ---- slots and GPUs
 
 
-def _slots(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
+def _slots_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
     """Return what the supervisor has to know of this machine's slots.
 
     Raises:
