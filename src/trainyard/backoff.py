@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from threading import Event
 
-#: How often a running job is asked for its state, in seconds: at first, and at last.
+#: Seconds between two polls of a running job: at first, and at most.
 FIRST_POLL = 0.25
 LONGEST_POLL = 10.0
 #: The same for a job whose backend reports changes.
@@ -128,11 +128,11 @@ class Backoff:
 
 
 def polling(timeout: float | None = None, changed: Event | None = None) -> Backoff:
-    """Return the delays between two looks at a running job, for ``timeout`` seconds from now on.
+    """Return the delays between polls of a running job, for at most ``timeout`` seconds from now.
 
     Args:
         timeout: the limit.
-        changed: is set when there is something new, which ends a delay.
+        changed: an event that is set when the job has changed; it ends a delay early.
     """
     longest = LONGEST_POLL if changed is None else LONGEST_NOTIFIED_POLL
     return Backoff(FIRST_POLL, longest, factor=1.5, jitter=0, limit=timeout, stop=changed).start()

@@ -69,7 +69,7 @@ class MalformedAppHandleException(UsageError):
 
 
 class MountParseError(UsageError, KeyError):
-    """A mount specification does not parse. A `KeyError` for those who catch TorchX's."""
+    """A mount specification does not parse. Also a `KeyError`, as in TorchX, for code that catches that."""
 
 
 class OptionParseError(UsageError):
@@ -107,7 +107,7 @@ class ComponentNotFoundException(ConfigError):
 
 
 class ComponentFileNotFoundError(ComponentNotFoundException, FileNotFoundError):
-    """The file of a component does not exist. A `FileNotFoundError` for those who catch TorchX's."""
+    """The file of a component does not exist. Also a `FileNotFoundError`, as in TorchX."""
 
 
 class ComponentValidationException(ConfigError):
@@ -119,7 +119,7 @@ class ComponentArgumentError(UsageError):
 
 
 class UnknownSchedulerException(ConfigError, KeyError):
-    """No scheduler has this name. A `KeyError` for those who catch TorchX's."""
+    """No scheduler has this name. Also a `KeyError`, as in TorchX, for code that catches that."""
 
     def __init__(self, scheduler_backend: str, *, hint: str = "") -> None:  # the name, or all of the message
         super().__init__(scheduler_backend, hint=hint)

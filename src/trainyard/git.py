@@ -1,9 +1,9 @@
 """Calling Git: which commit a directory is at, which files it tracks or ignores. Reads only.
 
 A checkout may be hostile: Git runs programs that the repository's own configuration names even when it only
-reads (``core.fsmonitor``, hooks, filters of attributes, and what fetches missing objects). All are switched
-off by the environment, which is stronger than any file. Whose checkouts are read at all is decided by Git's
-``safe.directory``.
+reads (``core.fsmonitor``, hooks, attribute filters, and programs that fetch missing objects). All are
+switched off through the environment, which overrides every file. Git's ``safe.directory`` decides whose
+checkouts are read at all.
 """
 
 from __future__ import annotations

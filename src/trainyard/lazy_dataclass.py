@@ -69,7 +69,7 @@ def fields(value: object) -> Iterable[Any]:
 
 def has_default(field: Any) -> bool:
     """Tell whether a field, of either kind, has a default or makes one."""
-    return field.default is not field.default_factory  # of one that has neither, both are the same mark
+    return field.default is not field.default_factory  # without either, both are the same sentinel
 
 
 def default_of(field: Any) -> Any:

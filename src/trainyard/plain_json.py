@@ -61,7 +61,7 @@ def loads(text: str) -> Any:
             value, end = _scan(stripped, 0)
             if end == len(stripped):
                 return value
-    except (StopIteration, SystemError):  # it is wrong; how, the scanner alone cannot say
+    except (StopIteration, SystemError):  # not valid; `json` says below what is wrong
         pass
     import json
 

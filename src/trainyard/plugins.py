@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIXES = ("trainyard", "torchx")
-#: What is not the plugin's failure when it is raised in its code.
+#: Exceptions that are not the plugin's fault when its code raises them.
 INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit)
 NAMESPACE = "torchx_plugins"
 #: Folders of the packages in which TorchX's 2026 versions look for plugins, by kind.
@@ -115,7 +115,7 @@ def installed(kind: str) -> list[EntryPoint]:
 
 
 def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[NamespacePlugin]:
-    """Return the plugins that the modules of ``torchx_plugins.<kind>`` register, which are imported for it.
+    """Import the modules of ``torchx_plugins.<kind>``, and return the plugins that they register.
 
     Args:
         kind: a key of `NAMESPACE_FOLDERS`.
@@ -145,7 +145,7 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
 def _namespace_modules(folder: str) -> list[str]:
     """Return the names of the modules in a ``torchx_plugins`` package, wherever parts of it are installed.
 
-    Those in packages below it too, which need not have an ``__init__.py``.
+    Modules of its subpackages are included; these need not have an ``__init__.py``.
     """
     names: set[str] = set()
     for directory in dict.fromkeys(sys.path):

@@ -10,13 +10,13 @@ else:
 
 
 class Progress(Protocol):
-    """Receives how far something is. May be called from several threads."""
+    """Receives the progress of an operation. May be called from several threads."""
 
     def step(self, text: str) -> None:
         """Begin something: "hashing 5,000 files"."""
 
     def advance(self, label: str, done: int, total: int) -> None:
-        """Report that ``done`` of ``total`` bytes are through; a ``total`` of 0 is not known."""
+        """Report that ``done`` of ``total`` bytes have been handled; a ``total`` of 0 means unknown."""
 
     def output(self, line: str) -> None:
         """Pass on a line of a program's output, such as a build's."""

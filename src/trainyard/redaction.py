@@ -90,7 +90,7 @@ class Redactor(secret_rules.SecretFilter):
 
 
 def secrets_among(words: Iterable[str]) -> set[str]:
-    """Return the secrets of a command line: what follows ``--token``, and ``TOKEN=``; each of a list."""
+    """Return the secrets of a command line: what follows ``--token`` or ``TOKEN=``, and items of lists."""
     found: set[str] = set()
 
     def collect(name: str, secret: str) -> str:

@@ -13,7 +13,7 @@ _COLOURS = ("", "0", "1", "2", *map(str, (*range(31, 37), *range(91, 97))))
 
 
 class _Escapes(dict[int, str]):
-    """What `str.translate` puts in place of a character, found when it comes up; `kept` stay."""
+    """Replacements for `str.translate`, computed on first use; the characters in `kept` stay."""
 
     def __init__(self, kept: str = "") -> None:
         super().__init__()

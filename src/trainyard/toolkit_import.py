@@ -1,7 +1,7 @@
-"""The one door from the launcher to the toolkit: a module of it is imported when it is first asked for.
+"""The launcher's only way to import the toolkit's modules, each on first use.
 
 The launcher has the toolkit as a private package, ``trainyard._toolkit``: a link in a clone, files in an
-installed wheel. A ``trainyard_toolkit`` that is installed beside it is another package, and is not imported.
+installed wheel. A ``trainyard_toolkit`` installed alongside is a different package, and is not imported.
 How jobs get the toolkit is in `workspace.toolkit_files`.
 """
 

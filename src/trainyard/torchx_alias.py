@@ -1,8 +1,8 @@
 """The import name `torchx`, answered by trainyard where no TorchX is installed.
 
-Components, plugins and scripts that were written for TorchX import it by name. `install` puts a finder before
-Python's own that looks at nothing but names that begin with ``torchx``. Which of our objects stands behind
-which name is in the table `trainyard.compat.alias_table`, read when something imports `torchx`.
+Components, plugins and scripts that were written for TorchX import it by name. `install` puts a finder ahead
+of Python's own finders; it handles only names that begin with ``torchx``. Which of our objects each name
+refers to is in the table `trainyard.compat.alias_table`, which is read when something imports `torchx`.
 
 `install` is called where foreign code is about to be loaded (components, plugins), by
 ``import trainyard.compat.torchx``, and at the start of Python where the variable `VARIABLE` is set.
@@ -42,7 +42,7 @@ class TorchxFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how a module is made, for importlib; None if it is not ours to answer for."""
+        """Return how a module is made, for importlib; None if trainyard does not serve it."""
         if not fullname.startswith((NAME, OUR_NAME)):
             return None
         old = _old_name(fullname)
@@ -104,7 +104,7 @@ class AliasModule(ModuleType):
 
 
 def look_up(module: str, name: str) -> Any:
-    """Return what stands behind a name of a module, which may be a module itself.
+    """Return what a name in a module refers to, which may be a module itself.
 
     Raises:
         AttributeError: TorchX has no such name, or trainyard does not serve it.

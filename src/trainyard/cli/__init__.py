@@ -1,6 +1,6 @@
 """The command line. Each subcommand is a module in `commands`, imported only when it is invoked.
 
-What commands do is in `runner`; here is only how it is asked for and shown.
+`runner` implements what the commands do; this package only parses command lines and shows results.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
     """Run a command line; every error becomes a message and an exit code.
 
     Args:
-        argv: the words.
-        dispatch: runs a command line of another program by our commands, see `run_command`.
+        argv: the words of the command line.
+        dispatch: runs the command line of another program with our commands; see `run_command`.
     """
     for stream in (sys.stdout, sys.stderr):
         # names and paths may contain characters that the terminal's encoding lacks
@@ -161,9 +161,9 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
 
     Args:
         name: name of the command.
-        words: the words behind it.
-        options: the options that stood before it.
-        more: what the command gets besides what its words give.
+        words: the words after the name.
+        options: the global options given before it.
+        more: further values to set on the parsed arguments.
     """
     command = load_command(name)
     from trainyard.cli.parser import Parser, add_common_options

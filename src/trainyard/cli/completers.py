@@ -180,7 +180,7 @@ def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: 
 
 
 def component_argument_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
-    """Return the files that begin so."""
+    """Return the files whose paths begin with the prefix."""
     from argcomplete.completers import FilesCompleter
 
     found: Any = FilesCompleter()(prefix)

@@ -1,4 +1,4 @@
-"""The parser of argparse: helps, errors, and command lines out of the ordinary."""
+"""The argparse parser, for help texts, errors and unusual command lines."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from trainyard.metrics.reader import MetricReader
     from trainyard.metrics.series import Series
 
-#: Seconds between two readings; of a log that takes long to read, several times as long as that took.
+#: Seconds between two readings. After a slow one the pause is `_SHARE` times as long as the reading took.
 _PERIOD = 1.0
 _SHARE = 4
 #: How many metrics of a role are shown, unless the job was given expressions for more.
 _SHOWN = 2
-#: Of the executor, not of the script.
+#: Names of metrics recorded by the executor, not by the script, begin with this.
 _OF_SYSTEM = "system/"
 
 
@@ -39,7 +39,7 @@ class LastMetrics:
         self._thread.start()
 
     def of(self, role: str) -> str:
-        """Return ``step 120, loss 0.31`` of a role; "" while there is nothing."""
+        """Return a role's last values, as ``step 120, loss 0.31``; "" as long as there are none."""
         return self._texts.get(role, "")
 
     def close(self) -> None:

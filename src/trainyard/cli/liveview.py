@@ -120,7 +120,7 @@ class StatusLines:
             self.show(status)
 
     def close(self) -> None:
-        """End what reads in the background."""
+        """Stop reading metrics in the background."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -182,7 +182,7 @@ class TerminalProgress:
         self._shown = False
 
     def step(self, text: str) -> None:
-        """Begin something."""
+        """Begin a step."""
         with self._lock:
             self._text = clean(text)
             self._transfers.clear()
@@ -254,7 +254,7 @@ class TerminalProgress:
 
 
 def _sums(transfers: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many bytes of all transfers are through, and of how many."""
+    """Return the bytes that have been transferred, and the total, summed over all transfers."""
     return sum(done for done, _ in transfers.values()), sum(total for _, total in transfers.values())
 
 

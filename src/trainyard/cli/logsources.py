@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: How many blocks may wait to be written when several jobs are followed.
 _WAITING_BLOCKS = 256
 _NPROC = re.compile(r"--nproc[-_]per[-_]node[=\s]+(\S+)")
-# Launchers that start several processes without saying in these words how many.
+# Launchers that start several processes, whose number `_NPROC` does not find.
 _LAUNCHERS = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec|accelerate|deepspeed)(?:\s|$)")
 # ``[rank3]:`` (PyTorch) and ``[1,3]<stdout>:`` (Open MPI) say which process of the job wrote a line, ``[3]:``
 # and ``[default3]:`` (torchrun) which one of its node.
@@ -51,8 +51,8 @@ class LogSources:
         rank: only this process; None for all.
 
     Attributes:
-        code: exit code of the first job that could not be read, of several.
-        untimed: schedulers that did not tell when lines were written, although they were asked.
+        code: with several jobs, the exit code for the first one whose log could not be read.
+        untimed: schedulers whose logs had no times, although times were requested.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class LogSources:
 class RankFilter:
     """Finds the lines of one process among those of a job.
 
-    Ranks are counted over the chosen replicas in the job's order, and inside a replica over its processes:
-    those that ``--nproc_per_node`` says, or one where no launcher of several is seen.
+    Ranks are counted across the chosen replicas in the job's order, and across the processes of each replica:
+    as many as ``--nproc_per_node`` says, or one if no launcher of several processes is recognised.
 
     Args:
         rank: the process's rank.
@@ -176,7 +176,7 @@ class RankFilter:
         roles = {} if app is None else {role.name: role for role in app.roles}
         counts = {name: processes_of(roles[name]) if name in roles else 1 for name, _ in replicas}
         if any(count is None for count in counts.values()):
-            self._has_marks = True  # where ranks begin is not known: only marks tell
+            self._has_marks = True  # the replicas' first ranks are unknown: only marks identify lines
             self.replicas = list(replicas)
             return
         first = 0

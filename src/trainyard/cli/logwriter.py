@@ -44,9 +44,9 @@ class _TextOnly:
 class LogWriter:
     r"""Writes blocks as they arrive.
 
-    A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``; each gets the prefix ``ROLE/ID ``, with
-    ``colour`` in a colour for each replica, and with a ``stamp`` the time. An unfinished line is ended before
-    another replica's line.
+    A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``. Each line gets the prefix ``ROLE/ID ``, in
+    the replica's colour if ``colour`` is set, and the time if there is a ``stamp``. An unfinished line is
+    ended before another replica's line.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class CollapsingLogWriter:
     Lines are held back until every replica has written them, the window has passed, or many wait.
 
     Args:
-        stream: where to.
-        replicas: those whose logs are read, by role.
-        window: how long a line waits for those of other replicas, in seconds; None: until the log ends.
+        stream: the stream to write to.
+        replicas: role and index of each replica whose log is read.
+        window: how long a line waits for the other replicas, in seconds; None: until the log ends.
     """
 
     MOST_HELD = 20_000
@@ -290,9 +290,9 @@ def ranges(numbers: Iterable[int]) -> str:
 class JsonLogWriter:
     """Writes each line as a JSON object with ``role``, ``replica`` and ``line``, one per line, in ASCII.
 
-    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD. With a ``stamp`` there is the
-    ``time``, null if it is not known. ``names`` has the ``job`` and the role of each name of a role, where
-    there are several jobs.
+    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD. With a ``stamp`` there is also a
+    ``time``, null if unknown. With several jobs, ``names`` maps each shown role name to the ``job`` and the
+    role that it stands for.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class JobMetrics:
         return bool(self._wanted)
 
     def points(self) -> list[str]:
-        """Return what tells the points of a sweep from each other; empty if it is none."""
+        """Return a label for each point of a sweep; empty if the job is not a sweep."""
         from trainyard.specs.sweep_points import label_of, points_of
 
         app = self._runner.describe(self.handle)
@@ -99,7 +99,7 @@ class JobMetrics:
         return self._reader.update()
 
     def new_problems(self) -> list[str]:
-        """Return what is not complete, each once."""
+        """Return the reasons why metrics are incomplete, each only once."""
         new = [problem for problem in self._reader.problems if problem not in self._said]
         self._said.update(new)
         return [f"{self.label}: {problem}" for problem in new]

@@ -1,8 +1,8 @@
 """The argument parser: what commands declare, and options that several of them take.
 
-`Parser` reads an ordinary command line itself. Whatever is not ordinary (a help, an error) is left to
-`argparse`, of which it makes a parser with the same arguments: importing that and declaring the arguments of
-`run` takes longer than reading the configuration.
+`Parser` reads an ordinary command line itself. For anything else (help, an error) it builds an `argparse`
+parser with the same arguments: importing `argparse` and declaring the arguments of `run` takes longer than
+reading the configuration.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class RunRequest:
         return {self.component: {key: setting.value for key, setting in self._defaults().items()}}
 
     def optional_defaults(self) -> dict[str, str]:
-        """Return the names and places of those that a ``.torchxconfig`` sets: there, too many do no harm."""
+        """Return the defaults that a ``.torchxconfig`` sets, with their places: unknown ones are allowed."""
         return {key: setting.origin for key, setting in self._defaults().items() if setting.kind == INI}
 
     def _defaults(self) -> dict[str, Setting]:
@@ -192,7 +192,7 @@ class RunRequest:
         return Workspace.from_str(self._workspace)
 
 
-#: Flags that stand for options of schedulers on which something outlives the command; what they need there.
+#: Flags that set the scheduler option of the same name, with the reason why some schedulers lack the option.
 _FLAGS = {
     "notify": "no trainyard process outlives the command there, so nothing could report the end of the job",
     "retry": "it cannot retry by class of failure",
@@ -316,10 +316,10 @@ def refuse_workspace_outside(setting: Setting) -> None:
 
 
 def refuse_strangers_component(setting: Setting) -> None:
-    """Refuse a component that a project's file names, if its own file belongs to somebody else.
+    """Refuse a component that a project's file names, if the component's file belongs to another user.
 
     Raises:
-        ConfigError: the file belongs to somebody else.
+        ConfigError: the file belongs to another user.
     """
     from trainyard.system.trust import why_not_trusted
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class NamedJobs:
-    """What was named.
+    """The jobs that a command line names.
 
     Attributes:
         statuses: state of each job that exists, by handle.
-        by_pattern: the handles that patterns alone have found.
-        code: exit code for what was named and does not exist; 0 if all does.
+        by_pattern: handles that were found only by patterns.
+        code: exit code of the first error about a name; 0 without one.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class NamedJobs:
         self.code = EXIT_OK
 
     def note_rest(self, what: str, handles: Iterable[str]) -> None:
-        """Count those that patterns have found and that were left alone."""
+        """Print how many of these jobs, which were left alone, were found only by patterns."""
         number = len(self.by_pattern.intersection(handles))
         if number:
             note(f"{number} of the jobs that match {what}")

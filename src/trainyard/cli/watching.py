@@ -182,7 +182,7 @@ def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
 def _pause(polls: Backoff, changed: threading.Event | None) -> None:
     polls.pause()
     if changed is not None and changed.is_set():
-        time.sleep(FIRST_POLL)  # changes come in swarms
+        time.sleep(FIRST_POLL)  # changes come in bursts
         changed.clear()
 
 

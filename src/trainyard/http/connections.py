@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUFFER = 256 << 10
 KEPT_CONNECTIONS = 8
-#: Seconds for which the other side may be silent where the caller sets no timeout: after an unframed body.
+#: Timeout, in seconds, of the request that `Pool.probe` sends after a body without framing.
 PROBE_SECONDS = 120.0
 _LONGEST_HEAD = 1 << 20
 _PIECE = 1 << 20
@@ -117,7 +117,7 @@ class Connection:
         """Return status and headers of the answer: names in lower case, repeated ones joined by commas.
 
         Raises:
-            ConnectionLost: the connection ends before, or something else than HTTP arrives.
+            ConnectionLost: the connection ends too early, or what arrives is not HTTP.
         """
         while True:
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -162,7 +162,7 @@ class Connection:
         del self._buffer[: end + 1]
         return line
 
-    # ---- when it has been upgraded: bytes both ways
+    # ---- after an upgrade: bytes in both directions
 
     def fileno(self) -> int:
         """Return the file descriptor to poll for input, once `buffered` is empty."""
@@ -175,7 +175,7 @@ class Connection:
         return data
 
     def receive_now(self) -> bytes | None:
-        """Return what has come, None if nothing has; b"" at the end."""
+        """Return the bytes that have arrived, None if there are none yet; b"" at the end."""
         self._socket.settimeout(0)
         try:
             return self._socket.recv(BUFFER)
@@ -331,7 +331,7 @@ class Pool:
     ) -> Response:
         """Send a request and read the head of its answer.
 
-        What only reads is sent again if a kept connection turns out to be closed.
+        A request that only reads is sent again if a kept connection turns out to be closed.
 
         Args:
             method: GET, POST, ....
@@ -339,9 +339,9 @@ class Pool:
             headers: headers, without ``Host``.
             body: what is sent.
             timeout: seconds between two parts of the answer; None for no limit.
-            probe: asks for an answer without framing (HTTP/1.0), which is faster to read but ends alike
-                whether it is complete or the server has gone. At its end this target is requested over
-                another connection, opened before, to the same process.
+            probe: a target. With it, the answer is requested without framing (HTTP/1.0). That is faster to
+                read, but the answer ends the same way whether it is complete or the server has died. So at
+                its end this target is requested, over another connection to the same process, opened earlier.
 
         Raises:
             OSError: no connection, or no answer.

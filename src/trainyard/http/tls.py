@@ -1,4 +1,4 @@
-"""Which certificates https trusts, and which are ours."""
+"""Certificates for https: those that are trusted, and our client certificates."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def registry_context(
 ) -> ssl.SSLContext:
     """Return the context for a registry.
 
-    The system's authorities, ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count as everywhere; in addition what
-    Docker and Podman read for a registry: ``*.crt`` (authorities), ``*.cert`` with ``*.key`` (ours), in
-    ``/etc/docker/certs.d/HOST[:PORT]`` and the like. https://docs.docker.com/engine/security/certificates/
+    The system's authorities, ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` apply as usual. So do the files that
+    Docker and Podman read for a registry: ``*.crt`` (authorities) and ``*.cert`` with ``*.key`` (our client
+    certificate), in ``/etc/docker/certs.d/HOST[:PORT]`` and the like.
+    https://docs.docker.com/engine/security/certificates/
 
     Raises:
         ConfigError: a file cannot be used.

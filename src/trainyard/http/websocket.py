@@ -48,13 +48,13 @@ class WebSocket:
         """Open the web socket at a URL of http or https.
 
         Args:
-            urls: what sends the request.
-            url: where it is.
+            urls: sends the request.
+            url: the URL of the web socket.
             headers: headers of the request.
             timeout: for how many seconds it may be silent.
 
         Raises:
-            NotUpgradedError: the server does not speak it there.
+            NotUpgradedError: the server has no web socket at this URL.
             OSError: there was no answer.
         """
         key = base64.b64encode(os.urandom(16)).decode()
@@ -107,7 +107,7 @@ class WebSocket:
         return bool(first & 0x80), first & 0x0F, _masked(data, mask) if mask else data
 
     def _beginning(self, count: int) -> bytes:
-        """Return the first bytes that have come, and wait for them, but leave them in the buffer."""
+        """Wait for the first ``count`` bytes and return them, but leave them in the buffer."""
         while len(self._buffer) < count:
             piece = self._connection.read_some()
             if not piece:

@@ -121,7 +121,7 @@ class Authorizer:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What was found, if anything was asked for."""
+        """The credentials that were found; None if there are none, or if they were not needed yet."""
         return self._credentials
 
     def header(self, scopes: tuple[str, ...]) -> str:

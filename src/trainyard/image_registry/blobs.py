@@ -39,8 +39,8 @@ DEFAULT_CHUNK = 64 << 20
 SMALL = 1 << 20
 SMALLEST_CHUNK = 1 << 20
 MOST_RESTARTS = 4
-#: After so many answers of 500 without progress, the upload is begun again: a registry that was killed may
-#: have left empty files behind, and then answers 500 to everything about that upload, or that blob, for good.
+#: After this many answers of 500 without progress, the upload starts over: a registry that was killed may
+#: have left empty files behind, and then permanently answers 500 to every request about that upload or blob.
 MOST_INTERNAL_ERRORS = 3
 #: The last request has the registry verify the whole content.
 FINISH_TIMEOUT = 300.0
@@ -93,7 +93,7 @@ class BlobStream:
             return block
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """Close the stream, even before its end."""
         if self._answer is not None:
             self._answer.close()
             self._answer = None
@@ -236,7 +236,7 @@ class _UploadLostError(Exception):
 
 
 class BlobUpload:
-    """One blob on its way. The arguments are those of `RegistryClient.upload_blob`."""
+    """The upload of one blob. The arguments are those of `RegistryClient.upload_blob`."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class BlobUpload:
             return None  # it does not mount; an ordinary upload shows whether we may push at all
 
     def _note_internal_error(self, trouble: Trouble) -> None:
-        """Leave an upload that the registry answers 500 to again and again; the next one begins at 0."""
+        """Abandon an upload that the registry keeps answering with 500; the next one begins at 0."""
         if trouble.status != 500:
             return
         self._internal_errors += 1
@@ -371,7 +371,7 @@ class BlobUpload:
         self._send("PUT", url, self._offset, length, {}, ok=(201, 204), timeout=FINISH_TIMEOUT)
 
     def _ask_how_far(self) -> None:
-        """Learn what has arrived of an upload whose connection broke."""
+        """Ask how much of an upload has arrived, after its connection broke."""
         answer = self._in_session("GET", self._location, {}, None, ok=(204, 200))
         reached = _reached(answer)
         if reached is None or reached > self._size:
@@ -444,7 +444,7 @@ class BlobUpload:
 
 
 def _reached(answer: Response) -> int | None:
-    """Read how many bytes an upload has, None if it does not say. ``0-0`` is none: nobody sends one byte."""
+    """Return how many bytes have arrived; None if unknown. ``0-0`` means 0: no piece is one byte long."""
     match = _RANGE.fullmatch(answer.headers.get("range", "").strip())
     if match is None:
         return None

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     Body = bytes | Callable[[], Iterable[bytes]] | None
 
 INSECURE_VARIABLE = "TRAINYARD_INSECURE_REGISTRIES"
-#: For how many seconds a registry may be away or fail; the first delay before another try, and the longest.
+#: Seconds for which a registry may be unreachable or fail; the first and the longest delay between attempts.
 DEFAULT_PATIENCE = 120.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 10.0
-#: A registry that never answered is more likely mistyped than away for a moment.
+#: The same for a registry that has never answered: its name is probably mistyped.
 FIRST_CONTACT_PATIENCE = 15.0
 MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -70,13 +70,13 @@ class RegistryClient:
 
     Args:
         host: the registry as image names have it: ``docker.io``, ``ghcr.io``, ``localhost:5000``.
-        credentials: who we are; looked up by `credentials_for` when the registry asks, by default.
-        insecure: whether http is allowed. By default for this machine's own, and those that the variable
-            TRAINYARD_INSECURE_REGISTRIES names (hosts separated by commas). https is used if the registry
-            speaks nothing else.
+        credentials: the credentials; by default, `credentials_for` looks them up when the registry asks.
+        insecure: whether http is allowed. By default it is for registries on this machine, and for those in
+            the variable TRAINYARD_INSECURE_REGISTRIES (hosts separated by commas). https is used if the
+            registry speaks nothing else.
         environ: the environment, that of the process by default: proxies, certificates, Docker's files.
-        patience: seconds for which a registry may be away or fail.
-        progress: receives a line when we wait.
+        patience: seconds for which a registry may be unreachable or fail.
+        progress: receives a message when requests have to wait for the registry.
         urls: sends the requests.
         clock: the time; tests have their own.
     """
@@ -261,7 +261,7 @@ class RegistryClient:
     def begin_mount(
         self, repository: str, digest: str, from_repository: str, scopes: tuple[str, ...]
     ) -> Response:
-        """Ask for a blob of another repository: 201 if it is there now, 202 if an upload was opened."""
+        """Ask to mount another repository's blob: 201 if it is there now, 202 if an upload was opened."""
         query = f"mount={quote(digest, safe='')}&from={quote(from_repository, safe='')}"
         path = f"/v2/{repository}/blobs/uploads/?{query}"
         purpose = Purpose("push", self.registry, repository)
@@ -289,8 +289,8 @@ class RegistryClient:
             purpose: what it is for.
             scopes: those for a token; by default for pulling or pushing, as the purpose is.
             headers: more headers.
-            body: bytes, or what makes an iterable of them, since a request may be sent twice.
-            ok: the states of answers that are returned.
+            body: bytes, or a function that returns an iterable of them, since a request may be sent twice.
+            ok: the HTTP statuses with which an answer is returned.
             timeout: seconds for which the registry may be silent.
 
         Raises:
@@ -392,7 +392,7 @@ class RegistryClient:
         """Resolve a ``Location``.
 
         Raises:
-            RegistryError: it leads from https to http, or nowhere.
+            RegistryError: it is not a valid URL, or leads from https to http on another host.
         """
         try:
             target = urljoin(url, location)

@@ -83,7 +83,7 @@ def append_layer(
         The image, pinned: ``registry/repository@sha256:...``.
 
     Raises:
-        ConfigError: the base is missing or not usable, or is the target too.
+        ConfigError: the base is missing or unusable, or would be replaced by the new image.
         RegistryError: a registry refuses, or cannot be reached.
     """
     if base.name == target.name and target.tag is not None and target.tag == base.selector:
@@ -215,7 +215,7 @@ class _Append:
 
 
 def _check(image: RegistryImage, layers: Sequence[LayerFile], config: dict[str, Any]) -> None:
-    """Refuse what no runtime would start: as many layers in the configuration as in the manifest."""
+    """Refuse an image with unequal numbers of layers in configuration and manifest: no runtime starts it."""
     wanted = [*image.config["rootfs"]["diff_ids"], *(layer.diff_id for layer in layers)]
     if config.get("rootfs", {}).get("diff_ids") != wanted:
         raise ValueError("configure() did not put exactly the new layers on top of the base's")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.http.connections import Response
     from trainyard.image_registry.auth import Authorizer
 
-#: What a small answer may have; manifests and configurations are far below.
+#: Longest answer that is read as a whole, in bytes; manifests and configurations are far smaller.
 LONGEST_DOCUMENT = 16 << 20
 
 #: Answers after which the same request may succeed a little later.

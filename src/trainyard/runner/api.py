@@ -79,7 +79,7 @@ class Runner:
         self._factories = scheduler_factories
         #: By component, values of parameters that are not given.
         self.component_defaults = component_defaults or {}
-        #: Those that are left out, with a warning, if the component has no such parameter; and their places.
+        #: Defaults that are dropped, with a warning, if the component has no such parameter: name -> place.
         self.optional_defaults: Mapping[str, str] = {}
         self._scheduler_params = dict(scheduler_params or {})
         self._history = history
@@ -427,8 +427,8 @@ class Runner:
             scheduler: another scheduler; the old options are then left out.
             cfg: options that replace the old ones.
             workspace: other code than the job had.
-            after: jobs to wait for, see `run_component`. Those that the job waited for are not repeated.
-            only_failed: of a sweep, only the points that failed or were cancelled.
+            after: jobs to wait for, see `run_component`. Those of the original job are not taken over.
+            only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -760,7 +760,7 @@ class Runner:
     def _observed(
         self, app_handle: AppHandle, scheduler: Scheduler[Any], response: DescribeAppResponse | None
     ) -> AppStatus | None:
-        """Return the state that a scheduler gave of a job, recorded, or else the one of the history."""
+        """Return the state that a scheduler reported for a job, and record it; or else the history's."""
         from trainyard.runner import observation
 
         if response is None:

@@ -187,7 +187,7 @@ def _without_command(role: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Flatten nested objects into names with dots. An empty one is as good as none."""
+    """Flatten nested objects into names with dots. An empty object counts as absent."""
     if not isinstance(value, dict):
         return {name: value}
     return {

@@ -110,7 +110,7 @@ class Config:
             else:
                 found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
         named = os.environ.get("TORCHX_TRACKERS")
-        if named:  # as in a job, whose own jobs have its trackers
+        if named:  # as inside a job: jobs that it starts inherit its trackers
             from trainyard.runner.preparation import tracker_variable
 
             found = {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}

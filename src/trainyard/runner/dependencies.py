@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Dependency, Scheduler
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
-#: The end of a handle after which any end will do.
+#: The suffix of a handle that means that any outcome of the job will do.
 ANY_END = ":any"
 
 
@@ -25,12 +25,12 @@ def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) ->
     Args:
         runner: the runner.
         info: the request.
-        after: jobs as users name them (`Runner.resolve_handle`), with ``:any`` for any end.
+        after: jobs as users name them (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
 
     Raises:
         ConfigError: the scheduler cannot do that, a job is on another one, or has failed already.
         UnknownAppException: there is no such job.
-        BackendError: the state of one cannot be seen now.
+        BackendError: the state of a job cannot be determined now.
     """
     texts = [after] if isinstance(after, str) else list(after)
     if not texts:
@@ -45,7 +45,7 @@ def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) ->
             raise UsageError(f"--after {text!r} names no job", hint="Write HANDLE, or HANDLE:any.")
         handle = runner.resolve_handle(name)
         _check_scheduler(handle, scheduler)
-        wanted[handle] = wanted.get(handle, True) and text.endswith(ANY_END)  # success is more than any end
+        wanted[handle] = wanted.get(handle, True) and text.endswith(ANY_END)  # requiring success is stricter
     scheduler.depend_on(info, _still_open(runner, wanted))
     info.record["after"] = [handle + ANY_END * any_end for handle, any_end in wanted.items()]
 
@@ -66,7 +66,7 @@ def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
 
 
 def _still_open(runner: Runner, wanted: dict[str, bool]) -> list[Dependency]:
-    """Return the jobs that still have to end. Those that have ended as wanted are no longer needed."""
+    """Return the jobs that have not ended yet. A job that has ended as required need not be waited for."""
     from trainyard.runner.observation import unknown_job
     from trainyard.schedulers.base import Dependency
 

@@ -58,7 +58,7 @@ def add_handler(handler: Callable[[Event], object], name: str = "") -> None:
 
 
 def remove_handler(handler: Callable[[Event], object]) -> None:
-    """Take back `add_handler`."""
+    """Undo `add_handler`."""
     _loaded()[:] = [(name, each) for name, each in _loaded() if each != handler]
 
 

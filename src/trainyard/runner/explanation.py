@@ -130,7 +130,7 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
 
 
 def _note_hangs(runner: Runner, handle: str, status: AppStatus) -> None:
-    """Add to replicas what the toolkit has noted of hangs in their logs."""
+    """Add to each replica the toolkit's last note about hangs in its log."""
     record = _recorded(runner, handle)
     if record is None or not record.cfg.get("hang_timeout"):
         return
@@ -171,7 +171,7 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
         try:
             return runner.scheduler(handle.partition("://")[0]).job_output(_id(handle))
         except (TrainyardError, OSError):
-            return ()  # it would only have said more
+            return ()  # it would only have added detail
 
     failure = explain_failure(status, log_of, job_output)
     failure.problem = problems[0] if problems else ""
@@ -236,9 +236,9 @@ def _smallest_change(runner: Runner, handle: str) -> str:
 
 
 def _without_its_host(runner: Runner, explanation: Explanation, record: JobRecord | None) -> str:
-    """Return the command that runs a job again on other hosts, after a failure that lies in its host.
+    """Return the command that runs a job again on other hosts, after a failure caused by its host.
 
-    It is "" where that cannot be asked for, or the job names the hosts that it wants.
+    It is "" if the scheduler cannot exclude hosts, or if the job names the hosts to use.
     """
     failure = explanation.failure
     assert failure is not None

@@ -36,7 +36,7 @@ class JobFilter:
         name: part of a name or id, or a pattern with ``*``, ``?`` and ``[``.
         refused: also submissions that were refused.
         scheduler: only jobs of this scheduler; None for all.
-        names: only jobs that one of these names: a name, the beginning of an id or handle, or a pattern.
+        names: only jobs that match one of these: a name, the beginning of an id or handle, or a pattern.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ def search(
 ) -> tuple[list[JobRecord], int]:
     """Return up to ``limit`` jobs with current states, the latest first, and the number of all that match.
 
-    Only jobs that may be shown are asked for: those of the page or, if states are wanted, all that have not
-    ended. With ``by_time`` the order is that of the submissions rather than that of the intents.
+    Schedulers are asked only about jobs that may be shown: those of the page or, if states are wanted, all
+    that have not ended. With ``by_time`` jobs are ordered by submission rather than by intent.
     """
     from trainyard.runner import observation
 
@@ -255,7 +255,7 @@ def resolve(text: str | None, history: Callable[[], History]) -> str:
         return text
     if text is None or text == "-":
         return _latest(history())
-    if not text.strip() or text.endswith("/"):  # a variable of a script that is not set must not name a job
+    if not text.strip() or text.endswith("/"):  # an unset variable in a script must not select a job
         raise UsageError(f"{text!r} names no job", hint="Write - for the job that was submitted last.")
     scheduler, separator, rest = text.partition("://")
     if not separator:

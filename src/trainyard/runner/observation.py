@@ -245,10 +245,10 @@ def unseen_status(history: History, scheduler_of: SchedulerOf, app_handle: str) 
 def wait_for_end(
     scheduler: Scheduler[Any], app_id: str, wait_interval: float, timeout: float | None
 ) -> DescribeAppResponse | Exception | None:
-    """Return the description of a job when it has ended or the time is over.
+    """Return the description of a job when it has ended or the time is up.
 
-    An unreachable scheduler is tried again, with growing pauses; its failure is warned of once. The error is
-    returned only if it lasts until the time is over.
+    An unreachable scheduler is tried again, with growing pauses, and causes only one warning. The error is
+    returned only if it lasts until the time is up.
 
     Raises:
         StateStoreError: the jobs of this machine cannot be read; waiting does not help.

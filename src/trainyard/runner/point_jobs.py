@@ -157,7 +157,7 @@ def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: 
     Args:
         runner: the runner.
         app_id: the sweep.
-        wait: whether to wait for the ends of others where only some may run at a time.
+        wait: whether to wait until other points have ended, if only some may run at a time.
         workspace: the code, if the sweep begins here.
 
     Raises:
@@ -336,7 +336,7 @@ class PointJobs(Scheduler["Any"]):
         return _find_plan(app_id) is not None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
-        """Return nothing more than the history has."""
+        """Return an empty list: all sweeps are in the history."""
         return []
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:

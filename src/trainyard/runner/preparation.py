@@ -192,7 +192,7 @@ def start_toolkits(app: AppDef, scheduler: Scheduler[Any]) -> None:
 def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
     """Let the toolkit run the programs of builtins where it comes with the job anyway, in place.
 
-    An image is left as it is: what it has installed runs them there.
+    In an image nothing changes: the packages installed there run the programs.
     """
     for role in app.roles:
         name = role.metadata.get(PROGRAM_KEY)

@@ -222,7 +222,7 @@ def dryrun_sweep(
     backend = runner.scheduler(scheduler)
     apps = _made(points, lambda point: runner.component_app(component, point.args))
     difference = _difference(points, apps)
-    # where the backend cannot limit how many tasks of an array run at a time, we can with a job for each
+    # if the backend cannot limit how many tasks of an array run at a time, we submit a job for each point
     has_limit = parallel is None or "max_running" in backend.run_opts()
     if not (backend.capabilities.arrays and has_limit) or difference:
         from trainyard.runner.point_jobs import plan_of
@@ -312,7 +312,7 @@ def _made(points: Sequence[Point], make: Callable[[Point], AppDef]) -> list[AppD
                 break
     if not problems:
         return apps
-    if not apps and len({error.message for _, error in problems}) == 1:  # it is not the points
+    if not apps and len({error.message for _, error in problems}) == 1:  # the points are not at fault
         raise problems[0][1]
     lines = "".join(f"\n  - {label}: {error.message}" for label, error in problems[:MOST_PROBLEMS])
     more = "\n  ..." if len(problems) > MOST_PROBLEMS else ""

@@ -45,7 +45,7 @@ class RetryPolicy(str, Enum):
 
 
 _override_locks_guard = RLock()
-#: By the id of a role's overrides: the lock of those who find out a value of them, and their number.
+#: By the id of a role's overrides: the lock held while one of their values is computed, and its users.
 _override_locks: dict[int, tuple[RLock, list[None]]] = {}
 
 
@@ -107,7 +107,7 @@ class Role:
 
 
 class _Resolved:
-    """The value of an override, in the place of what gave it: roles may share their overrides."""
+    """The value of an override, stored in place of its source, since roles may share their overrides."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

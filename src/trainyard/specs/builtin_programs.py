@@ -29,5 +29,5 @@ def program_arguments(name: str, *args: str) -> list[str]:
 
 
 def toolkit_arguments(name: str, args: list[str]) -> list[str]:
-    """Return what the toolkit is started with for the same, from what `program_arguments` returned."""
+    """Return the toolkit's arguments for the same program, from the result of `program_arguments`."""
     return ["app", name, *args[2:]]

@@ -1,4 +1,4 @@
-"""The largest numbers that people may give. What is larger is a slip, and would take memory or time."""
+"""The largest numbers that users may give. Anything larger is a mistake, and would cost memory or time."""
 
 from __future__ import annotations
 

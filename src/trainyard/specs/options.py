@@ -162,7 +162,7 @@ class runopts:
         return self._options.get(self.name_of(name))
 
     def name_of(self, name: str) -> str:
-        """Return the name under which an option was declared: of ``jobQueue`` perhaps ``job_queue``."""
+        """Return the name under which an option was declared, such as ``job_queue`` for ``jobQueue``."""
         if name in self._options or name.islower():
             return name
         declared = camel_to_snake(name)
@@ -250,7 +250,7 @@ class runopts:
         return self._convert_all(pairs)
 
     def _holds_pairs(self, key: str) -> bool:
-        """Tell whether an option's value is pairs itself, or a list of such."""
+        """Tell whether an option's value consists of pairs, or is a list of such values."""
         opt = self._options.get(key)
         if opt is None:
             return False

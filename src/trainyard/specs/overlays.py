@@ -1,8 +1,8 @@
 """Overlays: parts of a scheduler's request that `AppDef` and `Role` cannot express.
 
-An overlay has the form of the request. It lies in the metadata of a role or job, by the scheduler's name, and
-is laid over the request when that is made: dicts are merged, lists appended, tuples replace a list,
-everything else is replaced, and None removes. Three operators, to be used as keys, say otherwise::
+An overlay has the form of the request. It is kept in the metadata of a role or job, under the scheduler's
+name, and is applied when the request is made: dicts are merged, lists are appended, a tuple replaces a list,
+None removes a field, and everything else is replaced. Three operators, used as keys, change this::
 
     {"spec": {
         PUT("tolerations"): [...],                         # this list, instead of ours and this one
@@ -64,7 +64,7 @@ def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     """Return a request with an overlay laid over it; neither of the two is changed.
 
     Raises:
-        ConfigError: JOIN is applied to what is not a list of dicts, or items without its field.
+        ConfigError: JOIN is applied to something other than a list of dicts, or an item lacks its field.
     """
     merged = dict(base)
     for key, value in overlay.items():

@@ -14,7 +14,7 @@ class NamedResources(Mapping[str, Resource]):
     """Resources by name: ours, then those of plugins, which add names and never replace ours.
 
     Raises:
-        ConfigError: an unknown name is looked up; the message suggests near ones. It is also a
+        ConfigError: an unknown name is looked up; the message suggests similar ones. It is also a
             ``KeyError`` for code that treats this as any mapping.
     """
 

@@ -19,8 +19,8 @@ NONE = "<NONE>"
 class AppState(int, Enum):
     """State of a job. The first eight are TorchX's, with its numbers.
 
-    ``UNREACHABLE`` means that the job cannot be seen now, and says nothing of its health; ``SUSPENDED``, that
-    the scheduler holds it back, or has stopped it, until it or somebody resumes it.
+    ``UNREACHABLE`` means that the job cannot be seen now, and says nothing about its health. ``SUSPENDED``
+    means that the scheduler holds the job back or has stopped it, until the scheduler or a person resumes it.
     """
 
     UNSUBMITTED = 0
@@ -267,7 +267,7 @@ def reason_text(status: AppStatus) -> str:
 
 
 def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:
-    """Return what there is to say beside a job's state and reason: replicas, error files, its page."""
+    """Return the details of a job besides its state and reason: replicas, error files, its web page."""
     wanted = None if filter_roles is None else set(filter_roles)
     lines = []
     for role in status.roles:
@@ -311,9 +311,9 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
 def error_message(structured: str) -> tuple[str, dict[str, object]]:
     """Split an error file's text into its message and its extra information.
 
-    Takes both layouts that torchelastic has written: the message nested under ``message`` and the flat
-    one. Of a file that was cut off, the message is what there is of it. Text that is not JSON is returned as
-    the message.
+    Takes both layouts that torchelastic has written: the message nested under ``message`` and the flat one.
+    If the file was cut off, the message is what is left of it. Text that is not JSON is returned as the
+    message.
     """
     import json
 

@@ -1,7 +1,7 @@
 """The points of a sweep in a role, ``metadata["sweep"]``: each replica runs its own command.
 
-A role with points has one replica for each. What starts is a shell, whose arguments are the commands: it
-takes the one of its replica. So the table travels with the job on every scheduler, and needs no file.
+A role with points has one replica for each. Every replica starts a shell whose arguments are all commands,
+and which runs the one of its replica. So the table travels with the job on every scheduler, without a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SELECT = (
     'exec "$@"'
 )
 _BEFORE = ["-c", SELECT, "sweep"]
-#: What Linux lets a program have in arguments and variables is 2 MiB (execve(2)), the rest is the job's.
+#: Linux allows a program 2 MiB of arguments and variables (execve(2)); the rest is left for the job.
 MOST_BYTES = 1_500_000
 
 

@@ -15,9 +15,9 @@ METADATA_KEY = "train"
 SWEEP_KEY = "sweep"
 #: Names in the metadata the program of a builtin, one of `specs.builtin_programs`.
 PROGRAM_KEY = "program"
-#: False in the metadata of a role whose script is wanted without the toolkit, also where that is the rule.
+#: Metadata key; False runs a role's script without the toolkit, even where the toolkit is the default.
 TOOLKIT_KEY = "toolkit"
-#: The variable in which the job document travels.
+#: The variable that carries the job document.
 DOCUMENT = "TRAINYARD_JOB"
 #: Seconds between a stop and SIGKILL, if the scheduler leaves more than the toolkit would by itself.
 GRACE = "TRAINYARD_GRACE_SECONDS"
@@ -37,7 +37,7 @@ def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_of(specification: Mapping[str, Any], app_id: str) -> str:
-    """Return where the results of a job are sent to; "" if nowhere. Those of a sweep's points lie apart."""
+    """Return where a job's results are sent to; "" if nowhere. Each point of a sweep has its own place."""
     uri = (specification.get("output") or {}).get("uri") or ""
     place = f"{app_id}-*" if str(specification.get("name", "")).endswith("-${replica_id}") else app_id
     return f"{uri.rstrip('/')}/{place}/output" if uri else ""
@@ -67,7 +67,7 @@ def channel_uri(channel: Any) -> str:
 
 
 def check_channels(metadata: Mapping[str, Any]) -> None:
-    """Check that this machine has what a role's channels name on it.
+    """Check that every local path that a role's channels name exists.
 
     Raises:
         ConfigError: a path does not exist.

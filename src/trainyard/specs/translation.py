@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def translated(value: Any, classes: Mapping[str, type]) -> Any:
-    """Return a value in which every object is of the class of the same name, if there is one.
+    """Return a value in which every object is rebuilt with the class of the same name, if there is one.
 
     Objects of these classes, or of subclasses, stay as they are. Fields that a class lacks are left out, and
     a member that an enumeration lacks becomes its UNKNOWN.

@@ -20,7 +20,7 @@ class Workspace:
     Args:
         projects: directory of this machine -> where its content goes, relative to the job's working
             directory; "" or "." is that directory itself.
-        implicit: whether nobody asked for it, such as the current directory by default.
+        implicit: whether it is a default that was not requested, such as the current directory.
         frozen: the code that an earlier job ran with, by its fingerprint or the beginning of one; instead
             of ``projects``.
     """
@@ -39,9 +39,10 @@ class Workspace:
         """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or TorchX's YAML: ``{DIR: SUB, DIR: SUB}``, or
         lines of ``DIR: SUB``, with comments (``#``) between them.
 
-        Nothing, or only white space, is a workspace of no directories. A directory whose own name has a ``=``
-        in it is meant if it exists. ``@FINGERPRINT`` is the code that an earlier job ran with. A directory
-        may be a URL: ``file://DIR``, or another one, such as ``memory://``, whose files are fetched.
+        An empty or blank text is a workspace without directories. If the text is the path of an existing
+        directory, a ``=`` in it belongs to the path. ``@FINGERPRINT`` is the code that an earlier job ran
+        with. A directory may be a URL: ``file://DIR``, or another one, such as ``memory://``, whose files are
+        fetched.
 
         Raises:
             UsageError: the text cannot be read.

@@ -52,7 +52,7 @@ def machine() -> dict[str, str]:
 
 
 class Process(namedtuple("Process", "pid start boot")):
-    """A process of this machine, for all time.
+    """The identity of a process of this machine, which no later process shares.
 
     ``start`` is a number that grows with the time of the start, 0 where the system does not say. ``boot`` is
     the boot's id.
@@ -79,7 +79,7 @@ class Process(namedtuple("Process", "pid start boot")):
         return None if data is None else cls(*data)
 
     def is_alive(self) -> bool:
-        """Tell whether this very process still runs. A zombie does not."""
+        """Tell whether exactly this process is still running. A zombie is not."""
         found = identify(self.pid)
         if found is None or found.boot != self.boot:
             return False

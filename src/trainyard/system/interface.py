@@ -1,4 +1,4 @@
-"""The types that `linux` and `portable`, which have the same functions, give and take."""
+"""The argument and return types of `linux` and `portable`, which have the same functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREATED = 0x100
 class ProcessFacts(namedtuple("ProcessFacts", "pid parent group session start status")):
     """What the system tells about a process that has not ended.
 
-    ``start`` tells it from another process with the same pid. It is 0 where the system does not say.
+    ``start`` distinguishes it from another process with the same pid; it is 0 if the system does not tell.
     ``status`` is "stopped" (by a signal), "ending" (its files are not closed yet) or "".
     """
 

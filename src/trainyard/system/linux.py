@@ -549,8 +549,8 @@ def routes() -> list[tuple[int, int]]:
 def user_of_peer(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     """Return the uid of the process at the other end of a TCP connection on this machine.
 
-    -1 without one, or if it has closed its end, which the kernel shows as root's. None where the system
-    cannot tell.
+    Returns -1 if there is no such process, or if it has closed its end, which the kernel shows as root's.
+    Returns None if the system cannot tell.
 
     Args:
         peer: address and port of the other end.
@@ -559,7 +559,7 @@ def user_of_peer(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     table = "/proc/net/tcp6" if ":" in peer[0] else "/proc/net/tcp"
     if not os.path.exists(table):
         return None
-    # Both ends: the other one's address alone may also be that of connections to others, or of old ones.
+    # Match both ends: the peer's address alone may also belong to connections to others, or to old ones.
     wanted = [_in_table(*peer), _in_table(*own)]
     for _ in range(_TABLE_READS):
         with open(table, encoding="ascii") as file:

@@ -69,7 +69,7 @@ class Gpus:
             self._library.nvmlDeviceGetUUID(handle, uuid, _UUID_SIZE)
             is_busy_known = not self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(busy))
             self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-            percent = float(busy.gpu) if is_busy_known else float("nan")  # of a MIG instance it is not
+            percent = float(busy.gpu) if is_busy_known else float("nan")  # unknown for a MIG instance
             found.append(GpuUsage(uuid.value.decode("ascii", "replace"), percent, int(memory.used)))
         return found
 

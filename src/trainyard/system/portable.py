@@ -29,9 +29,9 @@ SEES_CONTAINER_PROCESSES = False
 HAS_NAMESPACES = False
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-#: How long the answer of `ps` about when a process started is believed, while its pid exists.
+#: How long a start time from `ps` is trusted, in seconds, while the process's pid exists.
 _REMEMBER_SECONDS = 1.0
-#: Where programs of the system are, whatever the user has put before them.
+#: Where the system's programs are searched, whatever the user's PATH is.
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _ZEROS = bytes(1 << 20)
 _BLOCK = 1 << 20
@@ -326,7 +326,7 @@ def claim_name(name: str) -> socket.socket | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.stat(f"{path}.lock")):
                 break
-        except FileNotFoundError:  # its last owner's successor has just tidied up
+        except FileNotFoundError:  # another process has just removed the unused lock file
             pass
         except OSError as error:
             os.close(lock)

@@ -103,8 +103,8 @@ def orphans(known: Collection[int], job_dir: str) -> list[ProcessFacts]:
     """Return the living processes of a job that children of this process have left behind.
 
     Args:
-        known: children of this process that are not meant.
-        job_dir: the job's directory, by which they are found where they do not become our children.
+        known: children of this process to leave out.
+        job_dir: the job's directory, by which orphans are found where they do not become our children.
     """
     if system.HAS_SUBREAPER:
         return [facts for facts in system.children_of(os.getpid()) if facts.pid not in known]

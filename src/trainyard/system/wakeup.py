@@ -33,7 +33,7 @@ class Wakeup:
         """End the wait from another thread."""
         try:
             os.write(self._out, b"\0")
-        except BlockingIOError:  # so much has come that it is awake
+        except BlockingIOError:  # the pipe is full, so the thread wakes up anyway
             pass
 
     def read(self) -> bytes:

@@ -8,11 +8,11 @@
         manifests/FINGERPRINT.json.z
         index/                      digests of files that have not changed (`hashing`)
         views/ID/                   the working directory of one local job (`directory_shipment`)
-        lock                        held by those who use it, and exclusively by who cleans up
+        lock                        shared by users of the store, exclusive during cleanup
 
-Every file is made beside its place and renamed into it, so that nothing incomplete is ever used. A blob has
-one fixed modification time: a job that writes into it, through a hard link in its working directory, changes
-that time, and the blob is not used again.
+Every file is written next to its final path and then renamed, so that nothing incomplete is ever used. A blob
+has one fixed modification time: a job that writes into it, through a hard link in its working directory,
+changes that time, and the blob is not used again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Store:
     # ---- manifests
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Keep a manifest; one that is there already counts as used now.
+        """Store a manifest; if it is stored already, mark it as used now.
 
         Raises:
             StateStoreError: the disk is full, or the directory cannot be written.
@@ -151,7 +151,7 @@ class Store:
         return total
 
     def has_all(self, manifest: Manifest) -> bool:
-        """Tell whether the content of every file is there, and as it was put there."""
+        """Tell whether the content of every file is stored and unchanged."""
         return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
 
     def keep_sources(self, snapshot: Snapshot) -> None:

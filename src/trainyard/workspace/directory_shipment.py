@@ -26,11 +26,11 @@ _MOST_LINKS = 40
 
 
 class DirectoryShipment:
-    """A workspace on its way into the store of this machine.
+    """The shipment of a workspace into the store of this machine.
 
     Args:
-        workspace: what travels.
-        store: where to; by default this user's.
+        workspace: what is shipped.
+        store: the store; by default this user's.
 
     Raises:
         WorkspaceError: it cannot be read, or has no files.

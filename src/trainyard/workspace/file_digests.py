@@ -83,7 +83,7 @@ class Index:
             self._changed = True
 
     def save(self) -> None:
-        """Write what is known of the files that were asked for."""
+        """Save the digests of the files that were looked up or read."""
         if not self._enabled or not (self._changed or len(self._used) != len(self._known)):
             return
         body = json.dumps(self._used, separators=(",", ":")).encode("ascii")
@@ -149,7 +149,7 @@ def hash_file(path: str) -> tuple[str, os.stat_result, int]:
 
 
 def hash_beginning(path: str) -> tuple[str, os.stat_result]:
-    """Return the digest of what a growing file has now, and its stat, whose size is what was hashed.
+    """Return the digest of a growing file's present content, and its stat, with the size that was hashed.
 
     Raises:
         OSError: it cannot be read.

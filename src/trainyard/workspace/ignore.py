@@ -1,6 +1,6 @@
 """Ignore files: ``.dockerignore`` with Docker's rules, the others with those of ``.gitignore``.
 
-`GitRules` decides about one path; its parent directories were asked before, and not excluded.
+`GitRules` judges one path, whose parent directories must have been judged before, and not been excluded.
 
 Docker's rules: https://docs.docker.com/build/concepts/context/#dockerignore-files, and for what the page
 leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore, and in its sources
@@ -65,7 +65,7 @@ class IgnoreDecision(Enum):
     OUT = "out"
     #: A ``!pattern`` of wildcards only: it undoes only patterns of the same file.
     BACK = "back"
-    #: A ``!pattern`` that has something of the name in it.
+    #: A ``!pattern`` that contains part of the name.
     NAMED = "named"
 
 

@@ -90,7 +90,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Any) -> Manifest:
-        """Return what `to_json` was made of.
+        """Return the manifest from the result of `to_json`.
 
         Raises:
             ValueError: it is something else, or has been damaged.
@@ -111,7 +111,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
-        """Return what `dumps` was made of.
+        """Return the manifest from the result of `dumps`.
 
         Raises:
             ValueError: it is something else, or has been damaged.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-#: As much of a file is read as a key's first line or a small JSON document needs.
+#: How much of a file is read: enough for a key's first line or a small JSON document.
 LOOK_BYTES = 64 * 1024
 
 _EXAMPLE = re.compile(r"\.(?:example|sample|template|dist|tmpl|tpl|schema)(?:\.|$)")
@@ -43,7 +43,7 @@ _BY_CONTENT: tuple[tuple[re.Pattern[str], re.Pattern[bytes]], ...] = (
     ),
     (re.compile(r"credentials"), re.compile(rb"aws_secret_access_key\s*=")),
 )
-# One search tells for nearly all files that they are harmless.
+# A single search shows nearly all files to be harmless.
 _SUSPECT = re.compile(
     r"(?:\.env|id_\w+|\.(?:p12|pfx|jks|keystore|kdbx|ppk|pem|key|asc|gpg|priv)|[._]netrc|\.pypirc|\.git-cred|\.pgpass"
     r"|\.my\.cnf|\.htpasswd|\.vault-token|\.s3cfg|\.boto|\.dockercfg|kubeconfig|secret|\.npmrc|\.yarnrc|credential"

@@ -45,7 +45,7 @@ class Report:
     """What the user should know of a workspace besides its files.
 
     Attributes:
-        problems: paths and what is wrong with them. They stop nothing.
+        problems: paths and what is wrong with them. They are not fatal.
         secrets: files that were left out since they most likely hold a secret.
         left_out: by rule (``git``, an ignore file's name, ``default``) what it left out. A directory stands
             for all that is in it.
@@ -108,7 +108,7 @@ class GitCheckout:
         prefix: the directory's path in the project with a slash at its end; "" for the project itself.
 
     Raises:
-        git.GitFailed: Git cannot say.
+        git.GitFailed: Git cannot list the files.
     """
 
     def __init__(self, directory: str, prefix: str) -> None:
@@ -326,7 +326,7 @@ class _Selector:
         return self._pattern_reason(task, path, directory=True)
 
     def _pattern_reason(self, task: _Task, path: str, *, directory: bool) -> str:
-        """Return which ignore file leaves a path out: "" for none. What a Git checkout has is left open."""
+        """Return which ignore file leaves a path out: "" for none. Does not ask Git itself."""
         if task.free:
             return ""
         for name, rules in self._anchored.items():

@@ -90,7 +90,7 @@ class Snapshot:
 def snapshot(
     workspace: Workspace, *, cache: bool = True, progress: Any = None, growing: Iterable[str] = ()
 ) -> Snapshot:
-    """Select and hash the files of a workspace; of a frozen one, find what was kept of it.
+    """Select and hash the files of a workspace; for a frozen one, return the stored snapshot.
 
     Args:
         workspace: its projects. One that was not asked for (``implicit``) must look like a project.
@@ -281,7 +281,7 @@ def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
 
 
 def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progress) -> frozenset[str]:
-    """Return what is known to grow, after a file of a snapshot was found changed while it was shipped."""
+    """Return the files known to grow, after a file was found changed while a snapshot was shipped."""
     if not error.grew:
         return taken.growing
     progress.done(_growth_note(error.path))

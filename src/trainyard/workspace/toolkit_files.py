@@ -20,11 +20,11 @@ from trainyard.regular_files import read_regular_file
 if TYPE_CHECKING:
     from trainyard.specs.app import Role
 
-#: Where it lies in an image.
+#: Path of the toolkit in an image.
 TOOLKIT_PATH = "/opt/trainyard/toolkit.pyz"
-#: What it works in, in an image.
+#: The toolkit's base directory in an image.
 TOOLKIT_BASE = "/opt/ml"
-#: Names a file to take instead of the launcher's own.
+#: The variable that names a file to use instead of the launcher's own toolkit.
 VARIABLE = "TRAINYARD_TOOLKIT"
 
 _PACKAGE = "trainyard_toolkit"
@@ -47,7 +47,7 @@ _STARTER = (
 
 @dataclass(frozen=True)
 class ToolkitPlace:
-    """How a job starts the toolkit, and what that works with. Macros in it are substituted.
+    """How a job starts the toolkit, and the directories and variables that it uses. Macros are substituted.
 
     Attributes:
         command: what runs it; its own arguments follow.

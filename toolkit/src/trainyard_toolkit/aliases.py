@@ -43,7 +43,7 @@ _MODULES.update(
     encoders=OURS + "predecessor.arrays",
     _entry_point_type=OURS + "predecessor.entry_point_type",
 )
-# The elder predecessor hid its modules behind an underscore, and gave some other names to the public.
+# The older predecessor prefixed its modules with an underscore, and published some under other names.
 _ELDER = {**_MODULES, **{"_" + name: module for name, module in _MODULES.items()}}
 _ELDER.update(
     _env=OURS + "environment",
@@ -83,7 +83,7 @@ _HOMES = {
     "trainyard.tracker": _TRACKING + "runs",
     "trainyard.tracker.backend": "",
 }
-#: The launcher sets it in jobs. Elsewhere ``torchx`` is absent where it is not installed.
+#: The launcher sets it in jobs. Outside of jobs, ``torchx`` exists only where it is installed.
 JOB_VARIABLE = "TORCHX_JOB_ID"
 
 
@@ -158,7 +158,7 @@ class _Alias:
 
 
 def stand_in(name: str, folder: str) -> None:
-    """Become an alias package, or the original where there is one behind us on ``sys.path``.
+    """Become an alias package, or the original if it comes later on ``sys.path``.
 
     Args:
         name: the predecessor's package that is being imported.

@@ -48,7 +48,7 @@ def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Ou
 
 @contextlib.contextmanager
 def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Tell the other hosts of an error of this one's preparations."""
+    """Tell the other hosts about an error in this host's preparations."""
     try:
         yield
     except Exception as error:

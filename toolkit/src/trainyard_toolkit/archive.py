@@ -98,11 +98,11 @@ class _Bounded(io.RawIOBase):
         self._check(self._claimed)
 
     def readable(self) -> bool:
-        """It is for reading."""
+        """Return True: the content can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It can go to any place; that decompresses all before it."""
+        """Return True: any position can be reached; that decompresses everything before it."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
@@ -119,7 +119,7 @@ class _Bounded(io.RawIOBase):
         return self._plain.seek(offset, whence)
 
     def tell(self) -> int:
-        """The place."""
+        """The current position."""
         return self._plain.tell()
 
     def _check(self, size: int) -> None:
@@ -135,7 +135,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _move_content(source: str, target: str) -> None:
-    """Move what a folder holds into another, over what is there."""
+    """Move the content of a folder into another, replacing what is there."""
     for name in os.listdir(source):
         old, new = os.path.join(source, name), os.path.join(target, name)
         folders = all(os.path.isdir(path) and not os.path.islink(path) for path in (old, new))

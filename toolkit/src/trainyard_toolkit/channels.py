@@ -122,13 +122,13 @@ class Channel:
 
 
 def _downloads(store: Store) -> Callable[[Item, str], None]:
-    """Return what fetches an item unless it is there: one of its size and tag, from an earlier attempt."""
+    """Return a function that fetches an item unless a file of its size and tag is there already."""
 
     def download(item: Item, path: str) -> None:
         is_there = os.path.isfile(path) and os.path.getsize(path) == item.size
         if not (is_there and kernel.tag_of(path) == item.tag):
             store.download(item, path)
-            # where the file system cannot note it, it is fetched again next time
+            # if the file system cannot store the tag, the item is fetched again next time
             with contextlib.suppress(OSError):
                 kernel.set_tag(path, item.tag)
 

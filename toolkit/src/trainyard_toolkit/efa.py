@@ -31,7 +31,7 @@ SM_EFA_RDMA_INSTANCES = [
 
 
 def variables(instance_type: str, env: Mapping[str, str]) -> dict[str, str]:
-    """What to set on this instance type, less what the job sets itself; nothing on other types."""
+    """Variables to set on this instance type, except those that the job sets itself; none on other types."""
     found: dict[str, str] = {}
     if instance_type in SM_EFA_NCCL_INSTANCES:
         found.update(FI_PROVIDER="efa", NCCL_PROTO="simple")

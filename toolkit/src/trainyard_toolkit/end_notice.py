@@ -44,7 +44,7 @@ class EndNotice:
     """The notification of one job's end.
 
     Args:
-        environ: of this process; what is for us is taken out of it.
+        environ: the environment of this process; the variables for notifications are removed from it.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -163,9 +163,10 @@ def is_final(again: dict[str, Any], code: int, environ: MutableMapping[str, str]
     """Tell whether a failure now is final: the backend does not start the job again. False in doubt.
 
     Args:
-        again: what the launcher knows of it: ``attempts`` (at most; 1 without it), ``variable`` and ``first``
-            (where the number of this attempt is, and how the first one is counted), ``codes`` (rules, the
-            first that fits holds: a code or the beginning of one and ``*``, and whether it is restarted).
+        again: what the launcher knows of restarts: ``attempts`` (the most; default 1), ``variable`` and
+            ``first`` (the variable with the number of this attempt, and the number of the first attempt),
+            ``codes`` (rules, of which the first match counts: a code, or the beginning of one and ``*``, and
+            whether the backend restarts it).
         code: the exit code.
         environ: of this process.
     """

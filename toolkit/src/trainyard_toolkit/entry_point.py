@@ -47,7 +47,7 @@ def run(
         runner_type: how to start it.
         extra_opts: reserved hyperparameters in place of the job's, such as
             ``sagemaker_mpi_custom_mpi_options``; and ``grace`` and ``timeout`` in seconds.
-        runner: the elder predecessor's name of ``runner_type``.
+        runner: the older predecessor's name for ``runner_type``.
 
     Returns:
         How the script ended: ``status``, ``exit_code``, ``stderr``, ``seconds``.

@@ -209,5 +209,5 @@ class SMTrainingCompilerConfigurationError(ClientError):
 
 
 DEFAULT_ERROR_CLASS = ExecuteUserScriptError
-# The elder predecessor's name.
+# The older predecessor's name.
 ChannelDoesNotExistException = ChannelDoesNotExistError

@@ -256,7 +256,7 @@ class Writer:
         _leave_message(fields)
 
     def discard(self) -> None:
-        """Give the room back."""
+        """Release the reserved space."""
         _remove(self._reserve)
 
 

@@ -37,7 +37,7 @@ LOG_BYTES = 64 * 1024
 #: Most hosts that a job avoids.
 MOST_AVOIDED = 16
 COMMAND_SECONDS = 120.0
-#: Of `Outbox`: while there is something to send, and afterwards.
+#: Files of `Outbox`: while there is something to send, and afterwards.
 WAITING, SETTLED_BOX = "notify.waiting.json", "notify.json"
 
 
@@ -69,7 +69,7 @@ class JobFolder:
             return ""
 
     def put(self, name: str, text: str) -> None:
-        """Replace a file, whole."""
+        """Replace a file atomically."""
         path = os.path.join(self.path, name)
         partial = f"{path}.{os.getpid()}.tmp"
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -87,7 +87,7 @@ class JobFolder:
 
     @property
     def retries(self) -> list[dict[str, Any]]:
-        """What became of its failures so far."""
+        """What was done about its failures so far."""
         return [json.loads(line) for line in self.text("retries").splitlines() if line.strip()]
 
     def replicas(self) -> list[str]:
@@ -431,7 +431,7 @@ def _run(words: Sequence[str], stdin: str = "") -> tuple[int, str]:
 
 
 def _tell(job: JobFolder, end: End, sleep: Any) -> None:
-    """Tell all who want to know, once."""
+    """Send every requested notification once."""
     waiting = os.path.join(job.path, WAITING)
     if not os.path.exists(waiting):
         return

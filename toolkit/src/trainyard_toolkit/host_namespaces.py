@@ -51,7 +51,7 @@ class ViewError(Exception):
 
 
 class HostView:
-    """What one host is to see, and whether it does.
+    """The view that one host should get, and whether it is in place.
 
     Args:
         layout: where things lie.
@@ -73,7 +73,7 @@ class HostView:
         self._keeper: Keeper | None = None
 
     def open(self) -> None:
-        """Enter the view, with this process and all that it will start. What cannot be is a warning.
+        """Enter the view, with this process and all that it will start. Failures only cause warnings.
 
         Call it before anything is linked into the base directory, and before there are threads.
         """
@@ -99,7 +99,7 @@ class HostView:
             self._name(unnamed) if self._hosts_file else self._warn_of_names(reason, unnamed)
 
     def close(self) -> None:
-        """End what keeps the hosts' names up to date."""
+        """Stop updating the hosts' names."""
         if self._keeper is not None:
             self._keeper.close()
 
@@ -137,7 +137,7 @@ class HostView:
     # ---- names
 
     def _unnamed(self) -> list[str]:
-        """The hosts whose names nobody resolves yet, if that is ours to do."""
+        """The hosts whose names do not resolve yet, if it is up to us to make them resolve."""
         known = names_in(_read(HOSTS_FILE))
         unnamed = [host for host in self.hosts if host not in known and host.split() == [host]]
         if not unnamed or len(self.hosts) == 1 or self._share_machine:
@@ -214,10 +214,10 @@ class HostView:
         return found
 
     def judge(self) -> None:
-        """Say what the script has left in the machine's own /opt/ml.
+        """Report what the script has left in the machine's own /opt/ml.
 
         Raises:
-            ClientError: results or checkpoints were to be kept, and all that there is of them lies there.
+            ClientError: results or checkpoints were to be kept, but all of them are there.
         """
         lost = self.lost()
         if not lost:
@@ -248,10 +248,10 @@ def _files(folders: Iterable[str]) -> Iterator[str]:
 
 
 def loopback_addresses(job: str, hosts: Sequence[str]) -> dict[str, str]:
-    """The addresses of hosts that share a machine: 127.128.0.1 and above, others for every job.
+    """The addresses of hosts that share a machine: 127.128.0.1 and above, different for every job.
 
-    Every process of the job finds the same ones, without asking. So two jobs can each serve the same port
-    on their ``algo-1``.
+    Every process of the job computes the same ones, without communication. Two jobs can each serve the same
+    port on their ``algo-1``.
     """
     first = binascii.crc32(job.encode("utf-8", "surrogateescape"))
     table = {}
@@ -417,7 +417,7 @@ def _reason(error: OSError) -> str:
 
 
 def _map_ids(pid: int) -> None:
-    """Let a child's user namespace have our own user and group, or all of ours where we may give them."""
+    """Map our user and group into a child's user namespace, or all that we have if we are permitted to."""
     is_whole = _has_capabilities(_SETUID | _SETGID | _SETFCAP)
     if not is_whole:
         _write(f"/proc/{pid}/setgroups", "deny")
@@ -432,7 +432,7 @@ def _map_ids(pid: int) -> None:
 def _write(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        os.write(descriptor, text.encode("ascii"))  # the kernel takes it whole or not
+        os.write(descriptor, text.encode("ascii"))  # the kernel accepts all of it or nothing
     except OSError as error:
         raise OSError(
             error.errno, "cannot map a user into a user namespace: " + (error.strerror or "")
@@ -494,7 +494,7 @@ def _show(system: _System, source: str, target: str, stage: str, covered: set[st
 
 
 def _cover(system: _System, folder: str, stage: str) -> None:
-    """Put a directory in memory in a directory's place, with all that this one has, and room for more."""
+    """Cover a directory with one in memory that has the same entries, and to which others can be added."""
     if folder not in _COVERABLE:
         raise OSError(2, f"there is no directory to show in {folder}")
     system.mount("trainyard", stage, "tmpfs", 0)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 PORT = 7778
 PORT_VARIABLE = "TRAINYARD_NAMES_PORT"
-#: How long a platform that names hosts may take until it knows one that is being started beside us.
+#: Seconds that a platform that names hosts may take until a host that is starting can be resolved.
 _STARTING_SECONDS = 5.0
 
 
 def are_known(hosts: Sequence[str], current: str) -> bool:
-    """Tell whether the platform gives the hosts names: then it knows ours. Waits for hosts being started."""
+    """Tell whether the platform names hosts: then this one's name resolves. Waits a while for the others."""
     if not _resolves(current):
         return False
     deadline = time.monotonic() + _STARTING_SECONDS
@@ -100,7 +100,7 @@ class Keeper:
 def _keep(
     hosts: list[str], current: str, write: Callable[[Mapping[str, str]], None], writing: int, parent: int
 ) -> NoReturn:
-    """Be that child."""
+    """Run as the child of a `Keeper`."""
     try:
         orphans.die_with_parent(parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -115,7 +115,7 @@ def _keep(
         else:
             _connect(hosts, current, known)
     except (OSError, ClusterError):
-        pass  # who waits sees it by the end of the pipe
+        pass  # the parent notices it by the end of the pipe
     finally:
         os._exit(0)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: What becomes of a program that hangs.
 REPORT, STOP = "report", "stop"
-#: How often the program is looked at within the time after which it hangs; most seconds between two looks.
+#: Checks within the time after which a program counts as hung; most seconds between two checks.
 LOOKS, LONGEST_PAUSE = 8, 15.0
 #: Most files of results that are looked at.
 MOST_FILES = 10_000
@@ -30,7 +30,7 @@ class HungProgram:
     Args:
         pid: the program; processes that it starts are looked at with it.
         logs: files that it writes its output to; the stacks are appended to the last one.
-        seconds: without a sign of life after which it hangs.
+        seconds: how long it may show no sign of life before it counts as hung.
         results: a folder that it writes results to; "" for none.
         mark: a file that says in words that the program hangs, or that it did.
     """
@@ -46,7 +46,7 @@ class HungProgram:
         self.hangs = False
 
     def look(self) -> bool:
-        """Look once; returns whether the program was found to hang just now."""
+        """Check once; returns whether this check found that the program hangs."""
         silent = time.time() - self.last_sign()
         if self.hangs:
             if silent < self.seconds:
@@ -75,7 +75,7 @@ class HungProgram:
         return max([self._alive, *written, newest_below(self.results) if self.results else 0.0])
 
     def note(self, text: str) -> None:
-        """Say it in the file, which is replaced whole."""
+        """Write a text to the file ``mark``, which is replaced atomically."""
         if not self.mark:
             return
         partial = f"{self.mark}.{os.getpid()}.tmp"
@@ -102,11 +102,11 @@ class PipedProgram(HungProgram):
 
     Args:
         pid: the program.
-        seconds: without a sign of life after which it hangs.
+        seconds: how long it may show no sign of life before it counts as hung.
         results: folders that it writes results to.
         written: returns how much it has written so far.
         output: a descriptor that the stacks go to.
-        say: called with words for what is found.
+        say: called with a text that says what was found.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PipedProgram(HungProgram):
         return stack_dump.DUMPED
 
     def last_sign(self) -> float:
-        """Return when it gave its last sign of life, as far as it was asked for."""
+        """Return when the program last showed a sign of life, as noticed by the checks so far."""
         now = self._written()
         if now != self._seen:
             self._seen, self._alive = now, time.time()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .tracebacks import Trace
 
 _SHOWN_LINES = 12
-_CROSS = "\u00d7 "  # before uv's errors of older versions
+_CROSS = "\u00d7 "  # precedes errors in older versions of uv
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 

@@ -64,11 +64,11 @@ def start_sync(
         intermediate_path: the folder; default: ``output/intermediate``.
 
     Returns:
-        The running synchronisation, or None: nowhere to send to, or the platform has made the folder and
-        sees to it.
+        The running synchronisation; None if there is nowhere to send to, or if the platform has made the
+        folder and sends its files itself.
 
     Raises:
-        ValueError: the location is neither.
+        ValueError: the location is none of these.
     """
     folder = intermediate_path or Layout().intermediate
     if not s3_output_location or s3_output_location.startswith("file://") or os.path.isdir(folder):

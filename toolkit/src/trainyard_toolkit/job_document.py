@@ -1,6 +1,6 @@
 """The job document: one JSON object from which the toolkit prepares the base directory off SageMaker.
 
-``docs/contract.md`` has the schema. Every key is checked; an unknown one is an error, not a shrug.
+``docs/contract.md`` has the schema. Every key is checked; an unknown one is an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
 }
 _OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
 _CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
-# It is looked up, and names a folder of results.
+# A host name is resolved, and also names a folder of results.
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
 
@@ -152,7 +152,7 @@ class Job:
         """Write the configuration files, put code and channels in place and bring checkpoints back.
 
         Raises:
-            ConfigError: a channel has nothing behind it.
+            ConfigError: there is nothing at the URI of a channel.
             StoreError: a store refused.
             OSError: the base directory cannot be written.
         """

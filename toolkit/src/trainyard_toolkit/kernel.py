@@ -90,7 +90,7 @@ def share_blocks(source: int, target: int) -> None:
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """Return the pid of the process at the other end of a Unix socket, and its uid.
 
-    Other systems do not say whose process it is: the path of the socket keeps other users out there.
+    Other systems do not report the uid, so our own is returned: the socket's path keeps other users out.
     """
     if sys.platform == "linux" and IS_LINUX:
         import socket

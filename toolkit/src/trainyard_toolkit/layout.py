@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 DEFAULT_BASE = "/opt/ml"
-_NOBODY = 65534  # whom a user of another namespace looks like
+_NOBODY = 65534  # the owner that is shown for users of other namespaces
 
 
 class Layout:
@@ -59,8 +59,8 @@ class Layout:
         return True
 
     def hand_over(self, *folders: str) -> None:
-        """Give what root wrote to the user that the base directory's parts, and further folders, belong to:
-        they may be of a machine that a container only sees.
+        """Give what root wrote to the owner of each part of the base directory and of further folders, which
+        may be directories of the machine that are mounted in the container.
         """
         if os.geteuid() != 0:
             return

@@ -242,7 +242,7 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
         }
         own = rendezvous.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
         _check_addresses(hosts, {hosts[0]: own, **addresses})
-        if own.startswith("127."):  # hosts on one machine: mpirun takes no other name of loopback for itself
+        if own.startswith("127."):  # hosts on one machine: mpirun knows itself only by this loopback name
             own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
@@ -271,7 +271,7 @@ def _check_addresses(hosts: Sequence[str], addresses: Mapping[str, str]) -> None
 
 
 def _release_together(part: _RankHost, chief: rendezvous.Chief) -> None:
-    """Let MPI see the ends of ranks that were stopped when they have ended on all hosts."""
+    """Let MPI see that stopped ranks have ended, once they have ended on all hosts."""
     own: list[bool] = []
 
     def ended() -> None:
@@ -326,7 +326,7 @@ class _RankHost(Supervisor):
         known = speaker.pid
         speaker.receive()
         if speaker.pid and not known and self.is_stopping:
-            self._send(speaker, signal.SIGTERM)  # it was not yet there when the others heard of it
+            self._send(speaker, signal.SIGTERM)  # it had not started yet when the others got the signal
         if speaker.has_ended:
             self.unwatch(speaker.fileno())
             if not self.is_stopping:
@@ -345,7 +345,7 @@ class _RankHost(Supervisor):
         try:
             # MPI gives each rank a process group; a shell would not hand the signal on
             if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
-                os.killpg(hearer.keeper, number)  # its keeper ignores what is not SIGKILL
+                os.killpg(hearer.keeper, number)  # its keeper ignores all of these but SIGKILL
             else:
                 os.kill(hearer.pid, number)
         except ProcessLookupError:
@@ -438,7 +438,7 @@ def _await_listening(port: int) -> None:
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-                connection.sendall(b"SSH-2.0-trainyard\r\n")  # of who says nothing sshd complains
+                connection.sendall(b"SSH-2.0-trainyard\r\n")  # sshd complains about clients that send nothing
         except OSError:
             time.sleep(0.01)
         else:

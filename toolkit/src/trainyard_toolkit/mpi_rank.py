@@ -50,7 +50,7 @@ def main(script: list[str]) -> None:
         orphans.die_with_parent(parent)
         _become(script, merged(host, environ))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # they are the script's matter
+        signal.signal(number, signal.SIG_IGN)  # these are for the script to handle
     connection.sendall(b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
     try:

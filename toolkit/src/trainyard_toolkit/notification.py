@@ -199,7 +199,7 @@ class Outbox:
     def send(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
         """Notify all targets that are still due; returns when all are settled.
 
-        All at the same time: one that does not answer holds up no other.
+        Targets are notified at the same time, so that one that does not answer does not delay the others.
 
         Args:
             message: what to send, unless an earlier attempt has fixed it.

@@ -177,7 +177,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _await_change(deadline: float, wake: int, relays: Collection[Relay]) -> None:
-    """Wait for the end of a child, at most 20 ms (others end without a word), and pass output on."""
+    """Wait until a child ends, at most 20 ms (ends of other processes are not reported); pass output on."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     remaining = max(0.0, deadline - time.monotonic())

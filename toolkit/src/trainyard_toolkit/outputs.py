@@ -63,8 +63,8 @@ class Results:
         _do_all(steps)
 
     def _intermediate_uri(self) -> str | None:
-        """Where intermediate output goes; None if it is not wanted, or if the platform sends it, which has
-        made the folder then.
+        """Where intermediate output goes; None if it is not wanted, or if the platform sends it: then the
+        platform has made the folder.
         """
         if self.job is not None:
             return self._output_uri("intermediate")
@@ -116,7 +116,7 @@ def send(
         keeps_times: whether files in the archive keep the time of their last change.
 
     Returns:
-        What it has become.
+        The place of the archive, or of the folder with the files.
 
     Raises:
         StoreError: something could not be sent.

@@ -234,7 +234,7 @@ def listen(number: int, variable: str = "TRAINYARD_RENDEZVOUS_PORT") -> socket.s
 
     Args:
         number: the port.
-        variable: by which another one is chosen.
+        variable: the variable that sets another port, for the message.
 
     Raises:
         ClusterError: it is taken.

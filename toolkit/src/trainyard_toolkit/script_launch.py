@@ -21,7 +21,7 @@ TORCHRUN = "torchrun"
 MPI = "mpi"
 SMDDP = "smddp"
 XLA = "xla"
-# What asks for which, in the order in which the predecessors' images look.
+# The parameters that request each distribution, in the order in which the predecessors' images check them.
 _FLAGS = {
     "sagemaker_mpi_enabled": MPI,
     "sagemaker_pytorch_ddp_enabled": SMDDP,

@@ -27,10 +27,10 @@ _MARK = _COUNT.size
 
 
 class ScriptWatch:
-    """The watch over the script of this container.
+    """Watches the script of this container.
 
     Args:
-        seconds: without a sign of life after which it hangs.
+        seconds: how long it may show no sign of life before it counts as hung.
         on_hang: `hung_program.REPORT` or `hung_program.STOP`.
         results: folders that it writes results to.
     """
@@ -56,7 +56,7 @@ class ScriptWatch:
         _COUNT.pack_into(self._shared, 0, self._count)
 
     def prepare(self, variables: MutableMapping[str, str]) -> None:
-        """Have the script's processes of Python write their stacks upon a signal, where that is possible."""
+        """Make the script's Python processes write their stacks on a signal, where that is possible."""
         try:
             self._folder = tempfile.mkdtemp(prefix="trainyard-")
             path = os.path.join(self._folder, stack_dump.HANDLER_FILE)
@@ -70,7 +70,7 @@ class ScriptWatch:
         variables[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
 
     def start(self, script: int) -> None:
-        """Start to watch a process, from one that is forked now."""
+        """Fork a process that watches the script."""
         orphans.prepare()
         parent = os.getpid()
         self._pid = os.fork()
@@ -91,7 +91,7 @@ class ScriptWatch:
             os._exit(0)
 
     def end(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._pid:
             try:
                 os.kill(self._pid, signal.SIGKILL)

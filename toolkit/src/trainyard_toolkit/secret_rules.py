@@ -77,7 +77,7 @@ _ABOUT = _set(
     " backend realm domain region strategy flow class plugin status error errors seconds minutes hours"
     " days age rounds attempts index idx usage budget dim dims layer layers loss ratio dataset"
 )
-#: A name that begins with one of these switches something.
+#: A name that begins with one of these is a switch.
 _SWITCHES = _set(
     "no disable disabled enable enabled skip allow require show hide without ask num n count is has"
 )
@@ -111,7 +111,7 @@ _TOKENS = LazyPattern(
     r"(?:auth|oauth|access|api|session|refresh|hf|id|bot|github|gh|gitlab|slack|user|bearer|csrf|xsrf|deploy|npm|pypi"
     r"|wandb|security)?tokens?$"
 )
-#: Whose or what for a key is that gives access.
+#: Words before ``key`` that name the owner or the purpose of a key that gives access.
 _KEY_OWNERS = _set(
     "api access secret private ssh auth account encryption signing master license service storage"
     " subscription function deploy rsa dsa ecdsa ed gpg pgp tls ssl hmac aes fernet jwt admin shared"
@@ -123,7 +123,7 @@ _KEY_OWNERS = _set(
     " supabase firebase langchain langsmith langfuse serpapi tavily openrouter perplexity xai voyage"
     " jina elevenlabs deepgram assemblyai roboflow labelbox runpod paperspace my security"
 )
-#: Keys that find things; beside these, a variable in capitals that ends in KEY gives access.
+#: Words in the names of lookup keys. Without them, a variable in capitals that ends in KEY gives access.
 _FINDING = _set(
     "primary foreign sort sorting public pub partition cache text image label labels target input"
     " output feature query row hash group map dict state batch sample time data dataset column index"
@@ -133,7 +133,7 @@ _FINDING = _set(
     " document doc video audio user session join event sequence message name checkpoint task job run"
     " model layer optimizer loss node"
 )
-#: Passes over something, and filters.
+#: Words with which ``pass`` means a run over something, or a filter.
 _PASSES = _set(
     "forward backward single one two multi first second third last final num n max min low high band"
     " all by test tests data per each every extra full render compile compiler optimization fwd bwd next"
@@ -200,7 +200,7 @@ def _gives_access(words: list[str]) -> bool:
 
 
 def _kind_of_last(words: list[str], pairs: list[tuple[str, str]], in_capitals: bool) -> str:
-    """Judge the words that count only beside others: key, pass, pat."""
+    """Judge the words that mean a secret only together with others: key, pw, pass, pat."""
     if any(second in ("key", "keys") and first in _KEY_OWNERS for first, second in pairs):
         return KEY
     last, others = words[-1], words[:-1]
@@ -339,7 +339,7 @@ _SIGNATURES = _set(
 )
 #: Headers whose value is the rest of the line.
 _LINES = _set("authorization proxy-authorization cookie set-cookie")
-#: A text goes on with these after an option, name or path that it speaks of; errors of the system among them.
+#: Words with which a sentence continues after an option, name or path; also those of system errors.
 _PROSE = _set(
     "a an and any are as at be because but by can cannot contains could did does expected expects"
     " failed for from given has have if in invalid into is isn't it its kept may means missing must need"

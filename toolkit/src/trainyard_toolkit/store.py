@@ -125,7 +125,7 @@ class Store:
 
     Args:
         patience: seconds for which S3 may be out of reach.
-        cancelled: set when the job is to end; what is being fetched is then given up.
+        cancelled: set when the job is being stopped; downloads in progress are then abandoned.
         region: region of S3 where the environment names none.
         warn: takes messages about what is tried again.
     """
@@ -182,7 +182,7 @@ class Store:
 
     @property
     def endpoint(self) -> str:
-        """Where S3 is asked."""
+        """The endpoint of S3."""
         return str(self._client.meta.endpoint_url)
 
     # ---- reading
@@ -342,7 +342,7 @@ class Store:
                 digest.update(block)
         if digest.hexdigest() == item.tag:
             return True
-        # with a key of its owner's, an object has a tag that looks like an MD5 and is not
+        # an object encrypted with its owner's key has a tag that looks like an MD5 but is not
         head = self.persist(f"fetch {item.place.uri}", lambda: self._head(item.place))
         return head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
 
@@ -367,7 +367,7 @@ class Store:
             status = _status(error.__cause__)
             if status == 404:
                 raise StoreError(f"There is no bucket {place.bucket}.") from None
-            if not status:  # a refusal may be of this question alone
+            if not status:  # only this request may have been refused
                 raise
 
     def upload(self, path: str, place: Place) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Stamp = tuple[int, int, int]
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
-QUIET_OF_OTHERS = 0.5  # ... where it must have become known by then that its program was killed
+QUIET_OF_OTHERS = 0.5  # ... for another program's file: by then it is known if that program was killed
 SCAN_INTERVAL = 0.5  # seconds, where the system does not report changes
 LONGEST_WAIT = 2.0  # a file that is written again all the time is sent this often
 THREADS = 8

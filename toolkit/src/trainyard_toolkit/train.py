@@ -289,7 +289,7 @@ class Training:
     def _finish(self, report: failure.Report | None) -> failure.Report | None:
         """Send the results.
 
-        Failing at that fails a run that went well; one that failed already stays as it is.
+        If that fails, a successful run becomes a failed one; a failed run keeps its failure.
         """
         _on_stop(_note_stop)
         try:
@@ -308,7 +308,7 @@ class Training:
 
 
 def _end_notice() -> EndNotice | None:
-    """Take what is for notifications of the job's end out of the environment; None if none is asked for."""
+    """Return the notice of the job's end, taken out of the environment; None if none is requested."""
     if "TRAINYARD_NOTIFY" not in os.environ:
         return None
     from . import end_notice

@@ -35,7 +35,7 @@ def command(launch: Launch) -> list[str]:
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    """What the processes find each other by, and NCCL's settings for it, less what the job sets itself."""
+    """Variables by which the processes find each other, and the NCCL settings that the job does not set."""
     environment = launch.environment
     hosts = environment.distribution_hosts
     addresses = [rendezvous.address_of(host, hosts) for host in hosts] if len(hosts) > 1 else hosts

@@ -243,7 +243,7 @@ def own_rows(
 ) -> tuple[list[Row], int]:
     """Return up to ``limit`` submissions of the history, the latest first, and the number of all that match.
 
-    ``cfg`` are options of the filter's scheduler, by which it may list only some jobs.
+    ``cfg`` holds options of the filter's scheduler, which may restrict the jobs that it lists.
     """
     if wanted.scheduler is None or not cfg:
         records, total = runner.search(wanted, limit, by_time=wanted.scheduler is not None)

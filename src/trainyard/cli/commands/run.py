@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_record_options(parser: Parser) -> None:
-    """Add the options about what is noted of a job."""
+    """Add the options for what is recorded about a job."""
     parser.add_argument(
         "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
     )
@@ -125,7 +125,7 @@ def _run(args: Namespace) -> int:
 
     args = _with_stdin(args)
     with get_runner() as runner:
-        if args.scheduler and not args.dryrun:  # what it can do ahead takes longest: it goes first
+        if args.scheduler and not args.dryrun:  # its preparations take longest, so they start first
             runner.scheduler(args.scheduler).expect_submission()
         from trainyard.cli.runrequest import RunRequest
 

@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
             except ConfigError as error:
                 if args.names:
                     raise
-                warn(error.message)  # one that is not completely installed hides no other
+                warn(error.message)  # an incompletely installed scheduler must not hide others
                 code = code or (EXIT_OK if "not installed" in error.message else EXIT_CONFIG)
     if args.json:
         print_json(matrix)

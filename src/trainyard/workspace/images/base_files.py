@@ -56,7 +56,7 @@ def _found(member: tarfile.TarInfo) -> Found:
 class DaemonFiles:
     """Looks paths up in an image through a container that is made, never started, and removed again.
 
-    It is made for the first question whose answer is not remembered. A context manager.
+    The container is made for the first lookup whose answer is not cached. A context manager.
 
     Args:
         engine: the daemon.
@@ -168,8 +168,8 @@ class RegistryFiles:
     """Looks paths up in an image of a registry: in its layers as they arrive, from the top down.
 
     The layer that made an image's working directory is usually one of the topmost, so that little is read.
-    Paths that images do not have, or have with root as owner and mode 0755, can be named, so that the whole
-    image is not read in search of them.
+    ``usual`` names paths that images either lack or have with root as owner and mode 0755: these are not
+    looked for, so that the whole image need not be read.
 
     Args:
         client: the registry.

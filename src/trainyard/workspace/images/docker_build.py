@@ -54,7 +54,7 @@ def build(
 ) -> dict[str, Any]:
     """Build a workspace's own Dockerfile, unless the image is there; returns what `inspect_image` says of it.
 
-    It is there if it has the name and none of the images that its Dockerfile names has changed since.
+    The image counts as there if it has the name and no image that its Dockerfile names has changed since.
 
     Args:
         engine: the daemon.

@@ -43,7 +43,7 @@ _NEW_FLAGS = {
 
 @dataclass
 class Dockerfile:
-    """What must be known of a Dockerfile.
+    """The facts about a Dockerfile that are needed before a build.
 
     Attributes:
         bases: images that it is built from, in order, without its own stages and ``scratch``. One whose name
@@ -174,7 +174,7 @@ class BuildContext:
     Attributes:
         dockerfile: path of the Dockerfile in it.
         text: the Dockerfile's content.
-        content: everything, with what reads it.
+        content: all entries, and the function that reads them.
     """
 
     dockerfile: str
@@ -217,7 +217,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> BuildContext |
     text = raw.decode("utf-8", "replace")
     for source in parse(text, {}).sources:
         added |= _named_files(source, roots, entries)
-    # the files have been selected already; these files would select again
+    # the files have been selected already; these ignore files would filter them again
     skipped = {".dockerignore", f"{name}.dockerignore"}
     every = [entry for path, entry in entries.items() if path not in skipped]
     every += [_entry(path, source) for path, source in added.items()]

@@ -53,7 +53,7 @@ class DockerWorkspaceOpts:
 
 
 class ImageShipment:
-    """A job's code on its way into images.
+    """The shipment of a job's code in images.
 
     Args:
         code: what is shipped.

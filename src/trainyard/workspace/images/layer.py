@@ -68,7 +68,7 @@ Reader = Callable[[LayerEntry], Iterable[bytes]]
 class LayerContent:
     """What a layer holds: its entries sorted by path, and how to read a file's content.
 
-    ``read`` must give exactly the content that the entry's digest is of, or raise.
+    ``read`` must return exactly the content that has the entry's digest, or raise.
     """
 
     entries: tuple[LayerEntry, ...]

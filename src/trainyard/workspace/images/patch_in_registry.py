@@ -105,7 +105,7 @@ class RegistryPatch:
             if pinned:
                 return pinned
             workdir = working_dir(image.config)
-            # an image that names no working directory hardly has the one that is chosen for it
+            # an image that names no working directory is unlikely to have the default one
             usual = [*_USUAL, DEFAULT_WORKING_DIR[1:]] if workdir == DEFAULT_WORKING_DIR else _USUAL
             files = RegistryFiles(client, image, self._cache, usual)
             content = self._cargo.compose(workdir, files.lookup)

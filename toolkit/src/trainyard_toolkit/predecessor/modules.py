@@ -80,7 +80,7 @@ def install_requirements(path: str, capture_error: bool = False) -> None:
 
 
 def import_module(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool | None = None) -> Any:
-    """Fetch the user's code, install it, and import a module of it. ``cache`` is the elder predecessor's.
+    """Fetch the user's code, install it, and import a module of it. ``cache`` is the older predecessor's.
 
     Raises:
         ImportModuleError: it cannot be imported.
@@ -95,7 +95,7 @@ def import_module(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool | None 
 
 
 def download_and_install(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool = True) -> None:
-    """Fetch the user's code and make its modules importable, under the elder predecessor's name."""
+    """Fetch the user's code and make its modules importable, under the older predecessor's name."""
     code = Layout().code
     code_download.fetch_code(uri, code)
     if os.path.exists(os.path.join(code, "setup.py")):
@@ -114,7 +114,7 @@ def run(
     wait: bool = True,
     capture_error: bool = False,
 ) -> Any:
-    """Run a module as a program (``python -m``), under the elder predecessor's name.
+    """Run a module as a program (``python -m``), under the older predecessor's name.
 
     Args:
         module_name: the module.
@@ -151,7 +151,7 @@ def run_module(
     wait: bool = True,
     capture_error: bool = False,
 ) -> Any:
-    """Fetch the user's code, install it, and run a module of it, under the elder predecessor's name.
+    """Fetch the user's code, install it, and run a module of it, under the older predecessor's name.
 
     Raises:
         ExecuteUserScriptError: it failed.

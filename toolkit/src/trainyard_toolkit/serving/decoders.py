@@ -77,7 +77,7 @@ def _csv_to_numpy(string_like: str | bytes, dtype: Any) -> Any:
 def npy_to_numpy(npy_array: bytes) -> Any:
     """An NPY file to its array.
 
-    Arrays of Python objects are refused: reading them would run code of the sender's.
+    Arrays of Python objects are refused: reading them would run code from the sender.
 
     Raises:
         ValueError: it is no NPY file, or a damaged one.

@@ -30,7 +30,7 @@ class Answer:
 
 
 def default_model_fn(model_dir: str) -> Any:
-    """There is no way to load a model that fits all."""
+    """Raise an error: there is no general way to load a model."""
     raise ClientError(
         "Cannot load the model: define model_fn(model_dir) in the entry point; it returns the model."
     )
@@ -55,7 +55,7 @@ class Transformer:
     """The user's functions, and the model once :meth:`initialize` has loaded it.
 
     Raises:
-        ClientError: ``transform_fn`` is defined beside one of those that it replaces.
+        ClientError: ``transform_fn`` is defined together with a function that it replaces.
     """
 
     def __init__(self, module: types.ModuleType | None = None) -> None:
