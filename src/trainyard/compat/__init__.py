@@ -1,4 +1,4 @@
-"""What was written for TorchX runs here: its names in one table, its shapes, schedulers, command line.
+"""Runs code that was written for TorchX: a table of its names, its data shapes, schedulers and command line.
 
-Nothing here is imported unless it is used; what trainyard itself does is in the other folders.
+Nothing here is imported until it is used; trainyard's own features are in the other folders.
 """

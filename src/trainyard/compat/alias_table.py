@@ -1,8 +1,8 @@
-"""The one table: which object of trainyard stands behind which name of TorchX.
+"""The table that maps TorchX's names to the objects of trainyard that implement them.
 
-For each module of TorchX, by the module of ours that has the objects, their names; ``old=new`` where ours is
-called otherwise. Under ``*`` is a module of which every public name counts. Modules that only hold others are
-in the table too, without names.
+For each module of TorchX, the table lists the modules of trainyard that hold its objects, with their names;
+``old=new`` where trainyard's name differs. ``*`` stands for every public name of a module. Modules that only
+contain other modules are listed without names.
 """
 
 from __future__ import annotations

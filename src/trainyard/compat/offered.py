@@ -1,7 +1,7 @@
 """Our schedulers for an installed TorchX, which finds them by its entry points ``torchx.schedulers``.
 
-Releases of TorchX up to 0.7 use no scheduler of their own once a distribution offers one. That is why those
-that TorchX keeps are offered too: by TorchX's own module where it has one.
+Releases of TorchX up to 0.7 drop their own schedulers as soon as a distribution offers one. Schedulers that
+TorchX has itself are therefore offered too: from TorchX's own module where that exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Schedulers of TorchX and the modules that hold them; those of ours stand in where TorchX has none any more.
+#: TorchX's schedulers and their modules; trainyard's own are used where TorchX no longer has the module.
 KEPT = {
     "local_docker": "torchx.schedulers.docker_scheduler",
     "local_cwd": "torchx.schedulers.local_scheduler",

@@ -1,7 +1,7 @@
 """A scheduler of ours with the interface of an installed TorchX, whose runner and command line use it.
 
-Jobs that are started this way are in trainyard's history, so that `trainyard list` and its other commands
-know them. As there, a dry run builds and sends nothing: the code is shipped when the job is submitted.
+Jobs started this way are recorded in trainyard's history, so `trainyard list` and the other commands know
+them. As in trainyard, a dry run builds and sends nothing: the code is shipped when the job is submitted.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Offered:
     Args:
         name: name of the scheduler.
         session_name: name of TorchX's session.
-        parameters: what TorchX gives to every scheduler; texts are left out, as they are variables of the
-            environment.
+        parameters: what TorchX passes to every scheduler. Strings are ignored: they come from environment
+            variables.
     """
 
     def __init__(self, name: str, session_name: str, parameters: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ def _their_classes() -> dict[str, type]:
 
 
 def _their_type(kind: Any) -> Any:
-    """Return the type of an option for TorchX; it hands on the text of those that it cannot read."""
+    """Return an option's type for TorchX; str, so that the text is passed on, if TorchX cannot parse it."""
     import typing
 
     if kind in _PLAIN:
@@ -201,7 +201,7 @@ def _their_type(kind: Any) -> Any:
 
 
 def _shown(info: Any) -> str:
-    """Return a request as people read it, without secrets."""
+    """Return a request in readable form, without secrets."""
     from trainyard.cli.submitting import shown_request
     from trainyard.plain_json import pretty
 

@@ -1,6 +1,6 @@
 """Plugins as TorchX's 2026 versions declare them: decorated functions in ``torchx_plugins.*`` packages.
 
-Which there are is found by `trainyard.plugins`; here are the decorators and the registry.
+`trainyard.plugins` finds the installed plugins; this module holds the decorators and the registry.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PluginSource(IntFlag):
 
 
 class resource_tags:
-    """Keys of `Resource.tags` under which the name is found by which a resource was registered."""
+    """Keys of `Resource.tags`: the name of a registered resource, and whether it is a fraction."""
 
     RESOURCE_NAME = RESOURCE_NAME
     IS_FRACTIONAL = IS_FRACTIONAL
@@ -86,12 +86,12 @@ class register:
 
     @classmethod
     def scheduler(cls, name: str | None = None) -> Callable[[F], F]:
-        """Register what makes a scheduler: ``fn(session_name, **kwargs)``."""
+        """Register a scheduler factory: ``fn(session_name, **kwargs)``."""
         return cls(PluginType.SCHEDULER, name)
 
     @classmethod
     def tracker(cls, name: str | None = None) -> Callable[[F], F]:
-        """Register what makes a tracker: ``fn(config)``."""
+        """Register a tracker factory: ``fn(config)``."""
         return cls(PluginType.TRACKER, name)
 
     @classmethod
@@ -101,13 +101,13 @@ class register:
         aliases: list[str] | None = None,
         fractionals: Callable[[Resource], Mapping[float, str]] | Mapping[float, str] | None = None,
     ) -> Callable[[Callable[..., Resource]], Callable[..., Resource]]:
-        """Register what makes a resource.
+        """Register a resource factory.
 
         Args:
-            name: its name; by default that of the function.
-            aliases: other names of it.
-            fractionals: share of the whole -> what is put behind the name, or a function that returns this
-                for a resource. The decorated function then takes ``fractional``.
+            name: name of the resource; the function's name by default.
+            aliases: other names of the resource.
+            fractionals: maps a share of the whole to the suffix of its name; or a function that returns this
+                mapping for a resource. The decorated function then takes ``fractional``.
         """
 
         def decorate(fn: Callable[..., Resource]) -> Callable[..., Resource]:
@@ -128,10 +128,10 @@ class register:
 
 
 def _keep_in_module(module_name: str, factories: Mapping[str, Callable[..., Resource]]) -> None:
-    """Let a module have the factories of its resources as attributes, and all of them in ``NAMED_RESOURCES``.
+    """Set a module's resource factories as its attributes, and collect all of them in ``NAMED_RESOURCES``.
 
     Raises:
-        ValueError: it has one of this name already.
+        ValueError: the module already has one with this name.
     """
     module = sys.modules.get(module_name)
     if module is None:
@@ -169,7 +169,7 @@ def powers_of_two_gpus(resource: Resource) -> dict[float, str]:
 
 
 def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
-    """Return what makes the halves of a resource's memory, down to ``minGiB``: share -> GiB."""
+    """Return a function that halves a resource's memory down to ``minGiB``: share -> GiB."""
 
     def shares(resource: Resource) -> dict[float, str]:
         if resource.memMB < 1 or resource.memMB % 1024:

@@ -1,7 +1,7 @@
 """The class from which schedulers written for TorchX derive: ``torchx.schedulers.api.Scheduler``.
 
-The runner uses such a scheduler through `trainyard.schedulers.torchx_scheduler`. Schedulers of ours count as
-instances too, so that ``isinstance`` says what it says with TorchX.
+The runner uses such a scheduler through `trainyard.schedulers.torchx_scheduler`. Our own schedulers count as
+instances too, so that ``isinstance`` gives the same answer as with TorchX.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PluginScheduler(ABC, Generic[T]):
     # ---- submitting
 
     def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
-        """Make a request and send it, unchecked but for its options; returns the job's id."""
+        """Make a request and send it, checking only its options; returns the job's id."""
         resolved = self.run_opts().resolve(cfg)
         if workspace:
             build = getattr(self, "build_workspace_and_update_role", None)

@@ -13,7 +13,7 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 
 def local_rank() -> int:
-    """Return the index of this process on its host; 0 without torchrun, which a group is warned of."""
+    """Return the index of this process on its host; 0 without torchrun (a group then gets a warning)."""
     given = os.environ.get("LOCAL_RANK")
     if given is None and "torch" in sys.modules and _distributed().is_initialized():
         warnings.warn(
@@ -45,7 +45,7 @@ def is_local_rank0() -> bool:
 
 
 def has_cuda_devices() -> bool:
-    """Tell whether torch can use a gpu of NVIDIA."""
+    """Tell whether torch can use an NVIDIA GPU."""
     import torch
 
     return bool(torch.cuda.is_available() and torch.cuda.device_count() > 0)

@@ -46,7 +46,7 @@ class ResourceType(IntEnum):
 
     @staticmethod
     def from_str(resource_type: str) -> ResourceType:
-        """Return the kind of this name."""
+        """Return the resource type with this name."""
         return ResourceType[resource_type.upper()]
 
 

@@ -123,7 +123,7 @@ class torchxconfig_list(torchxconfig):
 
 @dataclass
 class TorchXRunArgs:
-    """What ``torchx run`` is asked to do, also as the JSON document of ``--stdin``."""
+    """The arguments of ``torchx run``, from the command line or the JSON document of ``--stdin``."""
 
     component_name: str
     scheduler: str

@@ -293,7 +293,7 @@ _COMMANDS: dict[str, tuple[str, Any, Any]] = {
 def component_words(component: Component, words: Sequence[str]) -> list[str]:
     """Return a component's arguments as trainyard reads them.
 
-    Names of parameters may be abbreviated as far as they are unique, and lists are split at commas only.
+    Names of parameters may be abbreviated as long as they are unique, and lists are split at commas only.
     """
     from trainyard.specs.conversion import bare_type, is_list_type
 
@@ -330,7 +330,7 @@ def _is_truth(words: Sequence[str]) -> bool:
 
 
 def _completed(word: str, names: Any) -> str:
-    """Return an option with its name written out; as it is if it is the beginning of none, or of several."""
+    """Return an option with its full name; unchanged if no name, or more than one, begins with it."""
     name, equals, value = word[2:].partition("=")
     found = [each for each in names if each.startswith(name)]
     return f"--{found[0]}{equals}{value}" if len(found) == 1 else word

@@ -98,7 +98,7 @@ class FoundComponent:
 
 
 def get_component(name: str, validators: Validators | None = None) -> FoundComponent:
-    """Return the component of a name.
+    """Return the component with this name.
 
     Raises:
         ComponentNotFoundException: there is none.
@@ -139,7 +139,7 @@ def _refusing(error: ComponentValidationException) -> Callable[..., AppDef]:
 
 
 def get_builtin_source(name: str, validators: Validators | None = None) -> str:
-    """Return the source of a builtin component, which runs as a file on its own."""
+    """Return the source of a builtin component as a standalone file."""
     return finder.get_builtin_source(name)
 
 
@@ -171,7 +171,7 @@ class ModuleComponentsFinder(ComponentsFinder):
 
     Args:
         module: the module, or its name.
-        group: what their names begin with; "" for nothing.
+        group: prefix of their names; "" for none.
     """
 
     def __init__(self, module: str | ModuleType, group: str) -> None:
@@ -219,7 +219,7 @@ def is_namespace_package(module: ModuleType) -> bool:
 
 
 def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
-    """Return the name of a module below another one; "" for that itself.
+    """Return a module's name relative to a parent package; "" for the parent itself.
 
     Raises:
         ValueError: it is not below it.
@@ -291,7 +291,7 @@ class ComponentFnVisitor(ast.NodeVisitor):
         self.visited_function = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Check a function, if it is the one."""
+        """Check the function if it is the component function."""
         if node.name == self.component_function_name:
             self.visited_function = True
             for validator in self.validators:
@@ -299,14 +299,14 @@ class ComponentFnVisitor(ast.NodeVisitor):
 
 
 class TorchFunctionVisitor(ComponentFnVisitor):
-    """The same with TorchX's own rules."""
+    """Checks a function like `ComponentFnVisitor`, always with TorchX's own rules."""
 
     def __init__(self, component_function_name: str) -> None:
         super().__init__(component_function_name)
 
 
 def OK() -> list[LinterMessage]:  # noqa: N802 - TorchX's name
-    """Return what a validator returns that has nothing to say."""
+    """Return what a validator returns if it finds nothing wrong."""
     return []
 
 
@@ -339,7 +339,7 @@ def _name_of(node: ast.expr) -> str:
 
 
 def get_role_name(script: str | None, m: str | None) -> str:
-    """Return what a role is called that runs a script or a module.
+    """Return the name of a role that runs a script or a module.
 
     Raises:
         ValueError: neither is given.

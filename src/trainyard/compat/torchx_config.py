@@ -14,14 +14,14 @@ from trainyard.errors import InvalidRunConfigException
 CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
 ENV_TORCHXCONFIG = "TORCHXCONFIG"
-#: The home directory and the working directory; both may have become others since.
+#: The home and working directories when this module was imported; both may have changed since.
 DEFAULT_CONFIG_DIRS = _AT_FIRST = [os.path.expanduser("~"), os.getcwd()]
 
 log = logging.getLogger(__name__)
 
 
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
-    """Return the configuration files, the first to win first: the one of the variable, or those of folders.
+    """Return the configuration files in order of precedence: only TORCHXCONFIG's, or those in the folders.
 
     Raises:
         FileNotFoundError: the variable TORCHXCONFIG names a file that does not exist.

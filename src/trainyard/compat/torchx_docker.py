@@ -28,7 +28,7 @@ CONTAINER_STATE: dict[str, AppState] = {
 
 @dataclass
 class DockerContainer:
-    """How docker-py is asked for a container."""
+    """The arguments with which docker-py creates a container."""
 
     image: str
     command: list[str]

@@ -1,4 +1,4 @@
-"""TorchX's events (``torchx.runner.events``): the same calls, told to the receivers of trainyard's events."""
+"""TorchX's events (``torchx.runner.events``): the same calls, sent to the receivers of trainyard's events."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _in_hand = threading.local()
 
 
 def receive() -> None:
-    """Have the events of trainyard's runner recorded as TorchX's too, from now on."""
+    """From now on, record the events of trainyard's runner as TorchX events too."""
     events.remove_handler(_record_as_torchx)
     events.add_handler(_record_as_torchx, "torchx")
 
@@ -114,9 +114,9 @@ def _logger(destination: str) -> logging.Logger:
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """Return what writes events: ``null`` nothing, ``console`` to stderr, others as plugins offer them.
+    """Return the handler that writes events: ``null`` drops them, ``console`` is stderr, others are plugins'.
 
-    Plugins offer them in the group ``torchx.events.handlers``, as a handler or what makes one.
+    Plugins offer a handler, or a function that makes one, in the group ``torchx.events.handlers``.
 
     Raises:
         KeyError: there is no such destination.
@@ -173,7 +173,7 @@ class TorchxLogEvent:
 
 
 def get_session_id_or_create_new() -> str:
-    """Return the id of this process's session, which its jobs have in a variable; made on first use."""
+    """Return the id of this process's session, created on first use; its jobs get it in a variable."""
     global CURRENT_SESSION_ID
     CURRENT_SESSION_ID = get_torchx_session_id() or str(uuid.uuid4())
     return CURRENT_SESSION_ID

@@ -131,7 +131,7 @@ def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: 
 
 
 def prefix_container_name(container_name: str, role_name: str, replica_id: int) -> str:
-    """Return what stands before a line of a pod with several containers."""
+    """Return the prefix of log lines from a pod with several containers."""
     return f"{role_name}/{replica_id}/{container_name}"
 
 

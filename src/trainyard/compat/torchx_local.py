@@ -38,7 +38,7 @@ class SignalException(Exception):
 
 
 class PopenProtocol(Protocol):
-    """What of `subprocess.Popen` is used."""
+    """The part of `subprocess.Popen` that is used."""
 
     @property
     def pid(self) -> int:
@@ -192,7 +192,7 @@ class LogIterator:
             raise StopIteration
         text = ""
         while True:
-            over = self._app_finished  # looked at before the file, so that its last lines are read
+            over = self._app_finished  # checked before the file is read, so that no last lines are missed
             text += file.readline()
             if text.endswith("\n"):
                 return text
@@ -212,7 +212,7 @@ class LogIterator:
 
 
 class Tee:
-    """Copies files that grow into one stream, line by line, until `close`.
+    """Copies growing files to a single stream, line by line, until `close`.
 
     Args:
         out: where to, a stream of text or of bytes.

@@ -50,7 +50,7 @@ from trainyard.specs.substitution import macros
 
 STREAM_LOGS = {None: COMBINED_LOG, Stream.COMBINED: COMBINED_LOG}
 STREAM_LOGS |= {Stream.STDOUT: STDOUT_LOG, Stream.STDERR: STDERR_LOG}
-#: For how long processes have to end after SIGTERM.
+#: Seconds that processes have to end after SIGTERM.
 GRACE_SECONDS = 10.0
 #: The file that says that a job has ended, and how; it is written for failed jobs, too.
 END_FILE = "SUCCESS"
@@ -158,7 +158,7 @@ class LocalAppDef:
             self.set_state(AppState.RUNNING)
 
     def _note_end(self) -> None:
-        """Write how the job ended, however that was, into the file `END_FILE` beside the logs."""
+        """Write how the job ended, successfully or not, to the file `END_FILE` next to the logs."""
         if not os.path.isdir(self.log_dir):  # removed with the scheduler's temporary folder
             return
         roles = {name: [each.record() for each in replicas] for name, replicas in self.role_replicas.items()}
@@ -272,7 +272,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         return self._base_log_dir
 
     def _set_path(self, role: Role, cwd: str, cfg: Mapping[str, Any]) -> None:
-        """Put the directory of a replica into its PATH, where that of this process comes last."""
+        """Add a replica's directory to its PATH; `run_local_job` appends this process's PATH."""
         paths = [*self._extra_paths, *filter(None, [role.env.get("PATH")])]
         paths = [cwd, *paths] if cfg.get("prepend_cwd") else [*paths, cwd]
         role.env["PATH"] = os.pathsep.join(paths)
@@ -310,7 +310,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         """Start the processes; returns the job's id.
 
         Raises:
-            IndexError: as many jobs run as are remembered.
+            IndexError: ``cache_size`` jobs are already running.
         """
         request = dryrun_info.request
         self._forget_old_jobs()
@@ -336,7 +336,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         stderr: TextIO | None,
         cwd: str | None = None,
     ) -> PopenProtocol:
-        """Start the process of a replica. Overridden by those that start it otherwise."""
+        """Start the process of a replica. Overridden by subclasses that start it differently."""
         paths = [env.get("PATH"), os.environ.get("PATH")]
         environ = {**os.environ, **env, "PATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(
@@ -417,7 +417,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
     ) -> Iterable[str]:
         """Return the lines of a replica's log, until the job has ended, whether it is to be followed or not.
 
-        since and until are not used, with a warning.
+        ``since`` and ``until`` are ignored, with a warning.
         """
         if since or until:
             log.warning("lines of local logs have no times: since and until are not used")
@@ -483,7 +483,7 @@ def create_scheduler(
     image_provider_class: Callable[[Any], ImageProvider] = CWDImageProvider,
     **kwargs: Any,
 ) -> Any:
-    """Make `local_cwd`; with another ``image_provider_class`` or ``extra_paths`` the one of this module.
+    """Make `local_cwd`, or this module's scheduler if an image provider or extra paths are given.
 
     Raises:
         ValueError: ``cache_size`` is not greater than 0.

@@ -22,7 +22,7 @@ _IDENTIFIER = re.compile(r"[^:/]+://[^/]*/[^/]+(/[^/]+(/(\d+,?)+)?)?")
 
 
 def check_log_identifier(job_identifier: str) -> None:
-    """Exit with a message unless it names a job, a role or replicas of one."""
+    """Exit with a message unless the identifier names a job, a role or replicas of a role."""
     if not _IDENTIFIER.fullmatch(job_identifier):
         print(f"{job_identifier} is not of the form {ID_FORMAT}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
@@ -39,7 +39,7 @@ def find_role_replicas(app: AppDef, role_name: str | None) -> list[tuple[str, in
 
 
 def prefix_line(prefix: str, line: str) -> str:
-    """Put a prefix before a line, and before what is printed over it after a carriage return."""
+    """Put a prefix before a line, and after each line feed or carriage return within it."""
     if "\r" in line:
         line = line.replace("\r", f"\r{prefix}")
     if "\n" in line[:-1]:

@@ -29,7 +29,7 @@ _PLACES = {
 
 
 class OptionsMixin(StructuredOpts):
-    """Gives an options class of ours the behaviour above. To be named before that class among the bases."""
+    """Gives an options class of ours the behaviour above. Must precede that class among the bases."""
 
     __signature__: Any  # set for each class
 
@@ -55,7 +55,7 @@ class OptionsMixin(StructuredOpts):
 
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:
-        """Return the helps of the options, by name."""
+        """Return the help texts of the options, by name."""
         return {item.name: item.metadata.get("help", "") for item in fields(cls)}
 
 

@@ -37,7 +37,7 @@ def get_overlay(target: Any, namespace: str, kind: str) -> dict[str, Any]:
     """Return the overlay that `set_overlay` keeps; {} without one. A text names a file in JSON or YAML.
 
     Raises:
-        ConfigError: the file holds something else than a mapping (a `ValueError`).
+        ConfigError: the file does not hold a mapping (a `ValueError`).
     """
     kept: Any = target.metadata.get(namespace, {})
     if isinstance(kept, str):
@@ -52,7 +52,7 @@ def get_overlay(target: Any, namespace: str, kind: str) -> dict[str, Any]:
 
 
 def _is_by_kind(kept: dict[str, Any]) -> bool:
-    """Tell whether overlays are kept by their kinds, such as ``V1Pod``, and not one as it is."""
+    """Tell whether overlays are stored by kind, such as ``V1Pod``, rather than as a single overlay."""
     return all(key[:1].isupper() and isinstance(value, dict) for key, value in kept.items())
 
 
@@ -60,7 +60,7 @@ def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bo
     """Merge an overlay into a mapping, which is changed.
 
     Raises:
-        TypeError: a value has another type than the one that it would be merged with.
+        TypeError: a value and the one that it would be merged into have different types.
     """
     for key, value in overlay.items():
         operator, name, on = split_key(key)
@@ -92,7 +92,7 @@ def validate_overlay(
     overlay_name: str = "overlay",
     suggestion: str = "",
 ) -> None:
-    """Refuse fields of an overlay.
+    """Refuse an overlay that sets fields that it may not set.
 
     Args:
         overlay: the fields.

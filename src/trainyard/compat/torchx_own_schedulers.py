@@ -44,7 +44,7 @@ class OwnScheduler(PluginScheduler[T]):
         return NotImplemented
 
     def as_ours(self) -> Scheduler[Any] | None:
-        """Return our scheduler; None if this is another's subclass, or a test has patched this class."""
+        """Return our scheduler; None for a subclass from elsewhere, or if a test has patched this class."""
         return self._answering if _UNCHANGED.get(type(self)) == _hooks(type(self)) else None
 
     def _answer_by(self, *given: Any) -> None:

@@ -1,4 +1,4 @@
-"""TorchX's names for AWS instance types: a function for each, as ``aws_p4d_24xlarge()``."""
+"""TorchX's names for AWS instance types: one function each, such as ``aws_p4d_24xlarge()``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def get_configured_trackers() -> dict[str, str | None]:
 
 
 def _keep_events_out_of_other_logs() -> None:
-    """Let events, as TorchX's, not get into the program's log: only where somebody told their logger."""
+    """Keep events out of the program's log, as TorchX does, unless their logger has been configured."""
     logger = logging.getLogger(events.LOGGER)
     if not logger.handlers and logger.level == logging.NOTSET:
         logger.propagate = False
@@ -169,7 +169,7 @@ class TorchxRunner(Runner):
         lines = super().log_lines(app_handle, role_name, *args, **more)
         return getattr(lines, "as_given", lines)
 
-    # ---- what products built on TorchX reach for
+    # ---- internals that products built on TorchX use
 
     def _scheduler(self, scheduler: str) -> Any:
         """Return a scheduler as its factory made it.

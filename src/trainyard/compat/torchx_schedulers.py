@@ -67,10 +67,10 @@ class TorchxListAppResponse(ListAppResponse):
 
 
 def get_scheduler_factories(group: str = "torchx.schedulers", skip_defaults: bool = False) -> dict[str, Any]:
-    """Return what makes each scheduler, by name: TorchX's first, then ours, then those of plugins.
+    """Return the factory of each scheduler, by name: TorchX's first, then ours, then those of plugins.
 
     Args:
-        group: the group of entry points that is looked into.
+        group: the entry-point group to search.
         skip_defaults: only those of plugins.
     """
     from trainyard.compat.torchx_util import load_group
@@ -217,7 +217,7 @@ def _groups(cls: type) -> dict[str, Any]:
     """Return the fields that are groups of options, with the classes of the groups."""
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:  # of a class in a function, whose annotations are texts
+    except NameError:  # a class defined in a function: its annotations are strings that cannot be resolved
         hints = {}
     kinds = {item.name: _without_none(hints.get(item.name)) for item in fields(cls)}
     return {

@@ -30,7 +30,7 @@ from trainyard.specs.status import (
 from trainyard.specs.workspace import Workspace
 
 T = TypeVar("T")
-#: What stands for a value that a scheduler cannot read back.
+#: Placeholder for a value that a scheduler cannot read back.
 UNKNOWN = "<UNKNOWN>"
 _TERMINAL_STATES = [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED]
 _REPLICA_FIELDS = ("id", "state", "role", "hostname", "structured_error_msg")
@@ -74,7 +74,7 @@ def parse_app_handle(app_handle: str) -> TorchxAppHandle:
 
 
 def shown_as(name: str) -> Callable[[type[T]], type[T]]:
-    """Have a dataclass show itself under TorchX's name of it."""
+    """Make the repr of a dataclass use TorchX's name for the class."""
 
     def decorate(kind: type[T]) -> type[T]:
         shown = [each.name for each in dataclasses.fields(kind) if each.repr]  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def write_shell_script(dir: str, name: str, content: list[str]) -> str:
 
 
 class TestWithTmpDir(unittest.TestCase):
-    """A test with a directory of its own, ``tmpdir``. Paths are given relative to it."""
+    """A test with its own directory, ``tmpdir``. Paths are relative to it."""
 
     def setUp(self) -> None:
         """Make the directory."""

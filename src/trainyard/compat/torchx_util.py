@@ -57,7 +57,7 @@ def decode_optional(param_type: Any) -> Any:
 
 
 def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], object]:
-    """Return what argparse converts a parameter's text with: its type if that is a plain one, else str."""
+    """Return the type that argparse should use for a parameter: its own if that is a plain one, else str."""
     kind = _without_notes(parameter.annotation)
     return kind if is_primitive(kind) and not is_bool(kind) else str
 
@@ -226,7 +226,7 @@ def read_conf_file(conf_file: str) -> str:
 
 
 def deprecated(replacement: str | None = None) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Mark a function as one to use no longer: a call of it warns."""
+    """Mark a function as deprecated: calling it emits a warning."""
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(fn)

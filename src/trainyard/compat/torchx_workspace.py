@@ -35,7 +35,7 @@ class WorkspaceMixin(Generic[T]):
         super().__init__(*args, **kwargs)
 
     def workspace_opts(self) -> runopts:
-        """Return the options of building. Overridden by those that have some."""
+        """Return the build options. Overridden by subclasses that have any."""
         return runopts()
 
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class WorkspaceMixin(Generic[T]):
             self.build_workspace_and_update_role(role, merged, cfg)
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, Any]) -> None:
-        """Build the workspace of one directory, and set the role's image to what comes of it."""
+        """Build the workspace of one directory, and set the role's image to the result."""
         raise NotImplementedError(f"{type(self).__name__} cannot build workspaces")
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> T:
@@ -80,9 +80,9 @@ class WorkspaceMixin(Generic[T]):
 def walk_workspace(
     fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
 ) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
-    """Walk a directory of a file system of fsspec, without what its ignore file names.
+    """Walk a directory of an fsspec file system, skipping what its ignore file names.
 
-    The last pattern that matches decides, ``!`` takes back; see `trainyard.workspace.ignore.TorchxRules`.
+    The last matching pattern decides, and ``!`` includes again; see `trainyard.workspace.ignore.TorchxRules`.
     """
     from trainyard.workspace.ignore import TorchxRules
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_LOOKED_AT = 8
 #: Causes that say only how a program ended; the backend's own programs may know more.
 _UNEXPLAINED = frozenset({"unknown", "killed"})
-#: What they write of errors: slurmstepd, srun, and the container runtimes that they start.
+#: How slurmstepd, srun, and the container runtimes that they start mark their errors.
 _BY_BACKEND = re.compile(r"\b(error|FATAL|ERROR)\b:?")
 #: Exit codes of crashes: no text of the log is better evidence.
 _CRASHES = frozenset({132, 135, 136, 139})
@@ -30,7 +30,7 @@ _LONGEST_EVIDENCE = 300
 #: How much of each line of a log is looked at: some programs write megabytes without a line's end.
 _LONGEST_LINE = 4000
 _OF_REPLICA = re.compile(r"(?<!\S)\S+/\d+: ")
-#: "exit code 127, as when a program is not in the image" says nothing that the code does not
+#: "exit code 127, as when a program is not in the image" says no more than the code itself
 _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
 #: The toolkit's report begins with the script and its exit code.
 _BY_TOOLKIT = re.compile(r"^\S+ ended with exit code \d+: ")
@@ -212,7 +212,7 @@ def _decide(
     if found:
         return found
     real = [line for line in errors if line.strip()]
-    # of an exception that only says that a child failed, the child's own words say more
+    # if an exception only says that a child failed, the child's own output says more
     if real and has_exception and not named and not log_end.is_wrapper(real[0]):
         return causes.CAUSES["exception"], real[0]
     near = [line for line in texts[-log_end.NEAR_THE_END :] if not _IN_PASSING.search(line)]

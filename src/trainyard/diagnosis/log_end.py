@@ -142,9 +142,9 @@ def _indent(line: str) -> int:
 
 
 def _is_foreign(numbered: Sequence[tuple[int, str]], after: int, indent: int) -> bool:
-    """Return whether the line before ``after`` is of stdout, and only got into the middle of a traceback.
+    """Return whether the line before ``after`` belongs to stdout and only interrupts a traceback.
 
-    The line that names the exception is not followed by more frames, nor by a line that names one better.
+    The line that really names the exception is not followed by more frames or by a clearer exception line.
     """
     if NAMES_EXCEPTION.match(numbered[after - 1][1].strip()):
         return False

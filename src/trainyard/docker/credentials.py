@@ -1,6 +1,6 @@
 """Credentials for registries, by the rules of the ``docker`` command.
 
-The first source that has some for the host is used: the Docker client's ``config.json`` (``credHelpers``,
+The first source with credentials for the host wins: the Docker client's ``config.json`` (``credHelpers``,
 ``auths``, ``credsStore``), then Podman's ``auth.json``, and for ECR the AWS credentials, through boto3.
 https://docs.docker.com/reference/cli/docker/login/ and
 https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md
@@ -316,7 +316,7 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
             hint=f"pip install 'trainyard[aws]', or: {login_line(registry)}",
         ) from None
     try:
-        # a profile that is passed hides keys in the environment; one of the environment does not
+        # an explicit profile overrides keys in the environment; one from the environment does not
         profile = None if environ is os.environ else environ.get("AWS_PROFILE") or None
         session = boto3.session.Session(profile_name=profile)
         client: Any = session.client(

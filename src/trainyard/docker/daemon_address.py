@@ -2,7 +2,7 @@
 
 The first of these that is set decides: ``DOCKER_HOST`` (with ``DOCKER_TLS_VERIFY`` and
 ``DOCKER_CERT_PATH``), ``DOCKER_CONTEXT``, ``currentContext`` of the Docker configuration, and then the first
-socket that exists of the system's, the rootless daemon's and Docker Desktop's.
+existing socket among the system's, the rootless daemon's and Docker Desktop's.
 https://docs.docker.com/reference/cli/docker/#environment-variables
 """
 

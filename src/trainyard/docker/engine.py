@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainyard.docker.daemon_address import DaemonAddress
     from trainyard.http.connections import Body
 
-#: The newest version of the API that is used. Older daemons are spoken to in theirs.
+#: The newest API version that is used. Requests to older daemons use the daemon's version.
 NEWEST_API = (1, 47)
 OLDEST_API = (1, 40)
 CONNECT_SECONDS = 30.0
@@ -115,7 +115,7 @@ class DaemonAnswer:
             yield item
 
     def interrupt(self) -> None:
-        """End a read that another thread waits in."""
+        """Interrupt a read in which another thread is blocked."""
         self._response.interrupt()
 
     def close(self) -> None:
@@ -270,7 +270,7 @@ class Engine:
         target, body = f"/v{self.api_version}{path}", json_module.dumps(json).encode()
         headers = {"Content-Type": "application/json"}
         pool = self._connections
-        if not isinstance(pool, Pool):  # those of another client are its own
+        if not isinstance(pool, Pool):  # another client manages its own connections
             pool = Pool(lambda: _connect(find_daemon(self._environ or None)), "docker")
         try:
             status, answer, connection = pool.upgrade("POST", target, headers, body, REQUEST_SECONDS)
@@ -456,7 +456,7 @@ class _AdoptedResponse:
         return data
 
     def interrupt(self) -> None:
-        """End a read that another thread waits in. Closing would wait for that thread."""
+        """Interrupt a read in which another thread is blocked. Closing would wait for that thread."""
         import socket
 
         reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)

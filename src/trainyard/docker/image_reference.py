@@ -101,7 +101,7 @@ def api_host(registry: str) -> str:
 
 
 def canonical_registry(registry: str) -> str:
-    """Return the name of a registry that has several."""
+    """Return the canonical name of a registry that has several names."""
     return DOCKER_HUB if registry.lower() in _HUB_NAMES else registry
 
 

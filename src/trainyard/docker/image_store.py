@@ -30,7 +30,7 @@ _NOT_REACHED = (
     "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on "
     "this machine."
 )
-#: What to do, by what is found in the daemon's answer; the first that is found counts.
+#: Advice by pattern in the daemon's answer; the first pattern that matches counts.
 _HINTS = (
     (r"toomanyrequests|rate limit", "The registry limits pulls: `docker login {registry}`, or wait."),
     (r"denied|unauthorized|authentication required|no basic auth|forbidden", _LOG_IN),
@@ -105,7 +105,7 @@ def push(engine: Engine, ref: str, progress: Report | None = None) -> str:
 
 
 def registry_platforms(engine: Engine, ref: str) -> list[str]:
-    """Return for which platforms a registry has an image, such as ``linux/amd64``; the daemon asks it.
+    """Return the platforms of an image in a registry, such as ``linux/amd64``; the daemon asks the registry.
 
     Raises:
         EngineError: the registry cannot be reached, refuses, or does not have it, in the daemon's words.
@@ -216,7 +216,7 @@ def _not_transferred(attempt: str, reference: Reference, error: EngineError) -> 
 
 
 def _sum_of_layers(label: str, progress: Progress) -> Report:
-    """Return what adds up the progress of an image's layers."""
+    """Return a function that adds up the progress of an image's layers."""
     layers: dict[str, tuple[int, int]] = {}
     lock = threading.Lock()
 

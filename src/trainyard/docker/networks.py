@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     Subnet = ipaddress.IPv4Network
 
-#: Names the ranges of the subnets, instead of those below, separated by commas.
+#: Variable with comma-separated ranges for the subnets, which replace those below.
 VARIABLE = "TRAINYARD_DOCKER_SUBNETS"
-#: Private ones (RFC 1918), each of another block; only the last is among Docker's own pools.
+#: Private ranges (RFC 1918), each from a different block; only the last is among Docker's own pools.
 RANGES = ("10.229.0.0/16", "172.16.0.0/16", "192.168.240.0/20")
 #: Longest prefix of a subnet: 16 addresses, of which three are not for containers.
 LONGEST_PREFIX = 28
 RESERVED_ADDRESSES = 3
-#: Of a network that many jobs share, the first that fits. A bridge of Linux has no more than 1023 ports.
+#: Prefixes of a network that many jobs share: the first that fits. A Linux bridge has at most 1023 ports.
 SHARED_PREFIXES = (22, 24, 26, LONGEST_PREFIX)
 SHARED_LABEL = "trainyard.shared"
-#: Processes that make networks at the same time choose one of this many free subnets, and rarely the same.
+#: A process picks one of this many free subnets at random, so that concurrent processes rarely collide.
 CHOICES = 64
 ATTEMPTS = 50
 SECONDS_BETWEEN_LOOKS = 0.1
-#: Wider routes do not tell which addresses are used: a VPN routes everything in two halves.
+#: Wider routes do not show which addresses are used: a VPN routes all addresses, as two halves.
 SHORTEST_ROUTE = 8
 _TAKEN = re.compile(r"overlap|conflict", re.IGNORECASE)
 
@@ -90,7 +90,7 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
     Args:
         engine: the daemon.
         name: the network's name.
-        is_internal: whether it has no way out.
+        is_internal: whether it has no connection to the outside.
 
     Raises:
         NoSubnetLeftError: no addresses are left for it.
@@ -117,7 +117,7 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
             if error.status != 409 and not _TAKEN.search(error.message):
                 raise
         else:
-            # one that was made since we looked has the first subnet, and ours another
+            # another process may have made it since we looked: that one has the first subnet, ours another
             oldest = _shared(engine, name) or made
             if oldest.id != made.id:
                 engine.request("DELETE", f"/networks/{made.id}")
@@ -201,7 +201,7 @@ def _free(ranges: list[Subnet], prefix: int, used: Iterable[Subnet], most: int) 
 
 
 def _used(engine: Engine) -> Iterator[Subnet]:
-    """Yield what other networks of the daemon use, and where this machine has routes to."""
+    """Yield the subnets that the daemon's networks use, and those that this machine has routes to."""
     for network in engine.request("GET", "/networks"):
         yield from _subnets_of(network)
     if engine.is_local:

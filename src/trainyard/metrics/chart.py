@@ -23,7 +23,7 @@ _BLANK, _DOTS = 0x2800, 0x28FF
 _WIDEST_LABEL = 10
 #: Points of a line in an image file.
 _PICTURE_POINTS = 2000
-#: Values farther from 0 are not drawn: their distance is more than a number can be.
+#: Values farther from 0 are not drawn: the difference of two of them may overflow a float.
 _GREATEST = 1e300
 
 
@@ -104,8 +104,8 @@ def draw(
     Args:
         lines: what to draw.
         axes: what the axes show.
-        width: columns of all of it.
-        height: lines of all of it.
+        width: columns of the whole chart.
+        height: lines of the whole chart.
         has_colours: whether the terminal shows colours.
         is_unicode: whether it shows Braille patterns; otherwise asterisks stand for them.
 

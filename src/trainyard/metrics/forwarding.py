@@ -198,7 +198,7 @@ class MLflowForwarder:
             run_id = self._tracker.get_run_id(handle)
             for start in range(0, len(metrics), _MLFLOW_BATCH):
                 self._tracker.client.log_batch(run_id, metrics=metrics[start : start + _MLFLOW_BATCH])
-        except Exception as error:  # what a client raises is as varied as its servers
+        except Exception as error:  # clients raise many kinds of errors, depending on the server
             raise BackendError(f"MLflow did not accept the metrics of {handle}: {error}") from error
 
     def close(self) -> None:

@@ -158,7 +158,7 @@ class MetricReader:
         """
         if self.is_over:
             return False
-        # the state first: what a job wrote before its end is in its log then
+        # get the state first: once it says that the job has ended, the log is complete
         self.status = self._runner.status(self.handle)
         if self.status is None and self._record is None:
             raise UnknownAppException(f"there is no job {self.handle}")
@@ -196,7 +196,7 @@ class MetricReader:
             yield self._files[root]
 
     def _copy_of(self, uri: str) -> str:
-        """Return the directory of this machine that has what is in S3 by now."""
+        """Return a local directory with a copy of what is in S3 now."""
         if self._stored is None:
             from trainyard.metrics.stored_results import StoredResults
             from trainyard.schedulers.aws.session import AwsSession

@@ -97,7 +97,7 @@ class ResultFiles:
                     yield entry.path
 
     def _leads_out(self, entry: os.DirEntry[str]) -> bool:
-        """Tell whether an entry links to a file elsewhere. They are not read: a job can link to any."""
+        """Tell whether an entry links to a file elsewhere; these are not read, as a job can link to any."""
         if not entry.is_symlink():
             return False
         root = os.path.realpath(self.root)
@@ -157,7 +157,7 @@ class ResultFiles:
             try:
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
                 if not _is_trackio(connection):
-                    self._damaged.add(path)  # somebody else's database
+                    self._damaged.add(path)  # another program's database
                     return False
                 query = (
                     "SELECT id, timestamp, run_name, step, metrics FROM metrics"
@@ -187,7 +187,7 @@ class ResultFiles:
 
 
 def _is_trackio(connection: Any) -> bool:
-    """Tell whether there is Trackio's table; a view could compute for ever."""
+    """Tell whether there is Trackio's table. A view does not count: querying it could take forever."""
     definition = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
     found = connection.execute(definition).fetchone()
     if found is None or not re.match(r"CREATE\s+TABLE\b", str(found[0]), re.IGNORECASE):

@@ -17,9 +17,9 @@ LOG, TENSORBOARD, TRACKIO, USAGE = "log", "tensorboard", "trackio", "usage"
 
 #: A series with more points is thinned to half of them.
 MOST_POINTS = 16_384
-#: Of this many neighbouring points thinning keeps the least and the greatest.
+#: Thinning keeps the smallest and the largest of this many neighbouring points.
 _GROUP = 4
-#: What jobs write is not trusted: greater steps are not steps, and times after the year 9999 not times.
+#: Job output is not trusted: larger steps, and times after the year 9999, are treated as unknown.
 _GREATEST_STEP, _LATEST_TIME = 2.0**63, 253_402_300_799.0
 
 
@@ -41,7 +41,7 @@ class Series:
         steps: the step of each value; where the job tells none, the number of the value from 0.
         times: seconds since the epoch, nan where unknown.
         values: the values; nan and infinities are values too.
-        counts_values: whether the steps are numbers of values.
+        counts_values: whether the steps are just the indices of the values.
     """
 
     def __init__(self, name: str, role: str, replica: int, rank: str = "", source: str = LOG) -> None:
@@ -236,13 +236,13 @@ def decimate(
 
 
 class MetricTable:
-    """Series by their names, and of each name by replica.
+    """Series by metric name, and for each name by replica.
 
     Args:
         names: only these; None for all.
     """
 
-    #: More series than this are not kept: their names are not names of metrics.
+    #: No more series than this are kept: so many different names cannot be names of metrics.
     MOST_SERIES = 5_000
 
     def __init__(self, names: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ class StoredResults:
 
     Args:
         uri: the directory, ``s3://BUCKET/KEY``.
-        session: who asks.
+        session: the AWS session that is used.
     """
 
     def __init__(self, uri: str, session: AwsSession) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import ReplicaUsage
 
 PREFIX = "system/"
-#: By total: the name of its rate, and what a unit per second counts.
+#: By total: the name of its rate, and the factor that converts units per second into it.
 _RATES = {"cpu": ("cpu_percent", 100.0)}
 
 

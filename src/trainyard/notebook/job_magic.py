@@ -6,8 +6,9 @@
     import argparse
     ...
 
-The line is that of ``trainyard run``; without a component it is ``train.script``. The cell becomes a file of
-the notebook's workspace, beside those of ``%%workspacefile``, and is given to the component as ``--script``.
+The line takes the arguments of ``trainyard run``; the default component is ``train.script``. The cell becomes
+a file in the notebook's workspace, next to those of ``%%workspacefile``, and is passed to the component as
+``--script``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CELL_FILE = "cell.py"
 DEFAULT_COMPONENT = "train.script"
 #: How many of the newest lines of each log a table shows.
 SHOWN_LINES, SHOWN_BYTES = 10, 64 << 10
-#: Of how many replicas a table shows the log.
+#: How many replicas' logs a table shows.
 SHOWN_LOGS = 4
 
 

@@ -77,7 +77,7 @@ __all__ = [
 
 
 class _LateClass:
-    """An attribute whose class is imported when it is first asked for: commands that read jobs never do."""
+    """An attribute whose class is imported on access, so commands that only read jobs never import it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -110,7 +110,7 @@ class Scheduler(ABC, Generic[T]):
     ships_by_default = False
     #: Whether every role needs an image, so that a role without one gets the default image.
     runs_images = False
-    #: Whether it brings the workspaces that roles name to them itself, as plugins for TorchX of 2026 do.
+    #: Whether the scheduler itself ships the workspaces that roles name, as plugins for TorchX of 2026 do.
     builds_roles = False
     #: The filters that `list` accepts in ``cfg`` in addition to options: ``states`` (a set of `AppState`),
     #: ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
@@ -497,7 +497,7 @@ class Scheduler(ABC, Generic[T]):
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, at a cost that does not grow with the log.
 
-        None where logs can be read from their beginning only, or from their end.
+        None where logs can only be read from their beginning or from their end.
         """
         return None
 
@@ -509,13 +509,13 @@ class Scheduler(ABC, Generic[T]):
         Args:
             app_id: id of the job.
             replicas: pairs of a role's name and a replica's index.
-            position: how far each log has been read, as JSON values; empty at first. It is moved on.
+            position: how far each log has been read, as JSON values; empty at first. It is updated.
             to_the_end: also yield a last line without its end, since no more will come.
         """
         return None
 
     def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
-        """Return what replicas have used at times after one, as far as it was sampled.
+        """Return the samples of what replicas used that were taken after a time.
 
         Args:
             app_id: id of the job.
@@ -525,7 +525,7 @@ class Scheduler(ABC, Generic[T]):
 
 
 def attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
-    """Do something with a job; returns what failed."""
+    """Carry out an action on a job; returns the error if it failed."""
     from trainyard.errors import BackendError, TrainyardError
 
     try:

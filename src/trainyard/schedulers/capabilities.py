@@ -93,7 +93,7 @@ class Capabilities:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-#: Of schedulers that declare nothing, as plugins may: jobs are not checked against it.
+#: Capabilities of schedulers that declare none, as plugins may; jobs are not checked against them.
 UNDECLARED = Capabilities()
 
 
@@ -123,7 +123,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
 
 def has_own(scheduler: Any, *methods: str) -> bool:
     """Tell whether a scheduler has a method that is not merely the interface's."""
-    if hasattr(scheduler, "implements"):  # it stands for another one
+    if hasattr(scheduler, "implements"):  # it wraps another scheduler
         return bool(scheduler.implements(*methods))
     return any(
         getattr(getattr(type(scheduler), name, None), "__module__", INTERFACES[0]) not in INTERFACES

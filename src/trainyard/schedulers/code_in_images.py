@@ -22,11 +22,11 @@ class CodeInImages:
     """
 
     def _images(self) -> DockerWorkspaceMixin:
-        """Return what makes images."""
+        """Return the image builder."""
         raise NotImplementedError
 
     def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options that making images sees."""
+        """Return the options that are passed to the image builder."""
         return cfg
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
@@ -55,7 +55,7 @@ class CodeInImages:
 class CodeInPushedImages(CodeInImages):
     """`CodeInImages` for machines elsewhere, which pull the images from the repository ``image_repo``.
 
-    An implicit workspace travels only if that is given.
+    An implicit workspace travels only if ``image_repo`` is given.
     """
 
     backend: str
@@ -63,7 +63,7 @@ class CodeInPushedImages(CodeInImages):
     _made_images: ImageMaker | None = None
 
     def _images(self) -> ImageMaker:
-        """Return the maker of images, made when it is first needed."""
+        """Return the image builder, created when it is first needed."""
         from trainyard.workspace.images.image_shipment import ImageMaker
 
         if self._made_images is None:

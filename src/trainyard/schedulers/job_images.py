@@ -25,7 +25,7 @@ def images_of(info: AppDryRunInfo[Any]) -> list[str]:
 
 
 def check_images(info: AppDryRunInfo[Any], platforms: Iterable[str] = ()) -> list[Check]:
-    """Check that a job's images are there, for one of the platforms of those that will run them.
+    """Check that a job's images are there, for one of the platforms of the machines that will run them.
 
     Args:
         info: the job.

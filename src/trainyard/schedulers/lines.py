@@ -105,7 +105,7 @@ class LineFilter:
 def last_lines(
     blocks: Iterable[LogBlock], count: int | None, replicas: Iterable[tuple[str, int]]
 ) -> Iterator[LogBlock]:
-    """Yield the last lines of each replica, a block for each time; all blocks as they are without a count."""
+    """Yield the last lines of each replica, a block for each time; without a count, all blocks unchanged."""
     if count is None:
         yield from (block for block in blocks if block.data)
         return
@@ -193,7 +193,7 @@ def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int,
         read: returns this many bytes of the file, from an offset.
         count: how many lines.
         end: offset of the end.
-        begin: offset before which nothing is wanted, be it the beginning of a line or not.
+        begin: offset before which nothing is wanted, whether or not a line begins there.
     """
     place, found = end, 0
     while place > begin:

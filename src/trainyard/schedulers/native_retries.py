@@ -118,7 +118,7 @@ class BackendRetries:
 
     Args:
         times: retries by class: 0 for never, `MOST_RETRIES` for no limit; all other numbers are equal.
-        warnings: what differs from what one may expect.
+        warnings: differences from what the user may expect.
     """
 
     times: Mapping[str, int]

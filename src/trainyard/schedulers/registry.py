@@ -54,7 +54,7 @@ _REMOVED = {
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
-    """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
+    """Return the factory of each scheduler, by name: the built-in ones, then those of plugins.
 
     A plugin adds names. It cannot replace a built-in scheduler; if it tries to, there is a warning. The
     factories that this distribution offers to TorchX are left out.
@@ -73,7 +73,7 @@ def get_scheduler_factories() -> dict[str, SchedulerFactory]:
 
 
 def get_scheduler_factory(name: str) -> SchedulerFactory:
-    """Return what makes the scheduler of this name, without looking for plugins if it is a built-in one.
+    """Return the factory of the scheduler of this name; plugins are not searched if it is built in.
 
     Raises:
         UnknownSchedulerException: there is no such scheduler.
@@ -166,10 +166,10 @@ def _builtin_factory(name: str) -> SchedulerFactory:
 
 
 def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
-    """Return what makes a plugin's scheduler.
+    """Return the factory of a plugin's scheduler.
 
-    One that was written for TorchX gets each variable ``TORCHX_NAME`` as the parameter ``name``, as there, if
-    it has such a parameter or takes any.
+    As in TorchX, a factory written for it gets each variable ``TORCHX_NAME`` as the parameter ``name``, if it
+    has such a parameter or takes any.
     """
     if not point.group.startswith("torchx."):
         return point.call

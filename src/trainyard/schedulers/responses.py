@@ -112,7 +112,7 @@ class Leftover:
     Args:
         id: what `Scheduler.remove_leftovers` needs to find it.
         name: what people call it, such as a path.
-        age: seconds since it was of use.
+        age: seconds since it was last needed.
         size: its size in bytes; 0 if unknown.
         app_id: the job that left it; "" if unknown, or if there were several.
         results: whether it holds results of the job, such as a model.
@@ -220,7 +220,7 @@ class LogGrowth:
         replica: its index.
         data: the lines; the last may lack its end.
         times: tells when the byte at an offset of ``data`` was written, in seconds since the epoch; nan where
-            nobody knows.
+            that is unknown.
     """
 
     role: str
@@ -231,7 +231,7 @@ class LogGrowth:
 
 @dataclass
 class ReplicaUsage:
-    """What a replica uses at a time.
+    """What a replica uses at one point in time.
 
     Args:
         role: name of its role.

@@ -141,12 +141,12 @@ def packed_causes() -> str:
 
 
 def secret_of(opts: Any) -> str:
-    """Return what signs notifications: the option, or else the variable of the environment."""
+    """Return the secret that signs notifications: the option, or else the environment variable."""
     return opts.notify_secret or os.environ.get(SIGNING_SECRET) or ""
 
 
 def warnings_of(backend: str, opts: Any, rules: EndRules, *, hidden: bool, is_signed: bool) -> list[str]:
-    """Return what differs from what one may expect of notifications.
+    """Return warnings about how notifications differ from what the user may expect.
 
     Args:
         backend: the scheduler.
@@ -179,7 +179,7 @@ def check_variables(opts: Any, known: Mapping[str, object]) -> None:
     """Check that the job has the variables that targets refer to.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: the job lacks one of them.
     """
     for target in opts.notify or ():
         name = target.removeprefix(IN_VARIABLE)

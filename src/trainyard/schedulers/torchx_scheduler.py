@@ -1,4 +1,4 @@
-"""Schedulers with TorchX's interface, given ours: those of plugins that were written for TorchX.
+"""Adapts the schedulers of plugins that were written for TorchX to our interface.
 
 Such a scheduler implements ``_submit_dryrun(app, cfg)``, ``schedule``, ``describe``, ``list`` and
 ``_cancel_existing``, and ``run_opts``, ``_validate``, ``log_iter``, ``close`` and a workspace's methods if it
@@ -79,7 +79,7 @@ class TorchXScheduler(Scheduler["Any"]):
     ) -> AppDryRunInfo[Any]:
         """Make the request in TorchX's order: options, workspace, checks, request.
 
-        A workspace is built now, since the request names the image that comes of it.
+        A workspace is built now, since the request names the resulting image.
         """
         from trainyard.specs.dryrun_info import AppDryRunInfo
         from trainyard.specs.workspace import Workspace
@@ -212,7 +212,7 @@ UNCHECKED = Capabilities(streams=(), since_until=False, retries=())
 
 
 def translated_for(made: Any, value: Any) -> Any:
-    """Return a value of our classes in those that a plugin knows: ours, or those of an installed TorchX."""
+    """Convert a value to the classes that a plugin knows: ours, or those of an installed TorchX."""
     import sys
 
     if "torchx.schedulers.api" not in sys.modules or not _is_torchx_class(type(made)):

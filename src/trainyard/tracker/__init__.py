@@ -1,4 +1,4 @@
-"""Experiment tracking by TorchX's names: `app_run_from_env` in jobs, trackers for reading what was noted.
+"""Experiment tracking by TorchX's names: `app_run_from_env` in jobs, trackers for reading what was recorded.
 
 The modules re-export those of the toolkit, which are what jobs without trainyard use.
 """

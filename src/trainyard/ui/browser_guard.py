@@ -1,6 +1,6 @@
 """Access to the page's server: only the browser that has the token, and no page of another origin.
 
-Five locks, each of which would do for most attacks: the server listens on loopback only; a request must name
+Five checks, each of which would stop most attacks: the server listens on loopback only; a request must name
 it by one of its own names (``Host``), so that a foreign name cannot be pointed at it; what a browser marks as
 coming from another site is refused, links too; a cookie is needed, which the token of the printed URL is
 exchanged for; and whatever changes something needs a second secret, which only our own pages have. Pages
@@ -34,9 +34,9 @@ class Secrets:
     """The secrets of one server. None of them is ever written to a log or to a file.
 
     Attributes:
-        token: what the printed URL has.
-        cookie: what a browser gets for it.
-        csrf: what forms carry.
+        token: the token in the printed URL.
+        cookie: the cookie that a browser gets in exchange for the token.
+        csrf: the secret that forms carry.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class BrowserGuard:
     """Refuses requests that do not come from the browser with the token, or not from our own pages.
 
     Args:
-        app: what answers the others.
+        app: the application that answers all other requests.
         kept: the secrets of this server.
         port: where the server listens.
     """
@@ -113,7 +113,7 @@ class BrowserGuard:
     def _exchange(self, scope: Scope) -> HTMLResponse | PlainTextResponse | None:
         """Exchange the token for a cookie, and leave the URL that contains the token.
 
-        A redirection would not do: browsers keep a strict cookie back where a link of another program leads.
+        A redirect would not work: browsers withhold a strict cookie when a link in another program is opened.
         """
         query = scope["query_string"]
         if scope["path"] != "/" or scope["method"] != "GET" or b"token=" not in query:

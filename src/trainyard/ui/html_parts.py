@@ -128,7 +128,7 @@ def duration(start: float | None, end: float | None, *, ended: bool) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for a person."""
+    """Return a number of bytes as readable text."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

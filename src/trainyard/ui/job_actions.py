@@ -56,7 +56,7 @@ class ActionRun:
         self.is_over = False
 
     def add(self, results: list[Result]) -> None:
-        """Note what came of some jobs."""
+        """Record the results for some jobs."""
         self.done += len(results)
         self.failed += sum(1 for _, wrong, _ in results if wrong)
         kept = [result for result in results if result[1] or result[2]]
@@ -76,11 +76,11 @@ class JobActions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def act(self, action: str, handles: list[str]) -> list[Result]:
-        """Act on some jobs, and wait for what comes of it."""
+        """Act on some jobs, wait for the results, and return them."""
         return await (self._rerun(handles) if action == "rerun" else self._cancel_or_delete(action, handles))
 
     async def matching(self, action: str, wanted: JobFilter, until: int | None) -> tuple[int, int]:
-        """Return how many jobs that match an action is for, and the number of the newest of them.
+        """Return how many of the matching jobs an action applies to, and the number of the newest of them.
 
         Args:
             action: one of `ACTIONS`.

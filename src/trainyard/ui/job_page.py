@@ -44,7 +44,7 @@ MOST_REPLICAS = 200
 WIDTH, ROW = 640.0, 18.0
 #: Earlier attempts of a replica that are listed.
 MOST_ATTEMPTS = 10
-#: Lines of a job of one file that a comparison shows.
+#: How many lines of the differences in one file a comparison shows.
 MOST_CHANGED_LINES = 2000
 
 

@@ -35,7 +35,7 @@ class Wanted:
     """Which jobs a page shows, as its URL says.
 
     Args:
-        query: of the URL. What it has that means nothing is left out.
+        query: the query of the URL. Values without a meaning are ignored.
     """
 
     def __init__(self, query: QueryParams) -> None:
@@ -49,7 +49,7 @@ class Wanted:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether not all jobs are wanted."""
+        """Whether only some of the jobs are wanted."""
         return bool(self.text or self.states or self.scheduler)
 
     @property
@@ -58,7 +58,7 @@ class Wanted:
         return (self.page - 1) * PAGE_SIZE
 
     def filter(self) -> JobFilter:
-        """Return the same for the runner."""
+        """Return this selection as a filter for the runner."""
         return JobFilter(
             states=set(self.states) or None,
             name=self.text or None,
@@ -323,7 +323,7 @@ def progress_part(parts: Parts, run: ActionRun) -> h.Element:
 
 
 def results_page(parts: Parts, action: str, results: Sequence[Result]) -> str:
-    """Return what an action on several jobs came to."""
+    """Return a page with the results of an action on several jobs."""
     failed = sum(1 for _, wrong, _ in results if wrong)
     return parts.document(
         action,

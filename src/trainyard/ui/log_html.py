@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from trainyard.schedulers.lines import iter_lines
 from trainyard.terminal import clean_lines
 
-#: What of one line is shown, in characters.
+#: How many characters of a line are shown.
 LONGEST = 4000
 
 # Colours (group 1), other sequences that change the terminal, and those with a text up to their end.

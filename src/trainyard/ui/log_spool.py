@@ -1,7 +1,8 @@
 """Copies of logs that can be read from their beginning only, so that any part of them can be shown.
 
-A thread follows such a log and appends it to a file without a name in the state directory: it ends with the
-server, however that ends. Copies are bounded, in number and in size, and nothing of them is kept in memory.
+A thread follows such a log and appends it to an unnamed file in the state directory, which disappears with
+the server, however that ends. Copies are bounded in number and in size, and none of their content is kept in
+memory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class LogCopy(OutputFile):
     Attributes:
         is_over: whether no more will come.
         is_full: whether no more will come because the copy has reached its maximum size.
-        problem: why not, if the log could not be read to its end.
+        problem: why the log could not be read to its end; "" otherwise.
 
     Args:
         view: which log.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.ui.runner_pool import RunnerPool
 
 CHUNK = 64 << 10
-#: A reader that is more bytes behind continues at the end.
+#: A reader that is further behind than this many bytes continues at the end.
 MOST_BEHIND = 512 << 10
 #: Seconds between two reads: at first, and after a long time without news.
 READ_SECONDS, LONGEST_PAUSE = 0.3, 1.5

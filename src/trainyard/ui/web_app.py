@@ -319,7 +319,7 @@ class WebApp:
         return HTMLResponse(f"{button}{job_page.chunk(part.data, part)}")
 
     async def log_later(self, request: Request) -> Response:
-        """Show the lines behind a position, and what leads on."""
+        """Show the lines after a position, and the link to later ones or the live end."""
         view, over = await self._view(request)
         wanted = LogRange(CHUNK, start=request.query_params.get("start") or "0.0.0")
         found = await self._log_parts.read(view, wanted, over=over)

@@ -26,10 +26,10 @@ GRACE = 2
 
 
 class PageServer:
-    """Listens from the moment it is made.
+    """Serves the pages; it listens as soon as it is created.
 
     Args:
-        port: where; 0 for any free port.
+        port: the port to listen on; 0 for any free port.
 
     Raises:
         UsageError: another process listens there.
@@ -58,7 +58,7 @@ class PageServer:
         app = BrowserGuard(pages.asgi, self._kept, self.port)
         config = uvicorn.Config(
             app,
-            access_log=False,  # it would have the token
+            access_log=False,  # it would contain the token
             log_level="error",  # what strangers send does not belong in the terminal
             lifespan="off",
             server_header=False,

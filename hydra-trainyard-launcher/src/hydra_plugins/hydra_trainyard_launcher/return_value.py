@@ -14,10 +14,10 @@ FILE = ".trainyard-return.json"
 
 
 class SaveReturnValue(Callback):
-    """Writes the value into the output directory, if it is one that JSON has."""
+    """Writes the task's return value to the output directory if JSON can represent it."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Write it."""
+        """Write the return value of a completed job."""
         if job_return.status == JobStatus.COMPLETED:
             try:
                 text = json.dumps(job_return.return_value)

@@ -1,4 +1,4 @@
-"""Each job of a multirun as a job of trainyard, which runs the script again with the job's overrides."""
+"""Runs each job of a multirun as a trainyard job, which runs the script again with the job's overrides."""
 
 # No `from __future__ import annotations`: Hydra executes this file outside of sys.modules.
 import json
@@ -49,7 +49,7 @@ class TrainyardLauncher(Launcher):
         self.options = TrainyardLauncherConf(**options)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Take what Hydra gives to a launcher."""
+        """Store what Hydra passes to a launcher."""
         self.context = hydra_context
         self.task_function = task_function
         self.config = config
@@ -58,7 +58,7 @@ class TrainyardLauncher(Launcher):
         """Run the jobs; returns how each ended, in the order of their overrides."""
         from trainyard.runner import get_runner
 
-        logging.getLogger("trainyard.events").setLevel(logging.WARNING)  # Hydra shows what is below
+        logging.getLogger("trainyard.events").setLevel(logging.WARNING)  # Hydra would show records below it
         jobs = []
         with get_runner() as runner:
             for number, overrides in enumerate(job_overrides, initial_job_idx):

@@ -50,10 +50,10 @@ PAGES_OF_ALL = 100_000
 REMEMBERED_OF_ALL = 200_000
 #: Threads that read pages ahead.
 WORKERS = 8
-#: How often the job is asked for its streams and its state, in seconds: the first time, and at last.
+#: Seconds between two requests for the job's streams and state: at first, and at most.
 FIRST_REFRESH = 2.0
 LONGEST_REFRESH = 10.0
-#: How long (s) asking for the job may fail before following ends with the error.
+#: How long (s) requests for the job may fail before following ends with the error.
 REFRESH_PATIENCE = 600.0
 #: A block is passed on when it has this many bytes.
 BLOCK_BYTES = 256 << 10
@@ -118,7 +118,7 @@ class LogStreams:
         self._rate_limit = RateLimit(calls_per_second, BURST, self._clock)
 
     def read(self, job: JobLogs, query: LogQuery) -> Iterator[LogBlock]:
-        """Return the lines of a job's replicas, about in the order in which they were written.
+        """Return the lines of a job's replicas, roughly in the order in which they were written.
 
         The attempts of a replica come one after the other. When following, and for a job that has just ended,
         reading goes on until all lines have arrived.
@@ -334,7 +334,7 @@ class _Reading:
         self._schedule_refresh(changed=self._update(found))
 
     def _update(self, found: Mapping[Key, ReplicaAttempts]) -> bool:
-        """Pass on what is known of each replica's attempts; returns whether that is new."""
+        """Pass on what is known of each replica's attempts; returns whether any of it is new."""
         changes = [
             self._logs[key].update(runs.attempts, runs.over)
             for key, runs in found.items()
@@ -366,18 +366,18 @@ class _Reading:
         yield from blocks_of(key, lines)
 
 
-#: How often a stream is polled, in seconds: when it has just had something new, and when it is silent.
+#: Seconds between two polls of a stream: when it has just grown, and when it is silent.
 FIRST_LOOK = 1.0
 LONGEST_LOOK = 5.0
 #: Silent streams polled per second, if there are many.
 SILENT_LOOKS_PER_SECOND = 4.0
-#: How often a silent stream is polled that Live Tail watches (s).
+#: Seconds between two polls of a silent stream that Live Tail watches.
 WATCHED_LOOK = 60.0
-#: How often (s) the end of a stream is read again for late events: of one that grows, and of a silent one.
+#: Seconds between two checks of a stream's end for late events: of a growing stream, and of a silent one.
 SWEEP = 20.0
 SILENT_SWEEP = 60.0
-#: Agents send what they hold every few seconds. This long after the end (s) a log is complete unless AWS says
-#: that it has more; and this long after it, whatever AWS says.
+#: Agents send their buffers every few seconds. This long (s) after the end, a log counts as complete unless
+#: AWS reports more events; and this long after the end, it counts as complete in any case.
 SETTLE = 6.0
 LATE = 60.0
 #: A stream that does not exist this long after the end (s) never will.
@@ -442,7 +442,7 @@ class ReplicaFollower:
         return self._cursor.stream if self._cursor is not None and self._cursor.exists else ""
 
     def update(self, attempts: Sequence[AttemptLog], over: bool) -> bool:
-        """Learn of the attempts; returns whether that is new."""
+        """Record the attempts; returns whether anything has changed."""
         before = (dict(self._ends), self.is_over)
         for attempt in attempts:
             self._ends[attempt.stream] = attempt.ended
@@ -617,7 +617,7 @@ class _Workers:
             threading.Thread(target=self._work, name=f"log-reader-{i}", daemon=True).start()
 
     def submit(self, function: Callable[..., T], *args: object) -> Future[T]:
-        """Have a function called; its result or its error will be in the future."""
+        """Queue a call, and return a `Future` with its result or error."""
         future: Future[T] = Future()
 
         def task() -> None:

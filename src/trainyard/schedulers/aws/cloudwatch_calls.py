@@ -26,7 +26,7 @@ LEAST_OFFSET = 3.0
 MOST_REPEATS = 5
 #: Throttling never lowers the rate below this many calls per second.
 LEAST_RATE = 1.0
-#: What a throttled call and an answered one do to the rate.
+#: Factors by which a throttled call and an answered call change the rate.
 SLOWER, FASTER = 0.8, 1.15
 
 

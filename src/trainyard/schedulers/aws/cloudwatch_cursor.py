@@ -27,7 +27,7 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
 
 #: How far back an ordinary search for late events goes, in milliseconds.
 LATE_MS = 120_000
-#: How often a page is requested again that AWS repeats.
+#: How many times a page that AWS repeats is requested again.
 REPEATS = 5
 #: The smallest page when only the last lines are wanted.
 LEAST_LIMIT = 1000

@@ -40,7 +40,7 @@ def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, 
     """Return what S3 says of a bucket; None if it does not exist.
 
     Args:
-        session: who asks.
+        session: the session that makes the request.
         bucket: its name.
         owner: number of the account that must own it.
 
@@ -57,7 +57,7 @@ def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, 
 
 
 def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -> None:
-    """Make the account's own bucket unless it is there.
+    """Create the account's own bucket if it does not exist.
 
     Raises:
         AwsError: it is another account's, or cannot be made.
@@ -101,9 +101,9 @@ class S3:
     """The objects of S3.
 
     Args:
-        session: who asks.
+        session: the session that makes the requests.
         kms_key: key that objects are encrypted with; None for the bucket's own encryption.
-        kms_bucket: the bucket that this holds for.
+        kms_bucket: the bucket to which ``kms_key`` applies.
     """
 
     def __init__(self, session: AwsSession, kms_key: str | None = None, kms_bucket: str = "") -> None:
@@ -117,7 +117,7 @@ class S3:
         try:
             self._session.call("s3", "HeadObject", Bucket=bucket, Key=key)
         except AwsForbiddenError:
-            return False  # without permission to list, S3 says 403 of what is not there; the upload will tell
+            return False  # without permission to list, S3 answers 403 for missing objects; the upload tells
         except AwsError as error:
             if error.code in _MISSING:
                 return False
@@ -125,7 +125,7 @@ class S3:
         return True
 
     def objects(self, uri: str) -> dict[str, StoredObject]:
-        """Return what lies below a "directory", by names below it; nothing where listing is not allowed."""
+        """Return the objects below a "directory", by relative name; empty where listing is not allowed."""
         bucket, directory = split_uri(uri)
         prefix = f"{directory}/"
         found: dict[str, StoredObject] = {}
@@ -145,13 +145,13 @@ class S3:
             params["ContinuationToken"] = page["NextContinuationToken"]
 
     def sha256(self, uri: str) -> str:
-        """Return the SHA-256 that S3 keeps of an object, in base64; of one in parts, that over its parts'."""
+        """Return S3's SHA-256 of an object, in base64; after an upload in parts, the hash of their hashes."""
         bucket, key = split_uri(uri)
         found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         return str(found.get("ChecksumSHA256", "")).partition("-")[0]  # the number of parts follows
 
     def put(self, path: Path, uri: str, progress: Progress, label: str = "") -> None:
-        """Upload a file, with checksums. It is there whole when this returns, and not at all if it raises.
+        """Upload a file with checksums. The object is complete when this returns, and absent if it raises.
 
         Raises:
             AwsError: it could not be uploaded.
@@ -164,7 +164,7 @@ class S3:
         advance = _Advance(progress, label or path.name, size)
         try:
             with TransferManager(self._session.client("s3"), config) as manager:
-                # leaving the block by an exception, Ctrl-C too, takes back the parts that have arrived
+                # leaving the block with an exception, including Ctrl-C, removes the parts that have arrived
                 extra = {"ChecksumAlgorithm": SHA256, **self._encryption(bucket)}
                 manager.upload(str(path), bucket, key, extra, subscribers=[advance]).result()
         except (KeyboardInterrupt, ConfigError, AwsError):
@@ -199,7 +199,7 @@ class S3:
 
 
 class _Advance:
-    """Passes on how far an upload is; s3transfer calls it from several threads."""
+    """Reports the progress of an upload; s3transfer calls it from several threads."""
 
     def __init__(self, progress: Progress, label: str, size: int) -> None:
         self._progress, self._label, self._size = progress, label, size
@@ -222,7 +222,7 @@ class _Advance:
 
 
 def _no_bucket(error: Exception, bucket: str) -> Exception:
-    """Return an error, or if it is that a bucket is missing, one that says which."""
+    """Return the error, or, if it says that a bucket is missing, an error that names the bucket."""
     if not isinstance(error, AwsError) or error.code != "NoSuchBucket":
         return error
     return AwsError(

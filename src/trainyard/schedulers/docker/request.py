@@ -221,7 +221,7 @@ class _Plan:
     def _restart_policy(self, role: Role) -> dict[str, Any]:
         """Return what the daemon itself restarts: single replicas. The watcher restarts groups.
 
-        It restarts all if there are rules: the daemon does not know the class of a failure.
+        If there are rules, the watcher restarts everything: the daemon does not know the class of a failure.
         """
         if self.rules:
             return {"Name": "no"}

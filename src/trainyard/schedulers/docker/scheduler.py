@@ -101,7 +101,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     # ---- code
 
     def _images(self) -> LocalImages:
-        """Return what puts code into images; not a base class, since commands that read never need it."""
+        """Return the image builder; it is not a base class, since commands that only read never need it."""
         from trainyard.schedulers.docker.request import LocalImages
 
         return LocalImages(self.backend, self.engine)

@@ -27,7 +27,7 @@ class UsageRecord(
         "time replica gpu_percent cpu_seconds memory read written received sent gpu_memory attempt",
     )
 ):
-    """What a replica uses at a time.
+    """What a replica uses at one point in time.
 
     ``time`` is in seconds since the epoch, ``replica`` its place among all replicas of the job. Since its
     start it has used ``cpu_seconds``, ``read`` and ``written`` bytes of storage, ``received`` and ``sent``

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMMAND_SECONDS = 60.0
 #: More output than this is not kept: no list of jobs is that long.
 MOST_OUTPUT = 256 << 20
-#: What a shell ends with if there is no such program.
+#: Exit code of a shell if there is no such program.
 NOT_FOUND = 127
 
 

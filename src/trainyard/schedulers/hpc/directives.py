@@ -50,7 +50,7 @@ class Directives:
         return [f"{self._mark} {text}" for text in self._lines]
 
     def warnings(self) -> list[str]:
-        """Say which entries of ``omit`` fit nothing."""
+        """Return warnings about entries of ``omit`` that match no option."""
         return [f"omit: no option begins with {start!r}" for start, fits in self._omit.items() if not fits]
 
 

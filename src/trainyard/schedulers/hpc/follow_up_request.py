@@ -51,7 +51,7 @@ class QueueWords:
         cancel: a command that takes native ids.
         memory_option: words by which ``%s`` MB are asked for; [] if the queue knows no memory of the job.
         memory_factor: how many MB these are for each MB of a replica.
-        exclude_option: words by which hosts are avoided, ``%s`` for all; [] if that cannot be.
+        exclude_option: words by which hosts are avoided, ``%s`` for all; [] if the queue cannot avoid hosts.
         exclude_item, exclude_separator: how each host is written there, and what stands between two.
         down: a command that prints which hosts of ``@HOSTS@`` are down; [] if that is not known.
     """
@@ -81,7 +81,7 @@ def check(backend: str, opts: HpcOpts) -> None:
     """Check the options for what follows, and for hangs.
 
     Raises:
-        ConfigError: one of them is wrong, or cannot go with another one.
+        ConfigError: one of them is wrong, or cannot be combined with another one.
     """
     from trainyard.schedulers.supervision import check_supervision
 

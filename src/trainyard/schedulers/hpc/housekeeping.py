@@ -31,7 +31,7 @@ def leftovers(
         storage: the shared storage.
         shared: the folder of all jobs and code on it.
         rows: all jobs of this user.
-        older_than: seconds; what was of use since then is left out.
+        older_than: seconds; what has been used more recently is left out.
         now: seconds since the epoch.
     """
     ages = {row.app_id: now - (row.ended_at or row.submitted_at or now) for row in rows}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, Stream
     from trainyard.system.interface import FileEvents
 
-#: How often logs are looked at, in seconds: while they grow, and at last while they do not.
+#: Seconds between two looks at the logs: while they grow, here and over ssh, and at most.
 FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
 LONGEST_LOOK = 5.0
 #: How often the queue is asked whether the job has ended.
@@ -35,7 +35,7 @@ FIRST_QUESTION, LONGEST_QUESTION = 0.25, 10.0
 PATIENCE_SECONDS = 900.0
 #: How much is fetched of each file at once, and of all.
 FETCH, FETCH_OF_ALL = 1 << 20, 32 << 20
-#: How much is read of what scripts wrote, and of how many: each task of an array has one.
+#: How much of a script's output is read, and of how many scripts: each task of an array has one.
 SCRIPT_END, MOST_SCRIPTS = 1 << 16, 8
 _SUFFIXES = (".out", ".err", ".idx")
 
@@ -120,7 +120,7 @@ class SizeRecords(RecordIndex):
         self._file = file
 
     def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
-        """Yield the records from an offset on, each with its own."""
+        """Yield the records from an offset on, each with its offset."""
         rest = b""
         while data := self._file.read(FETCH, offset + len(rest)):
             *lines, rest = (rest + data).split(b"\n")
@@ -187,7 +187,7 @@ class AttemptsLog:
             log.close()
 
     def _end_torn_lines(self, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
-        """Pass parts on; end the last line of an attempt that was torn off, so the next one begins a line."""
+        """Pass parts on; end the last line of an attempt that was cut off, so that the next begins a line."""
         for part in parts:
             if part.data:
                 is_torn = is_over and not part.data.endswith((b"\n", b"\r"))
@@ -279,7 +279,7 @@ class SharedLogs:
         return changed
 
     def _fetch_new(self) -> None:
-        """Fetch by one call what is new in all files, as far as it is not much."""
+        """Fetch new data of all files in one call, up to a limit for each file and for all."""
         behind = [file for file in self._files.values() if file.is_behind()]
         share = max(FETCH_OF_ALL // max(len(behind), 1), 4096)
         ranges = [(file.path, file.read_to, min(share, FETCH)) for file in behind]

@@ -1,7 +1,7 @@
 """A description of a job, from what the queue says and what the job's folder holds. Pure functions.
 
-Absent is not ended: only an explicit terminal state of the queue or of the accounting, or an exit record that
-our own script left, ends a job. What is not known stays open.
+A job that is missing has not ended: only an explicit terminal state in the queue or the accounting, or an
+exit record that our own script left, ends a job. What is not known counts as open.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
 
 
 def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
-    """Tell whether this is an end, and no other submission of a chain goes on after it."""
+    """Tell whether a record is a final end, after which no other submission of the chain continues."""
     goes_on = record.why != "ended" and record.link + 1 < job.chain and not job.cancelled_by
     return record.code is not None and not goes_on
 

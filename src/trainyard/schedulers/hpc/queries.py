@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: How long an answer is given again, in seconds, and in multiples of what its query took.
+#: How long an answer is reused: at least, in multiples of the time that its query took, and at most.
 FRESH_SECONDS = 0.5
 FRESH_FACTOR = 5.0
 MOST_FRESH_SECONDS = 30.0
@@ -58,7 +58,7 @@ class NativeJob:
         restarts: how often the queue has started it again.
         by_time_limit: whether the queue ended it because its time was over.
         is_lost: whether the queue only says that it lost the host. It may have started the job again since,
-            and not accounted for that yet; then the end that the job's records hold is believed.
+            and not accounted for that yet; an end in the job's own records then takes precedence.
         replicas: by index in the whole job (role after role), where the queue tells replicas apart.
     """
 
@@ -115,7 +115,7 @@ def by_job(
 
 
 class JobQuery:
-    """Asks the queue for jobs, once for all who ask at the same time.
+    """Asks the queue for jobs, with one query for all concurrent callers.
 
     Args:
         fetch: asks the queue for some jobs; returns for each one that it knows its submissions, oldest first.

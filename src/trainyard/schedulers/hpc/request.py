@@ -38,7 +38,7 @@ _NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 #: A line of a role's file that sets a variable; within quotes the value may have line breaks.
 _EXPORT = re.compile(r"""^export ([A-Za-z_][A-Za-z0-9_]*)=((?:'[^']*'|"[^"]*"|[^\s'"])*)$""", re.MULTILINE)
-#: What an activated environment sets, which makes ``python`` in the job the one of the submitting shell.
+#: Variables of an activated environment, by which ``python`` in the job is that of the submitting shell.
 ENVIRONMENT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -147,8 +147,8 @@ class JobPlan:
 
     Attributes:
         host: the login node; "" for this machine.
-        shared_dir, folder, workdir: paths on the cluster. Those of another host may begin with ``~/``; the
-            home directory takes that place before anything is submitted, also within quotes.
+        shared_dir, folder, workdir: paths on the cluster. Those of another host may begin with ``~/``, which
+            is replaced by the home directory before anything is submitted, even within quotes.
     """
 
     def __init__(self, app: AppDef, opts: HpcOpts, app_id: str, manifest: Manifest | None) -> None:
@@ -218,7 +218,7 @@ class JobPlan:
         Args:
             role: its role; "-" if ``index`` counts through all roles.
             index: a number, or a variable that holds it: ``SLURM_PROCID``, ``LSB_JOBINDEX-1``.
-            alone: whether no `around_job` is around it, as in arrays.
+            alone: whether it runs without `around_job`, as in arrays.
             retries: how often it is restarted after a failure; only if it is alone.
             rank0: host of the first replica, if it is known; only if it is alone.
         """

@@ -331,8 +331,9 @@ note_sizes() { # appends the sizes of both logs to the index, if they have chang
     echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
 }
 
-# keep_index WRAPPER PROGRAM: until the program has ended. It also brings the wrapper what the file "stop" says, and ends
-# the program, which runs in a session of its own, when a queue has killed the wrapper and its process group alone.
+# keep_index WRAPPER PROGRAM: keeps the index until the program has ended. It also sends the wrapper the
+# signal that the file "stop" asks for, and kills the program, which runs in a separate session, when a queue
+# has killed only the wrapper and its process group.
 keep_index() {
     trap '' HUP INT USR1 USR2 XCPU # TERM ends it
     noted= asked= waited=0

@@ -137,7 +137,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         raise NotImplementedError(f"{self.backend} has no checks")
 
     def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
-        """Return what several calls of `dependency_options` gave as the submit command takes it."""
+        """Merge the results of several calls of `dependency_options` into what the submit command accepts."""
         return [*options]
 
     @abstractmethod
@@ -210,7 +210,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         Args:
             commands: where to run it.
-            command: it, with the ids.
+            command: the command, with the ids.
             over: matches lines that say that one has ended already, or is about to, which is not a failure.
 
         Raises:
@@ -415,7 +415,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         def submit(script: str, link: int, previous: str) -> str:
             waits = request.dependencies
-            if previous:  # and for the others as well: what may never start does not start by its second link
+            if previous:  # and for the other jobs: what may never start must not start by its second link
                 links = self.dependency_options([previous], any_end=True)
                 waits = self.merge_dependencies([*waits, *links])
             return self.submit_natively(commands, [*request.command, *waits], script)
@@ -804,7 +804,7 @@ class Observed:
     follow_ups: builtins.list[NativeJob] = field(default_factory=list)
 
     def take(self, answer: Sequence[NativeJob]) -> None:
-        """Take what the queue says: of the submissions, and of the small job that follows on them."""
+        """Store what the queue says about the submissions and about the follow-up."""
         waiting = set(_waiting_follow_ups(self.job))
         self.native = [item for item in answer if item.native_id not in waiting]
         self.follow_ups = [item for item in answer if item.native_id in waiting]
@@ -812,7 +812,7 @@ class Observed:
             self.native = [item for item in self.native if item.native_id == self.job.native_ids[-1]]
 
     def has_lost_follow_up(self) -> bool:
-        """Tell whether it is not decided what becomes of the job, and nothing in the queue decides it."""
+        """Tell whether it is undecided what becomes of the job, and no follow-up is left to decide it."""
         if self.problem or self.job is None or not self.job.may_start_again:
             return False
         return all(is_terminal(item.state) for item in [*self.native, *self.follow_ups])

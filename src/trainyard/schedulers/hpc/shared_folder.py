@@ -12,12 +12,12 @@
             layout              "ROLE COUNT" for each role, in order
             roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
             native              native ids, one line for each submission
-            cancelled           somebody cancelled the job
+            cancelled           a user cancelled the job
             follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
             follow-up.ids       native ids of the small jobs that wait for its end
             retries, settled    what became of failures; nothing more follows
             notify.waiting.json targets of notifications, with the secret; notify.json afterwards, without it
-            hang, python/       after how long it hangs; what lets processes of Python show their stacks
+            hang, python/       when a replica counts as hung; what lets Python processes show their stacks
             state/NAME.ATTEMPT.start, .exit, .hung  records, NAME is ROLE-K or job
             logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
             ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 RUN_SCRIPT = "run.sh"
 SCRIPT = "script"
-#: What follows on a job's end: what it has to know, its script, and the path of the toolkit that does it.
+#: Files of the follow-up: what it has to know, its script, and the path of its toolkit.
 FOLLOW_UP, FOLLOW_UP_SCRIPT, FOLLOW_UP_TOOLKIT = "follow-up.json", "follow-up.script", "follow-up.toolkit"
-#: What that leaves: native ids of the small jobs, what became of failures, and that nothing more follows.
+#: Files that follow-ups leave: their native ids, what became of failures, and that nothing more follows.
 FOLLOW_UP_IDS = "follow-up.ids"
 FOLLOW_UP_FILES = (FOLLOW_UP_IDS, "retries", "settled")
 #: The targets of notifications, and the time after which a replica counts as hung.
@@ -73,7 +73,7 @@ class AttemptRecord:
     reason: str = ""
     link: int = 0
     native_id: str = ""
-    #: That it hangs, or did, in words.
+    #: A text about a hang, past or present; "" if it never hung.
     hung: str = ""
 
 
@@ -115,12 +115,12 @@ class SharedJob:
 
     @property
     def may_start_again(self) -> bool:
-        """Whether it is not decided yet if it is restarted after a failure."""
+        """Whether it is still undecided if the job is restarted after a failure."""
         return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
 
     @property
     def chain(self) -> int:
-        """How many submissions it was meant to be."""
+        """How many submissions were planned for it."""
         return int(self.document.get("chain", 1))
 
 
@@ -140,7 +140,7 @@ def base_folder(folder: str, role: str, replica: object) -> str:
 
 
 def run_script() -> bytes:
-    """Return what runs replicas on the nodes."""
+    """Return the script that runs replicas on the nodes."""
     from importlib.resources import files
 
     return files(__package__).joinpath(RUN_SCRIPT).read_bytes()

@@ -17,7 +17,7 @@ HOSTS = "TRAINYARD_HOSTS"
 
 
 def spread_script() -> bytes:
-    """Return what places replicas on hosts and starts them there."""
+    """Return the script that places replicas on hosts and starts them there."""
     from importlib.resources import files
 
     return files(__package__).joinpath(SPREAD_SCRIPT).read_bytes()

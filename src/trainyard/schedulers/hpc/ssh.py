@@ -30,7 +30,7 @@ SSH_FAILED = 255
 #: A connection is kept this long after its last use.
 PERSIST_SECONDS = 600
 CONNECT_SECONDS = 20
-#: How long somebody may take to type a password.
+#: How long a user may take to type a password.
 LOGIN_SECONDS = 180
 #: sun_path has 108 bytes on Linux and 104 elsewhere; ssh adds a dot and 16 characters while it makes it.
 LONGEST_SOCKET = 104 - 18
@@ -98,7 +98,7 @@ class SshCommands(Commands):
 
     def _ask_master(self, what: str) -> bool:
         """Tell whether a master is there and has answered."""
-        # ssh logs in if the master ends while it is asked, unless the way to the host is barred
+        # if the master ends during the request, ssh would log in itself; a failing ProxyCommand prevents that
         options = [f"-oControlPath={self._socket()}", "-oProxyCommand=false"]
         command = ["ssh", *options, "-O", what, "--", self.host]
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -156,7 +156,7 @@ class SshCommands(Commands):
 
 
 def commands_on(host: str) -> Commands:
-    """Return what runs programs on a host, shared by all who ask in this process; "" is this machine."""
+    """Return the `Commands` of a host, shared by all callers in this process; "" is this machine."""
     with _lock:
         if host not in _known:
             _known[host] = SshCommands(host) if host else LocalCommands()
@@ -168,9 +168,9 @@ _lock = threading.Lock()
 
 
 def _await_end_of_master(path: str) -> None:
-    """Wait, 2 s at most, while a master listens whose connection has ended.
+    """Wait up to 2 s for the end of a master whose connection has ended, but which still listens.
 
-    It finally removes its socket's path by name: the path of the next master, if that has already started.
+    At its end, it removes the path of its socket, even if the next master has already created that path.
     """
     backoff = Backoff(0.01, 0.2, jitter=0, limit=2.0)
     while True:

@@ -1,7 +1,7 @@
 """The cluster's shared storage, as files of this machine or over ssh.
 
 Both kinds answer alike. What several files hold is asked for in one call, since each call over ssh takes a
-round trip. Whole folders appear by a rename, so that nobody sees half of one.
+round trip. Whole folders appear by a rename, so that no reader sees half of one.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class ApiServer:
             try:
                 return self._send(method, path, body, content_type, params)
             except KubernetesError as error:
-                # ten seconds without a connection were patience enough
+                # ten seconds without a connection are enough
                 if error.reason == _SILENCE or not _may_repeat(error):
                     raise
                 if not backoff.pause(min(error.wait, 30.0)):
@@ -432,7 +432,7 @@ class Watch:
         Errors of connections are reported and repeated; refusals are raised.
 
         Args:
-            on_trouble: is given each error after which it goes on.
+            on_trouble: called with each error after which watching continues.
         """
         backoff = Backoff(FIRST_DELAY, 10.0, stop=self._stop, clock=self._clock)
         while not self._stop.is_set():

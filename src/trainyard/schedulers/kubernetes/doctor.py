@@ -28,7 +28,7 @@ NEEDED = (
     ("", "pods", ("get", "list", "watch")),
     ("", "pods/log", ("get",)),
 )
-#: What only some commands need, and only explanations.
+#: What only some commands, or only explanations, need.
 WANTED = (("", "pods/exec", ("get", "create")), ("", "events", ("list",)))
 
 

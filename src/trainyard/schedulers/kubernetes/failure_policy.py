@@ -73,7 +73,7 @@ def restarted_codes(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]
 
 
 def note_of(rules: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """Return the note by which `verdict` knows the classes of rules."""
+    """Return the note from which `verdict` learns the classes of the rules."""
     return json.dumps([name for name, _ in rules])
 
 

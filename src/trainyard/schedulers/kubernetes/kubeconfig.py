@@ -263,7 +263,7 @@ class CredentialPlugin:
     def token(self, refused: str = "") -> str:
         """Return a token that is valid now, "" without one; another one than ``refused`` if possible."""
         with self._lock:
-            ends = self._ends if self._token else None  # a certificate is the connection's
+            ends = self._ends if self._token else None  # a certificate's end concerns the connection
             if (refused and self._token == refused) or (ends and time.time() > ends - _EARLY):
                 self._run()
             return self._token

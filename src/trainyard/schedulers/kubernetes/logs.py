@@ -161,7 +161,7 @@ class PodBoard:
             self._is_settled = True
             self.changed.notify_all()
 
-    # ---- asked with `changed` held
+    # ---- called while holding `changed`
 
     @property
     def is_settled(self) -> bool:
@@ -336,7 +336,7 @@ class _ReplicaReader:
 
     def _read(self, attempt: PodRun) -> None:
         board = self._board
-        # of the pod, as a container that was restarted meanwhile may have answered for the one before
+        # by pod: a container that was restarted meanwhile may have answered in place of the one before
         memory = self._memories.setdefault(attempt.uid, _Memory())
         backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
         path = core_path("pods", board.job.namespace, attempt.pod, "log")

@@ -103,7 +103,7 @@ def pod_template(
         secret: receives the values that must not be in the pod.
 
     Raises:
-        ConfigError: a pod cannot have that.
+        ConfigError: the role asks for something that a pod cannot have.
     """
     try:
         return _pod(role, place, opts, app_id, session, secret)
@@ -193,7 +193,7 @@ def _check_image(image: str) -> None:
 
 
 def _local_rank0(entrypoint: str, args: list[str]) -> list[str]:
-    """Let a shell's script call the first replica's host localhost there, as DNS lags behind."""
+    """Have a shell script in the first replica use localhost as that replica's host, as DNS lags behind."""
     is_script = os.path.basename(entrypoint) in _SHELLS and len(args) > 1 and re.fullmatch(r"-\w*c", args[0])
     if not is_script or RANK0_HOST not in args[1]:
         return args

@@ -4,9 +4,8 @@
 - **jobset**: one JobSet (``jobset.x-k8s.io``), which fails, restarts and is queued as a whole.
 - **volcano**: one Volcano job, with a task for each replica, as TorchX makes it.
 
-Retries: a Job starts failed pods again one by one, so a plain Job can repeat single replicas; what must be
-    restarted together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
-    being counted
+Retries: a Job restarts failed pods one by one, so a plain Job can repeat single replicas; what must be
+restarted together needs JobSet or Volcano. Pods that the cluster takes away are replaced and not counted
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
 """
 

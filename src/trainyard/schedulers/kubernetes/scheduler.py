@@ -219,8 +219,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
         Args:
             cfg: ``namespace`` ("default" by default, "*" for all), ``context`` and ``kubeconfig``, and the
-                filters of
-                `list_filters`.
+                filters of `list_filters`.
         """
         from trainyard.schedulers.kubernetes.observe import list_jobs, row
 

@@ -189,7 +189,7 @@ def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str
 
 
 def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
-    """Make what runs pods the owner of the rest. Without the permission, `delete` removes that."""
+    """Make the objects that run pods own the rest. Without that permission, `delete` removes the rest."""
     running = [each for each in made if each["kind"] in ("Job", "JobSet")]
     owners = [
         {

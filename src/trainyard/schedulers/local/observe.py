@@ -1,4 +1,4 @@
-"""A job's documents as its description: state, message, replicas with their errors, results."""
+"""Describes a job from its documents: state, message, replicas with their errors, results."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
-#: Of the toolkit: the ports at which the hosts of a distributed job meet.
+#: The toolkit's variables for the ports at which the hosts of a distributed job meet.
 _PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
-#: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
+#: Below the kernel's ephemeral ports (ip_local_port_range) and the ports of `sagemaker_local`.
 _MEETING_PORTS = range(12000, 20000)
-#: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
+#: Variables that say which job a process belongs to: set by the launcher, and by torchrun for its workers.
 _OF_A_JOB = frozenset(
     {
         *("TORCHX_JOB_ID", "TORCHX_ROLE_IDX", "TORCHX_ROLE_NAME", "TORCHX_REPLICA_IDX", "TORCHX_IMAGE"),
@@ -188,7 +188,7 @@ def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]
 
 
 def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what describes the job that this process itself runs in, if it does."""
+    """Return an environment without the variables of the job that this process itself runs in, if any."""
     in_job = "TORCHX_JOB_ID" in environ
     in_torchrun = in_job or "TORCHELASTIC_RUN_ID" in environ
     return {
@@ -301,7 +301,7 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
 def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> str:
     """Find the program of a role's replicas; returns what is wrong with it, or "".
 
-    A name is searched in PATH, then in the working directory; before it if PATH begins with that.
+    A name is searched in PATH, then in the working directory; the other way round if PATH begins with that.
     """
     program = role.replicas[0].argv[0]
     searched_path = role.replicas[0].env.get("PATH", path)
@@ -360,7 +360,7 @@ def _ignored(role: Role) -> list[str]:
 
 
 def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
-    """Have processes of Python write their stacks when they get a signal; `submission` writes the module."""
+    """Have Python processes write their stacks when they get a signal; `submission` writes the module."""
     from trainyard.toolkit_import import stack_dump
 
     for replica in (replica for role in roles for replica in role.replicas):
@@ -437,7 +437,7 @@ def place_gpus(wanted: Sequence[int], gpus: Sequence[str]) -> list[str | None]:
     """Share GPUs out among replicas.
 
     Args:
-        wanted: number of GPUs for each replica; negative where it says nothing.
+        wanted: number of GPUs for each replica; negative where none is specified.
         gpus: ids of the GPUs there are.
 
     Returns:

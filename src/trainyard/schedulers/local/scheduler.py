@@ -94,7 +94,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
         base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
-        # This is the user's own Python: what a project wants installed there is theirs to decide.
+        # This is the user's own Python: the user decides which requirements of a project are installed there.
         return ToolkitPlace(
             local_command(), code=macros.img_root, base=base, env={"TRAINYARD_INSTALLER": "none"}
         )

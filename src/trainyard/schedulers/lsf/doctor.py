@@ -92,7 +92,7 @@ class LsfHost:
 
 @dataclass
 class HostNeeds:
-    """What the hosts of a job must have, each of ``hosts``: its script asks for the same on all of them."""
+    """What each of a job's ``hosts`` must have: its script asks for the same on all of them."""
 
     hosts: int
     slots: int

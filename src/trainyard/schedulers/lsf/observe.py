@@ -17,7 +17,7 @@ from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
 from trainyard.schedulers.lsf.reasons import exit_code, judge
 from trainyard.specs.status import AppState, is_terminal
 
-#: What is asked for. All of them are in 10.1.
+#: The fields that are requested. All of them are in 10.1.
 FIELDS = (
     "jobid jobindex job_name stat exec_host exit_code exit_reason pend_reason submit_time start_time "
     "finish_time"
@@ -90,7 +90,7 @@ def _native_job(number: str, records: list[dict[str, str]], now: float) -> Nativ
     )
 
 
-#: Of several elements, the first of these states that one of them has is the array's.
+#: States in order of precedence: an array has the first of them that any of its elements has.
 _ORDER = (
     AppState.RUNNING,
     AppState.UNREACHABLE,
@@ -157,7 +157,7 @@ def parse_history(text: str, now: float) -> dict[str, NativeJob]:
 
 
 def _history(block: str) -> dict[str, str]:
-    """Return the fields that a job's events amount to; later events overrule earlier ones."""
+    """Return the fields that follow from a job's events; later events override earlier ones."""
     fields = {"STAT": "PEND"}
     for stamp, said in _EVENT.findall(block):
         if said.startswith("Submitted"):

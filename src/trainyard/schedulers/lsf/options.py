@@ -7,7 +7,7 @@ from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
 from trainyard.specs.options import option
 
-#: What an amount of memory is counted for.
+#: What an amount of memory applies to.
 PER_JOB, PER_CORE, PER_HOST = "job", "core", "host"
 COUNTED = (PER_JOB, PER_CORE, PER_HOST)
 

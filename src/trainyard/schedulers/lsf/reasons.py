@@ -37,7 +37,7 @@ _TEXTS = {
 #: itself removed since their host was lost (TERM_REMOVE_HUNG_JOB) have failed: nobody cancelled them.
 _CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_BUCKET_KILL")
 _TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
-#: Between the reasons, where the site shows them by hosts (LSB_BJOBS_PENDREASON_LEVEL 2 and 3).
+#: Separates the reasons, where the site shows them by host (LSB_BJOBS_PENDREASON_LEVEL 2 and 3).
 _HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 
 

@@ -107,7 +107,7 @@ class Dashboard:
         return self._json(self.send("POST", path, body=body, ok=(200, 404)), path)
 
     def delete(self, path: str) -> Any:
-        """Delete something; returns the answer's JSON, None likewise."""
+        """Delete something; returns the answer's JSON, None for what does not exist."""
         return self._json(self.send("DELETE", path, ok=(200, 404)), path)
 
     def _json(self, answered: tuple[int, bytes], path: str) -> Any:
@@ -115,7 +115,7 @@ class Dashboard:
         if status == 404:
             if ABSENT in content:
                 return None
-            raise self.refusal(path, status, content)  # somebody else answers, who knows nothing of jobs
+            raise self.refusal(path, status, content)  # another server answers, which knows nothing of jobs
         try:
             return json.loads(content)
         except ValueError:
@@ -336,7 +336,7 @@ def _content(response: Response) -> bytes:
 
 
 def _words(content: bytes) -> str:
-    """Return what an answer says in a line: of a traceback the last, which has the reason."""
+    """Return an answer's message in one line; for a traceback the last line, which has the reason."""
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines() if line.strip()]
     if not lines:
         return "no details"

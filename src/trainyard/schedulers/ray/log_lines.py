@@ -87,7 +87,7 @@ class ReplicaLines:
     Args:
         replicas: the replicas that are wanted.
         query: which of their lines.
-        foreign: the replica that lines without our prefix are of; None leaves them out.
+        foreign: the replica to which lines without our prefix belong; None leaves them out.
     """
 
     def __init__(

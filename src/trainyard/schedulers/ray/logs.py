@@ -163,7 +163,7 @@ class LogFollower:
         app_id: the job.
         replicas: the replicas that are wanted.
         query: which of their lines.
-        foreign: the replica that lines without our prefix are of, if any.
+        foreign: the replica to which lines without our prefix belong, if any.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
     from trainyard.workspace.snapshot import Snapshot
 
-#: Changed whenever the same files would be packed in another way.
+#: To be changed whenever the same files would be packed differently.
 LAYOUT = 1
 #: Ray stores less than this (GRPC_CPP_MAX_MESSAGE_SIZE of ray._private.ray_constants); old releases, 100 MiB.
 LARGEST = 512 << 20

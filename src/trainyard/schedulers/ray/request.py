@@ -210,7 +210,7 @@ def bundle_of(role: Role) -> dict[str, float]:
     if resource.memMB > 0:
         found["memory"] = resource.memMB << 20
     found |= {name: count for name, count in resource.devices.items() if count > 0}
-    return found or {"CPU": 0.001}  # Ray refuses room for nothing
+    return found or {"CPU": 0.001}  # Ray refuses to reserve an empty bundle
 
 
 def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | None:

@@ -1,8 +1,8 @@
 """Whether jobs could run on Grid Engine: qmaster, queues, parallel environments, resources, hosts.
 
-Whether a queue could ever run one job, Grid Engine says itself: ``qsub -w v`` verifies it against an empty
-cluster and submits nothing. Load values are left out of that, so the default ``mem_free`` would be unknown to
-it; the hosts' totals, which do not change, are compared instead.
+Grid Engine itself says whether a queue could ever run a job: ``qsub -w v`` verifies the job against an empty
+cluster and submits nothing. The verification leaves out load values, so it would not know the default
+``mem_free``; the hosts' totals, which do not change, are compared instead.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ _ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDI
 def parse_accounting(text: str) -> list[AccountedRun]:
     """Read `qacct -j`, oldest first.
 
-    What a parallel job started on its other hosts has records, too; qacct of 8.1.9 does not tell them from
-    the job's, which is the last one.
+    What a parallel job started on its other hosts has records, too; qacct of 8.1.9 does not distinguish them
+    from the record of the job, which is the last one.
     """
     endings = []
     for block in re.split(r"^=+\s*$", text, flags=re.M):

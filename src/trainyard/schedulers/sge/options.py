@@ -6,7 +6,7 @@ from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
 from trainyard.specs.options import option
 
-#: What an amount of a resource is counted for.
+#: What an amount of a resource applies to.
 PER_SLOT, PER_HOST, PER_JOB = "slot", "host", "job"
 COUNTED = (PER_SLOT, PER_HOST, PER_JOB)
 

@@ -245,9 +245,9 @@ def _word(text: str) -> str:
 
 
 def with_check(script: str, folder: str, others: list[str]) -> str:
-    """Return a script that first looks whether the jobs in these folders succeeded, and gives up otherwise.
+    """Return a script that first checks whether the jobs in these folders succeeded, and gives up otherwise.
 
-    ``-hold_jid`` waits for an end, whatever it is.
+    ``-hold_jid`` alone waits for any end, not for success.
     """
     if not others:
         return script

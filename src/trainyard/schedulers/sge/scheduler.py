@@ -90,7 +90,7 @@ class SgeScheduler(HpcScheduler):
         return ["-hold_jid", ",".join(ids)] if ids else []
 
     def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
-        """Let the job wait for others; on the node its script looks whether they succeeded."""
+        """Let the job wait for others; on the node its script checks whether they succeeded."""
         from trainyard.schedulers.sge.request import with_check
 
         super().depend_on(info, dependencies)

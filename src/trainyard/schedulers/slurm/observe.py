@@ -1,9 +1,9 @@
 """What Slurm says of jobs: the output of squeue, sacct and sinfo, of old and new versions, as values. Pure.
 
-Text is asked for in a format of ours, since its fields have been the same for many years, and since ``squeue
---json`` lists all jobs of all users before 23.02. From 23.11 on the JSON is asked for, which has more. Its
+Text is requested in a format of ours, since its fields have been the same for many years, and since ``squeue
+--json`` lists all jobs of all users before 23.02. From 23.11 on, JSON is requested, which contains more. Its
 schema changes: states became lists (data parser 0.0.40), numbers became ``{"set", "infinite", "number"}``
-(0.0.39). Both are read here; fields that are not known are not looked at.
+(0.0.39). Both forms are read here; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUE_FORMAT = "%A|%i|%j|%T|%N|%V|%S|%e|%u|%k|%r"
 ACCOUNTING_FIELDS = "JobIDRaw,JobID,JobName,State,ExitCode,NodeList,Submit,Start,End,Reason"
 #: The format in which both are asked to write times.
 TIME_FORMAT = "%s"
-#: From this version on, squeue's JSON is of the jobs that were asked for, with states as lists.
+#: From this version on, squeue's JSON contains only the requested jobs, with states as lists.
 JSON_SINCE = (23, 11)
 
 
@@ -76,8 +76,7 @@ class SlurmJob(NativeJob):
 
 
 def jobs_of(entries: Iterable[QueueEntry]) -> list[SlurmJob]:
-    """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each
-    submission.
+    """Combine array tasks and components of heterogeneous jobs into one value for each submission.
 
     Of several entries of the same thing, such as the runs of a requeued job, the last one counts.
     """
@@ -194,7 +193,7 @@ def _split_outside(text: str) -> Iterator[str]:
 
 
 def queue_from_text(text: str) -> list[QueueEntry]:
-    """Read squeue's text of `QUEUE_FORMAT`. Lines that are cut off are left out: absent is not ended."""
+    """Read squeue's text of `QUEUE_FORMAT`. Truncated lines are left out: a missing job has not ended."""
     entries = []
     for line in text.splitlines():
         fields = line.split("|")

@@ -134,7 +134,7 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
     return command, "\n".join([*lines, "", *body]) + "\n"
 
 
-# ---- what follows on its end
+# ---- the follow-up
 
 #: Prints the states of a submission, of all its tasks or components; of one that the controller has forgotten
 #: those that accounting has.

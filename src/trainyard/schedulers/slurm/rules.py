@@ -24,7 +24,7 @@ _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "
 
 
 def check(app: AppDef, opts: SlurmOpts) -> None:
-    """Check what can be said of a job and its options without asking Slurm.
+    """Check a job and its options as far as that is possible without asking Slurm.
 
     Raises:
         ConfigError: with all that is wrong.
@@ -198,7 +198,7 @@ def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str
     group = groups[0]
     there = sum(nodes.count for nodes in idle if _fits(nodes, group))
     if there >= group["count"]:
-        return ""  # something else keeps it
+        return ""  # something else keeps it waiting
     if there:
         return (
             f"{there} of the nodes that fit are idle: with {there} instead of {group['count']} "

@@ -196,7 +196,7 @@ class SlurmScheduler(HpcScheduler):
         return "--container-image" in commands.run(["srun", "--help"]).text
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
-        """Send a script to Slurm without what this environment has of secrets; returns the job's id."""
+        """Send a script to Slurm without the secrets of this environment; returns the job's id."""
         from trainyard.schedulers.slurm.request import CLEAN_ENVIRONMENT
 
         return super().submit_natively(
@@ -398,7 +398,7 @@ class SlurmScheduler(HpcScheduler):
             place = places.get(number // int(self._entered.get("replicas_per_node", 1)))
             said = native.replicas.get(number)
             here = [each for each in places.values() if said and _short(each.host) == _short(said.host)]
-            if here and place not in here:  # the site or the user lets srun lay the replicas out otherwise
+            if here and place not in here:  # the site or the user has srun place the replicas differently
                 place = here[0]
         if place is None:
             raise ConfigError(f"the replica is not running: Slurm has no node for it in {native.native_id}")

@@ -5,7 +5,7 @@
   const MOST_CHUNKS = 60;
   document.documentElement.classList.add("scripted");
 
-  // ---- parts that ask for themselves again; not while somebody selects in them or looks elsewhere
+  // ---- parts that reload themselves, but not while the user selects jobs in them or the page is hidden
 
   const asked = new WeakMap();
   setInterval(() => {
@@ -20,7 +20,7 @@
     }
   }, 500);
 
-  // A part that was asked for before somebody selected in it arrives without that.
+  // A part that was requested before the user selected something in it arrives without that selection.
   const boxes = (state) => [...document.querySelectorAll(`input[name=handle]:${state}`)];
   let ticked = new Set();
   let focused = null;

@@ -8,7 +8,7 @@ from typing import NamedTuple
 TAG_VERSION = "trainyard/version"
 TAG_APP_NAME = "trainyard/app-name"
 TAG_USER = "trainyard/user"
-#: Content of a job definition, so that it is found again; and when it was registered.
+#: The digest of a job definition's content, by which it is found again, and the time of its registration.
 TAG_CONTENT = "trainyard/content"
 TAG_REGISTERED = "trainyard/registered"
 #: Says that a job was deleted: Batch itself forgets jobs only days after they have ended.

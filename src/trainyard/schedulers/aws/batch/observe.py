@@ -35,7 +35,7 @@ from trainyard.specs.resources import Resource
 from trainyard.specs.status import AppState, EarlierAttempt, ReplicaStatus, by_role, is_terminal
 from trainyard.specs.training import output_in
 
-#: How many jobs one call describes, and how many calls are made in parallel.
+#: How many jobs one call describes.
 BATCH_SIZE = 100
 #: The role of jobs that do not name their roles.
 UNNAMED_ROLE = "node"
@@ -122,7 +122,7 @@ def details_of(
 
 
 def _unseen(job: Mapping[str, Any], place: ReplicaRef) -> dict[str, Any]:
-    """Return a description of a replica that Batch does not describe, from its job's."""
+    """Return a description, made from the job's, of a replica that Batch does not describe."""
     taken = ["status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt"]
     if place.job_id.endswith("#0"):
         taken += ["container", "attempts"]

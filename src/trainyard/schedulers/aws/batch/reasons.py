@@ -1,8 +1,8 @@
 """Why a job or replica is in its state: Batch's evidence as a reason, from which the state follows.
 
-Batch keeps a job RUNNABLE for ever if nothing can run it, mostly without a reason. So the reason for waiting
-is sought in its queue: are the queue and its compute environments enabled and valid, and can one of them run
-a replica?
+Batch keeps a job RUNNABLE forever if nothing can run it, usually without giving a reason. The reason is then
+looked for in the job's queue: are the queue and its compute environments enabled and valid, and can one of
+them run a replica?
 """
 
 from __future__ import annotations

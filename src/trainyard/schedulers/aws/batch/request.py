@@ -58,7 +58,7 @@ class BatchJob:
         submission: parameters of ``SubmitJob``.
         region: region that the job is for; None for that of the environment.
         profile: profile to submit it with; None for that of the environment.
-        warnings: what differs from what one may expect.
+        warnings: differences from what the user may expect.
     """
 
     name: str
@@ -144,7 +144,7 @@ def _supervised(app: AppDef, opts: AWSBatchOpts, kind: str, rules: EndRules) -> 
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
     Returns:
-        The job, and what differs from what one may expect.
+        The job, and warnings about differences from what the user may expect.
     """
     check_roles("aws_batch", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
     if not is_asked_for(opts):
@@ -171,7 +171,7 @@ def add_dependencies(
     Args:
         job: the job, whose request is changed.
         parents: Batch's id and region of the jobs to wait for, by app id.
-        any_end: those of which any end would do, which Batch does not have.
+        any_end: parents that may end in any way, which Batch does not support.
         region: the job's own.
 
     Raises:

@@ -35,7 +35,7 @@ _WORDS = {_EXIT_CODE: "exit code", _REASON: "reason", _STATUS: "status reason"}
 
 
 def retry_strategy(max_retries: int, opts: AWSBatchOpts) -> tuple[dict[str, Any], list[str]]:
-    """Return the retry strategy, and what of it differs from what one may expect.
+    """Return the retry strategy, and warnings about differences from what the user may expect.
 
     The rules of ``retry_rules`` come before those of ``retry`` and ``retry_on``.
 
@@ -83,7 +83,7 @@ def _rule(text: str) -> dict[str, str]:
 
 
 def _rules_of(retries: BackendRetries, room: int) -> tuple[list[dict[str, str]], tuple[int, ...]]:
-    """Return the rules for classes of failures, and the exit codes by which they know exceptions.
+    """Return the rules for classes of failures, and the exit codes by which they recognise exceptions.
 
     Failures that no rule matches are retried. So final failures need a rule, and failures that are to be
     retried nevertheless need one before it. Exit codes take the rules that are left, one for each.

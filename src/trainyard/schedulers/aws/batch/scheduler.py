@@ -96,7 +96,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     # ---- code
 
     def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-        # the option platform is Batch's; for making images it would be that of an image
+        # the option `platform` is Batch's; the image builder would take it for the platform of an image
         return {key: value for key, value in cfg.items() if key != "platform"}
 
     # ---- submitting

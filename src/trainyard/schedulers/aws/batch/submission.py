@@ -96,7 +96,7 @@ def _find_submitted(session: AwsSession, request: dict[str, Any]) -> dict[str, s
 
 
 def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:
-    """Keep the first job only, if the submission whose answer was lost made one."""
+    """Keep only the first job, if the submission whose answer was lost created one too."""
     try:
         found = find_by_name(session, request["jobQueue"], request["jobName"])
     except AwsError:

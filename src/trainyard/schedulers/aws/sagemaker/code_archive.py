@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from trainyard.specs.app import AppDef
 
-#: Changed whenever the same files would be packed in another way.
+#: To be changed whenever the same files would be packed differently.
 LAYOUT = 1
 #: How many scripts a message names, those nearest to the top first.
 LIKELY_SCRIPTS = 12
@@ -111,7 +111,7 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
 def add_dependencies(
     workspace: Workspace, dependencies: list[str], program: str, base: str = ""
 ) -> CodeSources:
-    """Return a workspace with further directories and files beside it, by their last names."""
+    """Return a workspace with further directories and files added under their base names."""
     projects, files = dict(workspace.projects), {}
     for given in dependencies:
         path = os.path.join(base, os.path.expanduser(given))
@@ -341,7 +341,7 @@ class GitClone:
 
     def __init__(self, opts: AWSSageMakerOpts, program: str) -> None:
         self._config = dict(opts.git_config or {})
-        # a login in the URL is treated as any other: else it would be in Git's command line
+        # a login in the URL is treated like any other; otherwise it would appear in Git's command line
         self._repo, self._url_login = _split_login(self._config.get("repo", ""))
         self._source = opts.source_dir or ""
         self._dependencies = list(opts.dependencies or [])
@@ -363,7 +363,7 @@ class GitClone:
     def _sources(self) -> CodeSources:
         root = os.path.join(self._directory, "code")
         branch, commit = self._config.get("branch"), self._config.get("commit")
-        # a commit may be anywhere in the history, a branch's head is enough
+        # a commit may be anywhere in the history; of a branch, the head is enough
         depth = [] if commit else ["--depth", "1"]
         on_branch = ["--branch", branch] if branch else []
         repo = self._repo
@@ -402,7 +402,7 @@ class GitClone:
         try:
             done = subprocess.run(
                 ["git", *words],
-                # not where the user works, whose checkout may name programs that Git would start
+                # not the user's directory: a checkout there may configure programs that Git would start
                 cwd=self._directory or "/",
                 env=environ,
                 stdin=subprocess.DEVNULL,

@@ -111,7 +111,7 @@ class Containers:
         hyperparameters: ``HyperParameters``.
         environment: ``Environment``.
         channels: the URIs of the channels that bring code and toolkit, by channel.
-        runs: what each role runs, for people.
+        runs: what each role runs, for display.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Containers:
     def _distribution(self, script: TrainingScript) -> dict[str, Any]:
         """Return the hyperparameters that start the script's ranks."""
         wanted, types, groups = self._opts.distribution, self._types, self._groups
-        # of several preferred types, only the container knows which one it became
+        # if there are several preferred types, only the container knows which one was chosen
         kind = None if self._opts.instance_preferences else types[0]
         if not wanted:
             return training_script.of_script(script.distribution, kind, toolkit=self._opts.toolkit)
@@ -269,7 +269,7 @@ class Containers:
     ) -> None:
         words: list[str] | None = [*as_arguments(given), *script.arguments]
         if given and not script.arguments:
-            words = None  # the toolkit makes arguments of all kinds of values
+            words = None  # the toolkit turns values of any kind into arguments
         self.runs[role.name] = ["train", script.program, *_shown(words or as_arguments(given))]
         code = self._add_code_channels(with_toolkit=True)
         self._set_command({role.name: RoleCommand(words, own, toolkit=True)}, code)
@@ -306,7 +306,7 @@ class Containers:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Return a hyperparameter of what starts the script: numbers and switches may be written as text."""
+    """Return a hyperparameter's value; reserved ones may have numbers and booleans written as text."""
     if not name.startswith("sagemaker_") or not isinstance(value, str):
         return value
     try:
@@ -383,7 +383,7 @@ def _cut(script: str) -> list[str]:
 
 
 def without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``CreateTrainingJob`` request without secrets, also where a cut of the script divides one."""
+    """Return a ``CreateTrainingJob`` request without secrets, even those split between pieces of it."""
     from trainyard.redaction import Redactor
 
     redactor = Redactor()

@@ -52,7 +52,7 @@ class Dataset:
     Attributes:
         path: of this machine.
         files: by their names below the directory, with slashes.
-        is_single: whether it is a file, and no directory.
+        is_single: whether it is a single file rather than a directory.
     """
 
     path: str
@@ -172,7 +172,7 @@ def _is_same(file: DataFile, stored: StoredObject, uri: str, s3: S3) -> bool:
 
 
 def _sha256_of_parts(path: str) -> str:
-    """Return the checksum that S3 gives to an object that was sent in parts: one over those of the parts."""
+    """Return the checksum that S3 gives to an object sent in parts: the checksum of the parts' checksums."""
     digests = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(PART_BYTES):

@@ -13,8 +13,8 @@ from trainyard.schedulers.aws.sagemaker.reasons import is_over
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 
-#: The training jobs that a job was so far, oldest first, each with its end where that is known, seconds since
-#: the epoch; and whether no more will come.
+#: The training jobs of a job so far, oldest first, each with the time of its end, in seconds since the epoch,
+#: if that is known; and whether no more will follow.
 Runs = tuple[dict[str, float | None], bool]
 
 
@@ -76,7 +76,7 @@ class _TrainingLogs:
         return result
 
     def _streams(self, name: str, *, is_last: bool) -> list[dict[str, Any]]:
-        """Return the streams of a training job; those of one that another has followed do not change."""
+        """Return a training job's streams, which no longer change once another job has followed it."""
         if name in self._complete:
             return self._complete[name]
         found = _log_streams(self._session, name)

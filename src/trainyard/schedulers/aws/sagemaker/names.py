@@ -19,7 +19,7 @@ TAG_APP_NAME = "trainyard/app-name"
 TAG_USER = "trainyard/user"
 #: Marks a job of a queue as deleted: Batch itself forgets jobs only days after they have ended.
 TAG_DELETED = "trainyard/deleted"
-#: The id of the job in its queue, on the training jobs that Batch makes of it.
+#: Tag of the training jobs that Batch creates: the id of the job in its queue.
 TAG_QUEUED = "trainyard/batch-job"
 OWN_TAGS = frozenset(
     {

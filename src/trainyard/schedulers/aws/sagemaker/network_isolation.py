@@ -1,4 +1,4 @@
-"""Jobs without network (``enable_network_isolation``): what they ask for that needs one.
+"""Finds what in a job without a network (``enable_network_isolation``) needs a network.
 
 Code comes as a channel, so it works there unchanged. What does not work: packages that are installed from an
 index when the container starts, and everything else that the container would send or fetch. AWS's developer
@@ -182,9 +182,9 @@ class Requirements:
     """What requirements files ask for, each entry with the path of its file.
 
     Attributes:
-        indexed: requirements that an index would be asked for.
+        indexed: requirements that would be looked up in an index.
         remote: addresses, and repositories that would be cloned.
-        no_index: whether the files themselves say that no index is asked.
+        no_index: whether the files themselves say that no index is used.
     """
 
     indexed: list[tuple[str, str]] = field(default_factory=list)
@@ -193,7 +193,7 @@ class Requirements:
     seen: set[str] = field(default_factory=set)
 
     def read(self, path: str, read: ReadFile) -> None:
-        """Read a file, and those that it includes; one that cannot be read counts as asking an index."""
+        """Read a file, and those that it includes; one that cannot be read counts as needing an index."""
         if path in self.seen:
             return
         self.seen.add(path)
@@ -267,7 +267,7 @@ def _is_offline(environment: Mapping[str, str]) -> bool:
 
 
 def _builds_offline(environment: Mapping[str, str]) -> bool:
-    """Tell the same for building a package, whose tools must come from somewhere too."""
+    """Tell whether the variables also let a package be built offline, which needs its build tools."""
     if not _is_offline(environment):
         return False
     others = {name: value for name, value in environment.items() if name != "PIP_NO_INDEX"}

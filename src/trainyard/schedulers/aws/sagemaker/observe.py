@@ -48,7 +48,7 @@ def describe_job(session: AwsSession, name: str) -> dict[str, Any] | None:
 
 
 def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str, Any]:
-    """Return an answer; one without what every answer has is not SageMaker's (a client was handed in)."""
+    """Return an answer, or raise if it lacks the member: a client that was passed in may not check that."""
     if member in answer:
         return answer
     raise AwsUnreachableError(
@@ -184,7 +184,7 @@ def layout(job: Job) -> list[tuple[str, int, str]]:
 
 
 def _resources(job: Job) -> dict[str, Any]:
-    """Return a job's ``ResourceConfig``; of preferences the selected one, until then the first."""
+    """Return a job's ``ResourceConfig``; of several preferences the selected one, or until then the first."""
     config = dict(job.get("ResourceConfig") or {})
     preferences = config.get("InstancePreferences")
     if preferences:
@@ -233,7 +233,7 @@ def _statuses(job: Job, state: AppState) -> list[RoleStatus]:
     started = _seconds(job.get("TrainingStartTime"))
     ended = _seconds(job.get("TrainingEndTime")) if is_terminal(state) else None
     code = exit_code_of(job) if is_terminal(state) else None
-    # of several instances SageMaker does not say which one failed
+    # if there are several instances, SageMaker does not say which one failed
     known = code if code == 0 or len(places) == 1 else None
     return by_role(
         ReplicaStatus(

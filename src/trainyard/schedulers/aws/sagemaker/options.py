@@ -396,9 +396,9 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "model_package_config": {"ModelPackageGroupArn": "", "SourceModelPackageArn": ""},
 }
-#: Objects of texts: numbers and truth values are written as such.
+#: Objects whose values are strings: numbers and booleans are converted to strings.
 _TEXTS = {"HookParameters", "CollectionParameters", "ProfilingParameters", "RuleParameters"}
-#: What comes as text where an option is not written as JSON.
+#: Members whose values arrive as strings if an option is not written as JSON.
 _INTEGERS = {"ProfilingIntervalInMilliseconds", "VolumeSizeInGB", "InstanceCount"}
 _BOOLEANS = {"EnableMultipleJobs", "DisableProfiler"}
 

@@ -3,7 +3,7 @@
 The least permissions are those of the API reference of CreateTrainingJob and "How to use SageMaker AI
 execution roles" (developer guide). Before a submission, only those permissions are checked without which a
 job would fail late or lose its work: whether SageMaker may assume the role, and whether a job that is
-restarted can read its checkpoints. What the caller may not look up is mentioned, and does not stop the
+restarted can read its checkpoints. What the caller may not look up is reported, but does not stop the
 submission.
 """
 
@@ -125,7 +125,7 @@ def _prefix(uri: str) -> str:
 
 
 def _key_arn(used: UsedResources, given: str | None) -> str:
-    """Return the ARN of a key; of an alias, which policies cannot name, that of any key."""
+    """Return the ARN of a key; for an alias, which policies cannot name, a pattern that matches any key."""
     if not given or given.startswith("arn:"):
         return given or ""
     return used.arn("kms", "key/*" if given.startswith("alias/") else f"key/{given}")
@@ -215,7 +215,7 @@ def policy(grants: Sequence[Grant]) -> dict[str, Any]:
 
 
 def caller_grants(used: UsedResources) -> list[Grant]:
-    """Return the permissions that submitting, watching and stopping jobs takes."""
+    """Return the permissions that are needed to submit, watch and stop jobs."""
     role = [used.role or f"arn:{used.partition}:iam::{used.account}:role/*"]
     known = None if used.role else ()
     job = [used.arn("sagemaker", f"training-job/{used.job}")]
@@ -356,7 +356,7 @@ def check_trust(role: Mapping[str, Any], request: Mapping[str, Any]) -> None:
 
 
 def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress: Progress) -> None:
-    """Do the same where the role's ARN is known already, if the caller may look it up."""
+    """Check a role whose ARN is already known with `check_trust`, if the caller may look it up."""
     arn = request["RoleArn"]
     try:
         role = find_role(session, arn, repeats=False)

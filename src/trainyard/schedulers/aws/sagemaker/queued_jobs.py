@@ -408,7 +408,7 @@ def _queues(session: AwsSession, queue: str) -> list[str]:
     try:
         pages = session.pages("batch", "DescribeJobQueues", "jobQueues", repeats=False)
         found = [each for page in pages for each in page]
-    except AwsError:  # those who have no queues need not reach Batch
+    except AwsError:  # users without queues need no access to Batch
         return []
     return [each["jobQueueName"] for each in found if each.get("jobQueueType") == names.SERVICE_JOB]
 

@@ -114,11 +114,11 @@ class AWSSageMakerJob:
         job_def: the CreateTrainingJob request.
         images_to_push: images with the workspace, where they are made: name -> repository and tag.
         needs: what has to be done before the request can be sent.
-        runs: what each role runs, for people: the request may have it in pieces.
+        runs: what each role runs, for display: the request may have it in pieces.
         submission: the SubmitServiceJob request of a job that goes through a Batch queue, without its
             payload, which is the CreateTrainingJob request; empty for others.
-        supervision: what the supervisor of a job of this machine does besides: options of `supervision`.
-        warnings: what differs from what one may expect.
+        supervision: options of `supervision` for the supervisor of a job on this machine.
+        warnings: differences from what the user may expect.
     """
 
     job_name: str
@@ -208,7 +208,7 @@ def _supervised(app: AppDef, opts: AWSSageMakerOpts) -> tuple[AppDef, list[str]]
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
     Returns:
-        The job, and what differs from what one may expect.
+        The job, and warnings about differences from what the user may expect.
     """
     has_toolkit = opts.toolkit and len(app.roles) == 1 and script_of(app.roles[0]) is not None
     check_roles(names.BACKEND, app, opts, {role.name: has_toolkit for role in app.roles})
@@ -470,8 +470,8 @@ class _RequestBuilder:
     def _submission(self, tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         """Return the SubmitServiceJob request without its payload, which is the training job's own request.
 
-        Batch keeps that as a text, and sends it when the job's turn comes: each attempt is a training job
-        whose name Batch makes from the request's.
+        Batch stores the payload as text and sends it when the job's turn comes. Each attempt is a training
+        job whose name Batch derives from the one in the request.
         """
         retries = [read_retry_rule(text) for text in self.opts.batch_retry_rules or []]
         made: dict[str, Any] = {

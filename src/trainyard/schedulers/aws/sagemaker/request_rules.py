@@ -175,7 +175,7 @@ def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Ite
 
 
 def _source(source: Mapping[str, Any], mode: str, *, is_local: bool) -> Iterator[str]:
-    """Check what a channel's data is, and whether its input mode can bring that."""
+    """Check the kind of a channel's data, and whether its input mode supports that kind."""
     # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
     if "FileSystemDataSource" in source and mode != "File":
         yield f"is a file system, which needs the input mode File, not {mode}"
@@ -194,7 +194,7 @@ def _source(source: Mapping[str, Any], mode: str, *, is_local: bool) -> Iterator
 
 
 def _form(channel: Mapping[str, Any], mode: str, name: Names) -> Iterator[str]:
-    """Check in which form a channel's data comes."""
+    """Check the format of a channel's data: compression, record wrapper and content type."""
     # API reference, Channel: the following two are for streams, the third for files
     compression = channel.get("CompressionType", "None")
     if compression != "None" and mode != "Pipe":

@@ -18,10 +18,10 @@ HINT = (
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read ``fs-0123456789abcdef0:/mnt/data;...``; with ``=`` and commas too.
+    """Read ``fs-0123456789abcdef0:/mnt/data;...``; ``=`` and commas are accepted as separators too.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the text has another form.
     """
     pairs = [re.split("[:=]", part, maxsplit=1) for part in re.split("[;,]", text) if part.strip()]
     return checked({pair[0].strip(): pair[-1].strip() if pair[1:] else "" for pair in pairs}, VARIABLE)
@@ -31,7 +31,7 @@ def checked(given: dict[str, str], origin: str) -> dict[str, str]:
     """Return directories for the ids of file systems, absolute.
 
     Raises:
-        ConfigError: an id is none, or a directory is missing.
+        ConfigError: an id is not valid, or has no directory.
     """
     for name, path in given.items():
         if not _ID.fullmatch(name) or not path:
@@ -57,8 +57,8 @@ def problem_of(channel: dict[str, Any], file_systems: dict[str, str]) -> str:
 def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
     """Return the directory of this machine that a data source names.
 
-    The path on a Lustre file system begins with its mount name, which a directory where it is mounted does
-    not show: it may be left out there.
+    A path on a Lustre file system begins with the mount name, which is not part of paths below a mounted
+    directory: if the directory has no such path, it is looked up without the mount name.
 
     Raises:
         store.StoreError: no directory replaces the file system, or it lacks that path.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 #: Seconds until what hosts use is sampled for the first time.
 FIRST_SAMPLE = 2.0
-#: Seconds between two looks for the end of a program that writes stacks.
+#: Seconds between two checks whether a program that writes stacks has ended.
 REAPING = 0.2
-#: A container's log follows within this time what has been written in it.
+#: A container's output appears in its log within this time.
 LOG_DELAY = 2.0
 _RESULTS = ("output", "model", "checkpoints")
 
@@ -76,7 +76,7 @@ class HostHangWatch(HangWatch):
         self.hung_containers: list[Replica] = []
 
     def last_sign(self, replica: Replica, results: str) -> float:
-        """Return when a host gave its last activity: output, or a file of its results."""
+        """Return when a host was last active: wrote output, or a file of its results."""
         last = super().last_sign(replica, results)
         for folder in replica.results if isinstance(replica, WatchedHost) else ():
             last = max(last, super().last_sign(replica, folder))
@@ -121,7 +121,7 @@ class HostWatch:
         logs: their logs.
         trees: their files, by name.
         restarts: how often the job was restarted before.
-        hang_timeout: seconds without activity after which a host hangs; None to look for nothing.
+        hang_timeout: seconds without activity after which a host counts as hung; None for no check.
         found: called with the name of a host and what is said of it when it hangs, and with "" when it shows
             activity again.
     """
@@ -148,7 +148,7 @@ class HostWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._closing.set()
         self._thread.join()
 

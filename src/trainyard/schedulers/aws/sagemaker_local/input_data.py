@@ -92,7 +92,7 @@ class Channels:
         (self._cache.link if item.place.bucket else self._store.download)(item, path)
 
     def pipes(self, host: Host, data: str) -> list[PipeFeeder]:
-        """Return what feeds a host's Pipe channels; their first fifos exist."""
+        """Return the feeders of a host's Pipe channels; their first fifos exist."""
         feeders = []
         for channel in channels_of(self._request, host):
             if input_mode(self._request, channel) == "Pipe":
@@ -109,7 +109,7 @@ class Channels:
         return feeders
 
     def _epochs(self, channel: dict[str, Any], host: Host) -> Callable[[int], Sequence[Piece]]:
-        """Return what gives a host's pieces of an epoch, in order.
+        """Return a function that gives a host's pieces of an epoch, in order.
 
         All pieces are ordered first, and then distributed: from a shuffled channel, a host gets different
         ones in each epoch.
@@ -122,7 +122,7 @@ class Channels:
         return pieces
 
     def _pieces(self, channel: dict[str, Any]) -> Sequence[Sequence[Piece]]:
-        """Return what a channel brings: an object each, or the attributes of a line each."""
+        """Return the pieces of a channel in groups: one object each, or the attributes of one line each."""
         source = channel["DataSource"]["S3DataSource"]
         if source["S3DataType"] != "AugmentedManifestFile":
             return [[item] for item in self._listing(channel)]
@@ -169,7 +169,7 @@ def _is_sharded(channel: dict[str, Any]) -> bool:
 
 
 def _shuffled(groups: Sequence[T], channel: dict[str, Any], epoch: int) -> list[T]:
-    """Return what a channel brings in an epoch's order, which depends on the channel's seed alone."""
+    """Return the groups in the order of an epoch, which depends only on the channel's seed and the epoch."""
     order = list(groups)
     config = channel.get("ShuffleConfig")
     if config:

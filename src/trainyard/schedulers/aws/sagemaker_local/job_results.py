@@ -107,9 +107,9 @@ def _keep_as_it_is(folder: str, trees: dict[str, Tree]) -> str:
 def merge(folders: dict[str, str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Merge the folders of several hosts by path: path in the result, and on this machine, of each file.
 
-    Where hosts wrote different files to the same path, the first host's is found there, and the others' under
-    ``algo-N/path``: nothing is lost, and which is which does not depend on who was last. Those paths are the
-    second part of the result.
+    If hosts wrote different files to the same path, the first host's file keeps that path; the others go to
+    ``algo-N/path``: nothing is lost, and the result does not depend on which host was last. The paths in
+    conflict are the second part of the result.
 
     Args:
         folders: a directory for each host's name, in the order of the hosts.

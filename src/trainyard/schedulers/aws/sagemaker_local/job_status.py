@@ -200,8 +200,8 @@ class Journal:
         """End the job.
 
         Args:
-            status: how.
-            secondary: its last step, if it is called otherwise.
+            status: how it ended.
+            secondary: its last step, if that has a different name.
             reason: why it failed.
             message: of its last step.
             is_swept: whether everything of its hosts has been removed.

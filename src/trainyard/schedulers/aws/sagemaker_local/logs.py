@@ -68,7 +68,7 @@ class Timekeeper:
 
     def _record(self) -> None:
         with self._lock:
-            # never back, even if the clock is set: readers bisect
+            # times never decrease, even if the clock is set back: readers bisect
             now = self._last = max(self._last, time.time_ns() // 1_000_000)
             for path, known in self._logs.items():
                 size = size_of(f"{path}.log")
@@ -188,7 +188,7 @@ class Log:
         """Yield lines and parts of long ones, with their places; never more than a block is held."""
         held = b""
         for data in self._chunks(start):
-            *lines, held = (held + data).split(b"\n")  # at this alone: a progress bar is one line
+            *lines, held = (held + data).split(b"\n")  # only at line feeds: a progress bar is one line
             for line in lines:
                 while len(line) > LONGEST_EVENT:
                     part, line = _cut(line)
@@ -204,7 +204,7 @@ class Log:
             yield start, held
 
     def boundary(self, time_ms: int, is_complete: bool) -> int:
-        """Return the place before which everything was written before a time.
+        """Return the place up to which everything was written before a time.
 
         In a log that still grows it is at most the last place whose time is known.
         """

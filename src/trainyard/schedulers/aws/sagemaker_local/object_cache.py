@@ -1,14 +1,14 @@
 """A cache of S3 objects on this machine, shared by all jobs.
 
 An entry is named by the object's address, ETag and size: an object that is written again is another entry.
-Entries are never written to. If root does so in a job that shows one, its time of change is no longer the
-object's, and the object is fetched again.
+Entries are never written to. If root writes to one in a job that is shown it, the modification time no longer
+matches the object's, and the object is fetched again.
 
 ::
 
     STATE/sagemaker-data/
         3f/3fa4...            the content of an object; read-only
-        3f/3fa4....partial    one that is being fetched, locked by who fetches it
+        3f/3fa4....partial    one that is being fetched, locked by the process that fetches it
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Cache:
         return disk.f_bavail * disk.f_frsize - 2 * item.size >= SPARED * disk.f_blocks * disk.f_frsize
 
     def _fetch(self, item: store.Item, entry: str) -> None:
-        """Fetch an entry, if nobody else has done so meanwhile."""
+        """Fetch an entry, unless another process has done so meanwhile."""
         os.makedirs(os.path.dirname(entry), mode=0o700, exist_ok=True)
         partial = entry + _PARTIAL
         with self._locked(partial) as descriptor:
@@ -109,7 +109,7 @@ class Cache:
                     self._store.write(item, file)
                 os.fchmod(descriptor, 0o444)
                 os.utime(descriptor, ns=(time.time_ns(), _time_of(item)))
-                os.fsync(descriptor)  # its size must not be there after a power cut without its content
+                os.fsync(descriptor)  # after a power cut, the file must not have its size without its content
                 os.replace(partial, entry)
             except BaseException:
                 os.unlink(partial)
@@ -117,7 +117,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _locked(self, path: str) -> Iterator[int]:
-        """Open a file that nobody else has locked, and which still has this name when it is locked."""
+        """Open and lock a file, once no other process has it locked and it still has this name."""
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -181,7 +181,7 @@ def discard(path: str) -> int:
 
 
 def _is_sound(entry: str, item: store.Item) -> bool:
-    """Tell whether there is an entry that nobody has written to, and note that it is used."""
+    """Tell whether there is an unmodified entry, and record that it has been used."""
     try:
         facts = os.stat(entry)
         if facts.st_size != item.size or facts.st_mtime_ns != _time_of(item):

@@ -1,4 +1,4 @@
-"""The state of a training job as that of a job and its replicas."""
+"""Describes the state of a training job as the state of a job and its replicas."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _replica(
 
 
 def _earlier(number: int, stream: str) -> EarlierAttempt:
-    """Return an attempt after which there was another: its log is called after its start, see `logs.py`."""
+    """Return an attempt that was followed by another; its log is named after its start, see `logs.py`."""
     began = int(stream.rpartition("-")[2]) / 1000
     return EarlierAttempt(number, started_at=began, log_position=f"{number}:0.0.0")
 

@@ -43,7 +43,7 @@ def invalid(message: str) -> ApiError:
 #: What every job on instances needs: the model makes them optional for those without.
 NEEDED = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")
 _COMMAND = ("ContainerEntrypoint", "ContainerArguments")
-#: Stands for local places where the service takes S3 alone. For the model they look like S3's.
+#: Replaces local paths in places where the service accepts only S3, so that they satisfy the model.
 _STAND_IN = "s3://this-machine/"
 #: The most hosts of one job. Checked before a list of hosts is made.
 _MOST_HOSTS = 1000
@@ -342,7 +342,7 @@ def _broken_by(value: Any, shape: Any) -> Iterator[str]:
             yield f"Member must satisfy enum value set: [{', '.join(allowed)}]"
         yield from _lengths(len(value), shape)
         pattern = limits.get("pattern")
-        # cut at its greatest length: some patterns take for ever on long texts
+        # cut at its greatest length: some patterns take forever on long texts
         if pattern and not matches(pattern, value[: limits.get("max", len(value)) + 1]):
             yield f"Member must satisfy regular expression pattern: {pattern}"
     elif shape.type_name in _NUMBERS:

@@ -53,10 +53,10 @@ def default_output() -> str:
 
 
 def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
-    """Refuse what is inconsistent.
+    """Refuse inconsistent jobs and options.
 
     Raises:
-        InvalidRunConfigException: something is.
+        InvalidRunConfigException: the job or its options are inconsistent.
     """
     if opts.image_repo:
         raise ConfigError(
@@ -111,14 +111,14 @@ def _uses_docker(app: AppDef) -> bool:
 
 
 def _name_image(app: AppDef) -> None:
-    """Give roles without an image a name for it: processes need none, the request does."""
+    """Give roles without an image an image name: processes need none, but the request does."""
     for role in app.roles:
         if role.image in ("", NO_IMAGE):
             role.image = PROCESS_IMAGE
 
 
 def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
-    """Return the options with what AWS would want to be given."""
+    """Return the options, completed with those that AWS would require."""
     changes: dict[str, Any] = {}
     typed = all(INSTANCE_TYPE in role.resource.capabilities for role in app.roles)
     named = opts.instance_type or opts.instance_groups or opts.instance_preferences
@@ -133,7 +133,7 @@ def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
 
 
 def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None) -> AWSSageMakerJob:
-    """Return the job, with the request that AWS would get but for places of this machine.
+    """Return the job with the request that AWS would get, except for paths on this machine.
 
     Raises:
         ConfigError: the request would be refused.

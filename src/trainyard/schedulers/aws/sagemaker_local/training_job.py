@@ -1,4 +1,4 @@
-"""The directory of a training job, which is all that is known of it.
+"""The directory of a training job, which contains all that is known about it.
 
 ::
 
@@ -183,7 +183,7 @@ class TrainingJob(JobDirectory):
         return True
 
     def remove(self) -> None:
-        """Remove all that is kept of the job: at once for readers, and without making a file."""
+        """Remove everything that is kept of the job: atomically for readers, and without creating a file."""
         aside = os.path.join(os.path.dirname(self.path), f".old-{os.urandom(8).hex()}")
         os.rename(self.path, aside)
         shutil.rmtree(aside)

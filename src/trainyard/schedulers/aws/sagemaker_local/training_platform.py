@@ -96,7 +96,7 @@ class Platform:
         os.chmod(self._secrets, 0o711)  # mounted from here, for any user of the container
 
     def choose(self) -> None:
-        """Find out what hosts are to be.
+        """Decide whether hosts are containers or processes.
 
         Raises:
             PlatformFailure: containers are wanted, and no daemon answers.
@@ -143,7 +143,7 @@ class Platform:
         """Get the image, or ports and addresses that no other job uses.
 
         Raises:
-            StartFailure: the image cannot be had.
+            StartFailure: the image cannot be obtained.
             PlatformFailure: no daemon answers, or the machine has no more ports.
         """
         if self.cluster is None:
@@ -165,13 +165,13 @@ class Platform:
             raise StartFailure(error.message) from error
 
     def views(self) -> str:
-        """Return where data are put together that hosts are shown; there are none yet."""
+        """Return the path at which data for hosts are put together, after removing old data."""
         path = self._job.file("work", ".views")
         shutil.rmtree(path, ignore_errors=True)
         return path
 
     def tree(self, host: Host) -> Tree:
-        """Return where a host's files are to be; there are none yet."""
+        """Return the tree for a host's files, after removing old files."""
         config = os.path.join(self._secrets, host.name)
         path = self._job.file("work", host.name)
         for old in (config, path):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two attempts to reach a daemon that is away, and to write to a full disk.
 RETRY_SECONDS = 0.2
-#: Exit codes after SIGKILL and SIGTERM, and how soon after those a container's removal would begin, or its
-#: daemon be gone.
+#: Exit codes after SIGKILL and SIGTERM, and the time within which the removal of the container, or the end of
+#: its daemon, would show after such an exit.
 KILLED, TERMINATED = 137, 143
 REMOVAL_BEGINS_SECONDS = 1.0
 

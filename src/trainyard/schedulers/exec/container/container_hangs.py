@@ -27,7 +27,7 @@ DUMP_SECONDS = 60.0
 #: Where the module is that makes Python processes write their stacks.
 PYTHON_DIR = "/opt/trainyard-python"
 
-# Runs in the container, as root and privileged: with what every image has, and py-spy where it is.
+# Runs in the container as root, privileged if possible. Uses what every image has, and py-spy if it exists.
 _SCRIPT = r"""
 exec >>/proc/1/fd/2 2>/dev/null || exit 1
 echo "trainyard: $1; the stacks of its processes:"

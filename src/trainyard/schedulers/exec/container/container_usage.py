@@ -2,8 +2,8 @@
 
 The watcher of a job keeps samples of it in a file while the job runs.
 
-The fields are those of "Get container stats" of Docker's Engine API. Memory is without the pages of files
-that the kernel would give up first, as `docker stats` shows it.
+The fields are those of "Get container stats" of Docker's Engine API. Memory does not include the file pages
+that the kernel would reclaim first, as in `docker stats`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _abandoned_looks(engine: Engine, older_than: float) -> Iterator[Leftover]:
 def _unused_images(
     engine: Engine, known: dict[str, inventory.Job], going: set[str], older_than: float
 ) -> Iterator[Leftover]:
-    """Find images that hold a workspace and are used by no container, except those that go too."""
+    """Find images that hold a workspace and are used by no container, except those that are removed too."""
     filters = labels.label_filter(labels.FINGERPRINT)
     found: list[dict[str, Any]] = engine.request("GET", "/images/json", params={"filters": filters})
     if not found:

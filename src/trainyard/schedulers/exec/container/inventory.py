@@ -162,7 +162,7 @@ class Job:
         self.retries: dict[str, tuple[str, int]] = {
             k: (v[0], v[1]) for k, v in policy.get("retries", {}).items()
         }
-        #: Rules for retries by class of failure, as fields of `RetryRule`; then the watcher restarts all.
+        #: Rules for retries by class of failure, as fields of `RetryRule`; if any, the watcher restarts.
         self.rules: dict[str, dict[str, int]] = policy.get("rules", {})
         self.hang_timeout: float | None = policy.get("hang_timeout")
         self.stops_on_hang: bool = policy.get("on_hang") == "stop"
@@ -246,8 +246,8 @@ def _json(text: str, default: Any) -> Any:
 
 # ---- reading
 
-#: How much later than the end of a container the daemon may note that the kernel killed it for its memory:
-#: both come to it as events of containerd, in either order.
+#: How long after the end of a container the daemon may note that the kernel killed it for lack of memory:
+#: both reach the daemon as events of containerd, in either order.
 MEMORY_EVENT_SECONDS = 1.0
 _KILLED = 137
 
@@ -273,7 +273,7 @@ def load_jobs(
 ) -> dict[str, Job]:
     """Ask the daemon for jobs, by id.
 
-    Containers are asked for before markers, so that what a marker explains is never seen without it.
+    Containers are requested before markers, so that an effect is never seen without its marker.
 
     Args:
         engine: the daemon.

@@ -95,7 +95,7 @@ class JobEvents:
         self.wake()
 
     def count(self) -> int:
-        """Return how many events there have been: to be read before the job is, and given to `wait`."""
+        """Return the number of events so far. Read it before reading the job, and pass it to `wait`."""
         with self._condition:
             return self._count
 
@@ -105,7 +105,7 @@ class JobEvents:
             self._condition.wait_for(lambda: self._count != seen, timeout)
 
     def wake(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
@@ -120,7 +120,7 @@ class JobEvents:
                 if self._closed.is_set():
                     return
             self._listening.set()
-            self.wake()  # those who wait find out by asking that the daemon has gone away
+            self.wake()  # waiting threads query the daemon, and so find out that it has gone away
             if not self._closed.is_set():
                 backoff.pause()
 

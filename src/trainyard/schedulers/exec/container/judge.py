@@ -241,7 +241,7 @@ class Judgement:
         state, reason, code = self._container(container)
         restarts = max(container.restarts, sum(container.name in m.facts["was"] for m in self._retries))
         has_ended = is_terminal(state) and not container.is_new
-        # Of a program that ends at once the daemon notes the end first, and then that it was started.
+        # If a program ends at once, the daemon records its end before its start.
         started = min(container.started, container.finished) if has_ended else container.started
         return ReplicaStatus(
             k,
@@ -350,7 +350,7 @@ class Judgement:
 
 
 def _reason_of(end: Marker) -> tuple[str, str]:
-    """Return the reason that a marker gives for a job's end, and in words."""
+    """Return the reason that a marker gives for a job's end, and a text that describes it."""
     reason = reasons.CANCELLED if end.kind == CANCELLED else end.facts.get("reason", reasons.INTERRUPTED)
     by = end.facts.get("by")
     detail = f" by {by}" if by else str(end.facts.get("detail", ""))

@@ -32,7 +32,7 @@ SUBMITTED_AT = "trainyard.submitted-at"
 #: The kind of a marker, and JSON: what it says.
 MARKER = "trainyard.marker"
 MARKER_FACTS = "trainyard.facts"
-#: Of images that hold a workspace.
+#: Labels of images that hold a workspace.
 FINGERPRINT = "trainyard.fingerprint"
 
 # TorchX's: jobs started by it have only these, and are listed, too.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     StampedLine = tuple[bytes, bytes]
 
 #: How containers' logs are kept. This driver keeps bytes that are not UTF-8, and is faster to read than the
-#: others. By default it drops the oldest lines at 100 MB; it does not take "unlimited", but a limit that no
-#: disk reaches.
+#: others. By default it drops the oldest lines at 100 MB. It does not accept "unlimited", so the limit is one
+#: that no disk reaches.
 LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
 HEADER = 8
 DAEMON_ERROR = 3
@@ -422,11 +422,11 @@ def read_last(engine: Engine, container_id: str, window: LogWindow) -> tuple[lis
     The daemon counts pieces of lines of both streams, so it is asked for more until there are enough.
     """
     wanted = window.last or 0
-    # The daemon takes the last ones before it looks at the time, and does not know patterns.
+    # The daemon selects the last frames before it filters by time, and it cannot filter by pattern.
     asked = None if window.has_pattern or window.until_ns is not None else wanted + 1
     while True:
         lines, cursor, first, is_cut = _read_tail(engine, container_id, window, asked)
-        # Other frames of the last one's time may stand before the tail unless that begins earlier.
+        # Frames with the time of the last one may precede the tail, unless the tail begins at an earlier one.
         if asked is None or not is_cut or (len(lines) > wanted and first < cursor.last[1]):
             return list(deque(lines, maxlen=wanted)) if wanted else [], cursor
         asked = 4 * asked + 64

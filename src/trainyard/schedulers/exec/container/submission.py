@@ -1,6 +1,6 @@
 """Submitting a job of containers that outlive this process: either all of them start, or none is left.
 
-Containers that their starter stays with are in `trainyard.schedulers.exec.container.attached`.
+Containers whose starter stays with them are in `trainyard.schedulers.exec.container.attached`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from trainyard.docker.engine import Engine
 
-#: SageMaker's names of hosts begin with it.
+#: Prefix of SageMaker's host names.
 HOST_PREFIX = "algo-"
 #: How long the machine may take to set up a container and start it, which is long on a loaded one.
 START_SECONDS = 300.0
@@ -106,7 +106,7 @@ class DockerRequest:
     notify: list[str] = field(default_factory=list)
     notify_secret: str = ""
     handle: str = ""
-    #: Whether hangs are looked for, so that processes of Python should be able to write their stacks.
+    #: Whether hangs are detected, so that Python processes should be able to write their stacks.
     writes_stacks: bool = False
 
     def __str__(self) -> str:
@@ -130,9 +130,9 @@ class DockerRequest:
         return {**vars(self), "containers": containers, "notify": told, "notify_secret": secret}
 
     def place_hosts(self, addresses: Iterator[str]) -> None:
-        """Give the containers addresses of their network, and tell those to the hosts of a training job.
+        """Give the containers addresses in their network, and pass these to the hosts of a training job.
 
-        The names that the daemon itself serves exist while a container runs; these always do.
+        The daemon resolves the name of a container only while it runs; the names added here always resolve.
         """
         known: dict[str, list[str]] = {}
         for container, address in zip(self.containers, addresses, strict=False):
@@ -246,7 +246,7 @@ class _Submission:
     def _make_directories(self) -> None:
         """Make the directories that containers write results to.
 
-        Any user of a container may write to those in the state directory, which other users cannot reach.
+        Any user in a container may write to those in the state directory; other users of this machine cannot.
         """
         for folder in self.request.folders:
             try:

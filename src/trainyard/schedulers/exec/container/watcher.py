@@ -2,8 +2,8 @@
 
 It keeps samples of what the job's containers use. For a job of several replicas, or with a time limit, it
 applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
-network at the end. All that it knows it reads from the daemon, so it may be killed at any time: the next
-command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
+network at the end. It reads everything that it knows from the daemon, so it may be killed at any time: the
+next command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
 connects to its socket.
 
 It listens under a name made of the job's (`trainyard.system.claim_name`), which only one process has at a
@@ -86,7 +86,7 @@ def _spawn(engine: Engine, app_id: str, script: str) -> None:
 
 
 def wake_watcher(app_id: str) -> bool:
-    """Wake a job's watcher, also one that is stopped (SIGSTOP); returns False if it has none."""
+    """Wake a job's watcher, even if it is stopped (SIGSTOP); returns False if the job has none."""
     connection = connect_to_watcher(app_id)
     if connection is None:
         return False
@@ -203,7 +203,7 @@ def watch(engine: Engine, app_id: str, events: JobEvents, patience: float = GIVE
                 watched_submitter = True
                 _watch_submitter(job, events)
         except EngineUnavailableError:
-            # the thread of the events asks for the daemon, and wakes this one each time
+            # the events thread keeps trying to reach the daemon, and wakes this thread after each attempt
             last_seen = min(last_seen, time.monotonic())
         except EngineError:
             timeout = RETRY_SECONDS
@@ -263,7 +263,7 @@ def _has_network(engine: Engine, job: Job) -> bool:
 
 
 def _stop(engine: Engine, container: Container, grace: float) -> None:
-    """SIGTERM, and SIGKILL after the grace period; the daemon sends both, and restarts nothing then."""
+    """Have the daemon stop a container: SIGTERM, SIGKILL after the grace period, and no restart."""
     seconds = math.ceil(grace)
     path = f"/containers/{container.id}/stop"
     try:
@@ -274,7 +274,7 @@ def _stop(engine: Engine, container: Container, grace: float) -> None:
 
 
 def _start(engine: Engine, job: Job, container: Container) -> None:
-    """Start a container that waits for it, or has ended; if it cannot be started, the job has failed."""
+    """Start a container that is waiting or has ended; if it cannot be started, the job has failed."""
     try:
         if job.rules:
             _give_memory(engine, job, container)

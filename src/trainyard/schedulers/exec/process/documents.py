@@ -28,7 +28,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def write_json(path: str, data: dict[str, Any]) -> None:
     """Replace a document, whole or not at all. Readers see the old one or the new one."""
-    # each thread needs its name: several may write the same document
+    # the name is different for each thread, since several may write the same document
     temporary = f"{path}.{os.getpid()}.{get_native_id()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:

@@ -83,7 +83,7 @@ def _guard(supervisor_class: Any) -> NoReturn:
     sentinel = _start_sentinel(job, lifeline)
     try:
         _redirect_output(_log_of(job))
-    except OSError:  # the supervisor says so
+    except OSError:  # the supervisor reports this problem
         pass
     system.set_title(f"trainyard: guard of {job.name}")
     while (ended := os.wait()[0]) != supervisor:
@@ -107,7 +107,7 @@ def _log_of(job: JobDirectory) -> str:
 
 
 def _redirect_output(path: str) -> None:
-    """Take standard input from nowhere, and append output and errors to a file."""
+    """Redirect standard input from /dev/null, and append output and errors to a file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

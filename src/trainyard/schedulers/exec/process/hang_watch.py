@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.replica import Replica
 
-#: Without it there is no GPU to ask for.
+#: Without this device there is no NVIDIA GPU whose activity could be checked.
 _GPU_DRIVER = "/dev/nvidiactl"
 
 
@@ -26,7 +26,7 @@ class HangWatch:
     """Watches the replicas of one job.
 
     Args:
-        seconds: without activity after which a replica counts as hung.
+        seconds: how long a replica may show no activity before it counts as hung.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -35,7 +35,7 @@ class HangWatch:
         self._alive: dict[str, float] = {}
         self._programs: dict[int, tuple[Replica, str, float]] = {}
         self.hung: set[str] = set()
-        #: Whether the stacks of the last one that was found are in its log.
+        #: Whether the log of the hung replica that was found last contains its stacks.
         self.has_stacks = False
 
     @property
@@ -73,7 +73,7 @@ class HangWatch:
         ignored = self._alive.get(f"{replica.name} dumped", 0.0)
         for path in replica.log_paths:
             changed = hung_program.changed(path)
-            if changed > ignored:  # otherwise the last that was written are the stacks
+            if changed > ignored:  # otherwise the stacks are the last thing that was written
                 times.append(changed)
         if results:
             times.append(hung_program.newest_below(results))

@@ -10,9 +10,9 @@ Every job of the executor has one, with these files among others; `ProcessJob` a
 
     STATE/jobs/APP_ID/    of `local_cwd`:
         job.json          what was asked for; written once, before anything starts
-        cancel.json       somebody asked for its end
+        cancel.json       a request to end the job
         notify.*          notifications of its end (`outbox`)
-        python/           what processes of Python import at their start, if hangs are looked for
+        python/           what Python processes import at startup, if hangs are detected
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
         usage             what the replicas have used over time (`exec.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
@@ -146,10 +146,10 @@ class JobDirectory:
             raise state_error("write", self.file(f"{what}.json"), error) from error
 
     def asked(self, what: str) -> dict[str, Any] | None:
-        """Return such a request, if there is one."""
+        """Return a request that `ask` has left; None if there is none."""
         return read_json(self.file(f"{what}.json"))
 
-    # ---- what kinds of jobs differ in
+    # ---- what differs between the kinds of jobs
 
     def is_over(self, state: dict[str, Any]) -> bool:
         """Tell whether the job has ended, and nothing is left of it that would have to be removed."""
@@ -168,11 +168,11 @@ class JobDirectory:
         return None
 
     def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return how the state of a job of another machine reads here."""
+        """Return the state to report here for a job of another machine."""
         return state
 
     def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove what a job that no process runs left beside its processes; note that in its state."""
+        """Remove what a job without a supervisor left behind besides processes; record that in its state."""
 
 
 class ProcessJob(JobDirectory):
@@ -260,7 +260,7 @@ class ProcessJob(JobDirectory):
             return base
         from trainyard.schedulers.exec.reasons import STATE_LOST, describe, state_of
 
-        # A state is replaced whole, so somebody else has damaged this one.
+        # A state is replaced whole, so this one was damaged from outside.
         return {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}
 
     def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:

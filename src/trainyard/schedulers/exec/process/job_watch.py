@@ -22,8 +22,8 @@ class JobWatch:
     Args:
         job: the job.
         paths: the files. They need not exist yet. If their directories do not exist either, it polls.
-        only_end: whether it need not wake up before the supervisor has ended. It then makes no queue of file
-            events, whose end takes the kernel 15 ms.
+        only_end: whether it need not wake up before the supervisor has ended. It then opens no queue of file
+            events, which the kernel takes 15 ms to close.
     """
 
     def __init__(self, job: JobDirectory, paths: list[str], *, only_end: bool = False) -> None:
@@ -68,15 +68,15 @@ class JobWatch:
             self.changed = {os.path.join(*entry) for entry in entries} & self._paths
 
     def has_to_poll(self) -> bool:
-        """Tell whether not every change makes one of `descriptors` readable."""
+        """Tell whether the caller has to poll, since some changes make none of `descriptors` readable."""
         if self._supervisor < 0:
             self._watch_supervisor()
         return self._blind or self._supervisor < 0
 
     def descriptors(self) -> list[int]:
-        """Return what becomes readable at a change, for somebody who waits for other things too.
+        """Return descriptors that become readable at a change, for callers that wait for other things too.
 
-        ``wait(0)`` then takes note of it.
+        ``wait(0)`` then processes the change.
         """
         events = [] if self._events is None else [self._events.fileno()]
         return events if self._supervisor < 0 else [*events, self._supervisor]

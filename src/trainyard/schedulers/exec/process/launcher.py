@@ -86,7 +86,7 @@ class Launcher:
         return answer.decode("utf-8", "replace").strip() or "its supervisor was killed before it was ready"
 
     def discard(self) -> None:
-        """End it without a job."""
+        """End the process without a job."""
         if self.pid:
             self._read_answer()
 

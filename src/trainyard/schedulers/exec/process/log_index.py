@@ -6,7 +6,7 @@ the files, and the writes since the last record in their order. `log_reader` mer
 
 Format: records of a header ``<time_ns i64, stdout_end i64, stderr_end i64, flags u32, writes u32>`` (32
 bytes). Where both streams were written to (flag MIXED), ``writes`` bytes follow, the stream (0 or 1) of each
-write. The last record, if it has none, may be replaced by one that includes it.
+write. If no such bytes follow the last record, it may be replaced by one that includes it.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class NoFile(OutputFile):
 
 
 class ClippedIndex:
-    """The records of an index from one of them on, none beyond some offsets; the last one reaches them."""
+    """The records of an index from a given one on, up to given offsets, which the last record reaches."""
 
     def __init__(self, index: RecordIndex, first: int, start: Offsets, end: Offsets) -> None:
         self._index = index
@@ -123,7 +123,7 @@ class ClippedIndex:
             yield record if ends == record.ends else Record(record.time_ns, last)
             if last == self._end:
                 return
-        yield Record(time.time_ns(), self._end)  # what has not got into the index yet
+        yield Record(time.time_ns(), self._end)  # what is not in the index yet
 
     def close(self) -> None:
         """Leave the file open: it is the reader's."""
@@ -286,9 +286,9 @@ class LogRanges:
         )
 
     def _near(self, target: int, end: Offsets) -> tuple[Offsets, int]:
-        """Return offsets at the beginnings of lines, about ``target`` bytes of the log before them.
+        """Return offsets of beginnings of lines, with about ``target`` bytes of the log before them.
 
-        Also the offset of the record of the index that they lie in.
+        Also return the offset of the index record that they lie in.
         """
         before, record_offset, ends = (0, 0), 0, end
         for offset, record in self._index.records():

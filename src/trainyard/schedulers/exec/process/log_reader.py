@@ -1,16 +1,15 @@
 r"""Reading the logs of replicas: one or many, one stream or both, once or following.
 
 The index gives, for every few milliseconds, how much each file grew and the sequence of writes. Lines are
-laid along the writes. Where a program writes each line with the same number of writes (one, or two as
-unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
-lines whose write has not been seen yet are held back until it has. (A flood that begins before that rhythm
-has been seen once is placed by a guess at it, for a few milliseconds.) Where a program writes blocks of many
-lines, only blocks that fell into the same few milliseconds are shared out, in proportion. The same
-holds for what was written while the kernel's queue overflowed (8,192 writes before the supervisor got a
-share of a cpu).
+assigned to the writes. If a program uses the same number of writes for every line (one, or two as unbuffered
+Python's ``print`` does), the order is exact: line i of a stream is placed at its write, and lines whose write
+has not been seen yet are held back until it has. (If a flood of lines begins before this number has been
+observed, it is guessed for a few milliseconds.) If a program writes blocks of many lines, only blocks that
+fell into the same few milliseconds are interleaved, in proportion. The same holds for what was written while
+the kernel's queue overflowed (8,192 writes before the supervisor got a share of a cpu).
 
-Lines are never torn: a line stands where its end was written. What ends a line is ``\n``, or ``\r`` of a
-progress bar. Nothing is lost or doubled whatever the index says, since it only steers the order.
+Lines are never split: a line is placed where its end was written. A line ends with ``\n``, or with the ``\r``
+of a progress bar. Nothing is lost or duplicated whatever the index says, since it only determines the order.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ else:
 CHUNK = 256 << 10
 CHUNKS_OF_ALL = 16 << 20
 LEAST_CHUNK = 64 << 10
-#: Lines more than asked for that are read before the last ones, where the order takes its time to settle.
+#: How many more lines than requested are read before the last ones, since the order takes time to settle.
 MARGIN_LINES = 1000
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
-#: If more lines than this lack their writes, these are not merely late: the rhythm has changed.
+#: If more lines than this lack their writes, the writes are not merely late: the rhythm has changed.
 MAX_LATE = 20_000
 MAX_WRITES_PER_LINE = 4
 FEW_LINES = 8
@@ -97,11 +96,11 @@ class GrowingLog(Protocol):
 class LogWatch(Protocol):
     """Tells which logs have grown; `JobWatch` is one."""
 
-    #: The index paths of those that have.
+    #: The index paths of the logs that have grown.
     changed: set[str]
 
     def wait(self, timeout: float) -> None:
-        """Block until some have, or ``timeout`` seconds have passed."""
+        """Block until some logs have grown, or ``timeout`` seconds have passed."""
 
 
 class GrowingFile(OutputFile):
@@ -194,7 +193,7 @@ class ReplicaLog:
                 yield from self._record_parts(Record(record.time_ns, record.ends))
 
     def grown(self) -> Iterator[Part]:
-        """Yield what there is since the last call: also whole lines that have not got into the index."""
+        """Yield what there is since the last call: also whole lines that are not in the index yet."""
         yield from self.parts()
         out, err = self._files
         yield from self._record_parts(Record(self._time_of_rest(), (out.size(), err.size())))
@@ -266,7 +265,7 @@ class StreamLines:
         self.rhythm = 1
 
     def cut(self, data: bytes) -> bytes:
-        """Return the whole lines of what was kept and this, and keep the rest."""
+        """Append data to the partial line, return the whole lines, and keep the rest."""
         data = self.partial + data if self.partial else data
         end = _end_of_lines(data)
         if not end and len(data) > MAX_LINE:
@@ -347,7 +346,7 @@ class Merger:
         return placed + partial
 
     def _is_single(self, record: Record, data: tuple[bytes, bytes]) -> bool:
-        """Tell whether one stream alone is concerned, so that nothing has to be put in order."""
+        """Tell whether only one stream is involved, so that no order has to be determined."""
         if any(stream.held for stream in self._streams):
             return False
         grown = bytes(i for i, part in enumerate(data) if part)

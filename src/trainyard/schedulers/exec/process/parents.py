@@ -1,6 +1,6 @@
 """The jobs that another one waits for (``run --after``), as its supervisor sees them.
 
-Only a parent's directory is read, as by every other reader. If its supervisor was killed, this ends it.
+Only a parent's directory is read, as by every other reader. A parent whose supervisor was killed is ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Parents:
         self.problem = ""
 
     def are_done(self) -> bool:
-        """Look at them, and tell whether all have ended as they have to."""
+        """Check the parents, and tell whether all of them have ended as required."""
         left = []
         for parent in self._open:
             problem, is_open = _judge(parent)
@@ -53,7 +53,7 @@ class Parents:
         """Wait until something may have changed; returns the file descriptors that are readable.
 
         Args:
-            also: another one to wait for.
+            also: another file descriptor to wait for.
             milliseconds: the longest wait; None for no limit.
         """
         poller = select.poll()

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A process that the toolkit has started as a script has this variable, and the toolkit has not.
+#: This variable is set in a script that the toolkit has started, but not in the toolkit itself.
 _OF_THE_SCRIPT = b"SM_HOSTS"
 #: Options of nsenter (util-linux) by the names of the namespaces in /proc/PID/ns.
 _OPTIONS = {"user": "--user", "mnt": "--mount", "uts": "--uts", "ipc": "--ipc", "net": "--net"}

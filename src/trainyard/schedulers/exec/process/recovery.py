@@ -118,7 +118,7 @@ def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
     Args:
         job: a job that has not ended.
         state: its state.
-        by: who asks.
+        by: who requested the stop, for the record.
 
     Raises:
         StateStoreError: the request cannot be written, and no supervisor runs.

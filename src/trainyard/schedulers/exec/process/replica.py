@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
 MOST_NOTES = 20
-#: Earlier attempts that are kept, the last ones.
+#: How many earlier attempts are kept, namely the last ones.
 MOST_EARLIER = 50
 #: How many bytes of each log are read to find the cause of a failure.
 LOG_END = 256 * 1024
@@ -122,7 +122,7 @@ class Replica(ProcessGroup):
         name = processes.signal_name(signum) if signum else ""
         self.reason = reasons.describe(reason, code=self.exit_code, signal=name, detail=detail)
         self.state = reasons.state_of(reason)
-        # After a stop the rest of its group has had its SIGTERM, and may be acting on it.
+        # After a stop, the rest of its group has received SIGTERM and may be handling it.
         self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
         return reason
 
@@ -133,7 +133,7 @@ class Replica(ProcessGroup):
         self.ended_at = time.time()
 
     def note(self, text: str) -> None:
-        """Keep what happened to it, the last `MOST_NOTES`."""
+        """Record what happened to the replica; only the last `MOST_NOTES` notes are kept."""
         self.notes = [*self.notes, text][-MOST_NOTES:]
 
     def log_end(self) -> list[str]:

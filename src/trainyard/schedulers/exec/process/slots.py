@@ -6,7 +6,7 @@ the process ends, however it ends, so that no slot is lost. A process that finds
 ends what is left of its job (`recovery`), then removes the ticket. All of this happens under the lock of the
 directory, which is held for moments only.
 
-Slots are granted in order of arrival. A later job starts first only if that takes nothing from those before.
+Slots are granted in order of arrival. A later job starts first only if that takes nothing from earlier ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ticket:
     Attributes:
         cpus, gpus: how many it needs.
         granted: the ids of its GPUs, once it has been granted its slots; None before.
-        waits_for: why it has not been, in words.
+        waits_for: why no slots have been granted yet, in words.
     """
 
     def __init__(self, path: str, lock: int, cpus: int, gpus: int) -> None:
@@ -150,7 +150,7 @@ class SlotQueue:
     # ---- waiting
 
     def descriptors(self) -> list[int]:
-        """Return what becomes readable when slots may have become free; call `seen` then, and `take`."""
+        """Return descriptors that become readable when slots may be free; then call `seen` and `claim`."""
         events = [] if self._events is None else [self._events.fileno()]
         return [*events, *self._supervisors.values()]
 
@@ -160,11 +160,11 @@ class SlotQueue:
             self._events.read_names()
 
     def seconds_to_wait(self) -> float | None:
-        """Return after which time to look in any case; None where every change is notified."""
+        """Return the seconds after which to look in any case; None where every change is notified."""
         return POLL_SECONDS if self._has_to_poll or self._events is None else None
 
     def _watch_changes(self) -> None:
-        """Watch the directory. Before a look at it, so that no change gets lost in between."""
+        """Watch the directory; called before it is read, so that no change is lost in between."""
         if self._events is None:
             self._events = system.open_file_events()
             if self._events is not None and self._events.add(self.folder, interface.MOVED_TO) is None:
@@ -172,7 +172,7 @@ class SlotQueue:
                 self._events = None
 
     def _watch_supervisors(self, others: list[dict[str, Any]]) -> None:
-        """Watch for the ends of those with a ticket: a killed one does not say that it gives slots back."""
+        """Watch for the end of other supervisors: a killed one does not announce that it frees its slots."""
         here = myself().pid
         alive = {each["pid"] for each in others if not each["is_ending"]} - {here}
         self._has_to_poll = any(each["is_ending"] for each in others)
@@ -263,7 +263,7 @@ def slots_dir() -> str:
 
 
 def _is_over(job_dir: str) -> bool:
-    """Tell whether no process of a job runs whose supervisor has ended; ends what is left of it."""
+    """Tell whether a job whose supervisor has ended is over, after ending what is left of the job."""
     from trainyard.schedulers.exec.process import recovery
     from trainyard.schedulers.exec.process.job_directory import ProcessJob
 

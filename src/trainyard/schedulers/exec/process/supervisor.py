@@ -232,7 +232,7 @@ class Supervisor:
         return True
 
     def _has_ended(self, replica: Replica) -> bool:
-        """Tell whether a replica has ended for good, with all that it left running."""
+        """Tell whether a replica has ended, is not being restarted, and has left nothing running."""
         return (
             is_terminal(replica.state) and not replica.has_leftovers and replica.name not in self._restarting
         )
@@ -457,7 +457,7 @@ class Supervisor:
             self._stop_peers(replica)
 
     def _stop_peers(self, replica: Replica) -> None:
-        """Stop the other replicas when one has failed for good, if that is asked for."""
+        """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
         if self.plan["fail_fast"]:
             for other in (each for group in self._unstarted for each in group if each.pid == 0):
                 other.state = reasons.state_of(reasons.PEER_FAILED)
@@ -505,7 +505,7 @@ class Supervisor:
     # ---- replicas that hang
 
     def _watch_for_hangs(self) -> None:
-        """Look at the replicas again and again, if that is asked for."""
+        """Check the replicas for hangs periodically, if that is configured."""
         if self.plan.get("hang_timeout") and self._hangs is None:
             from trainyard.schedulers.exec.process.hang_watch import HangWatch
 
@@ -544,7 +544,7 @@ class Supervisor:
             self._after(self.plan["timeout"], lambda: self._end_of_time(attempt))
 
     def _end_of_time(self, attempt: int) -> None:
-        """Stop what runs: for good, or to start it again where the chain has attempts left."""
+        """Stop what is running: permanently, or to restart it if the chain has attempts left."""
         if attempt != self.continuations or self.stopping is not None:
             return
         limit = f"{self.plan['timeout']:g}"
@@ -579,7 +579,7 @@ class Supervisor:
         self._stop(self.replicas, reason, detail)
 
     def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
-        """SIGTERM to all that run, once, and SIGKILL after the grace period to what is left of them."""
+        """Send SIGTERM to all that run, once, and SIGKILL after the grace period to what is left of them."""
         running = [replica for replica in group if replica.is_running and not replica.was_stopped]
         for replica in running:
             replica.stop(reason, detail)

@@ -40,7 +40,7 @@ class UsageSampler:
 
         Args:
             replicas: all replicas of the job, in order; those that run as processes are sampled.
-            measured: what has been measured otherwise.
+            measured: records that were measured by other means.
         """
         began = time.thread_time()
         records = [*self._records(list(replicas)), *measured]

@@ -179,7 +179,7 @@ class Driver:
                 self.make_actor(replica)
 
     def check_orders(self) -> None:
-        """Stop where that was asked for, or the time is up; kill what does not stop."""
+        """Stop the job if that was requested or its time is up; kill what does not stop."""
         now = time.monotonic()
         if self.asked_to_stop:
             self.stop_all("CANCELLED", "cancelled")
@@ -360,7 +360,7 @@ class Driver:
     # ---- replicas
 
     def make_actor(self, replica: ActorReplica) -> None:
-        """Put a replica's actor into its room, and ask where it is."""
+        """Create a replica's actor where its resources are reserved, and ask for its host."""
         import ray
         from ray.util.scheduling_strategies import (
             NodeAffinitySchedulingStrategy,
@@ -391,7 +391,7 @@ class Driver:
         self.ask(replica, "host", replica.actor.host.remote())
 
     def ask(self, replica: ActorReplica, what: str, question: Any) -> None:
-        """Note a question to a replica's actor, one at a time."""
+        """Record a pending call to a replica's actor, one at a time."""
         replica.asked, replica.question = what, question
 
     def start_those_ready(self) -> None:
@@ -523,7 +523,7 @@ class Driver:
     def cause_of(self, replica: ActorReplica) -> Any:
         """Find the cause of a failure in the launcher's table."""
         failure_class = toolkit_module("failure_class")
-        # an actor that is gone without Ray's saying why went with its node
+        # if an actor is gone and Ray gives no reason, it went down with its node
         said = [replica.reason, *(["a node died"] if replica.reason.startswith("lost on ") else [])]
         return failure_class.Table(self.plan["table"]).cause_of(
             said, replica.code, "\n".join(replica.tail), replica.structured

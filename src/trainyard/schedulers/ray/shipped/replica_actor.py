@@ -84,7 +84,7 @@ class Lines:
         return end
 
     def flush(self) -> str:
-        """Return what is there of an unfinished line."""
+        """Return the unfinished line so far."""
         rest, self.pending = self.pending, b""
         if rest.endswith(b"\r"):
             return self._line(rest[:-1], "<")
@@ -217,7 +217,7 @@ class ReplicaActor:
         )
         for end in inputs[:STACKS]:
             os.close(end)
-        self.process.wait()  # what goes on is not a child of this process
+        self.process.wait()  # it forks: the process that goes on is not a child of this one
         self._order(json.dumps(order).encode())
         self.hung = self.found = ""
         reader = threading.Thread(target=self._read, args=(outputs, inputs[STACKS:], attempt), daemon=True)
@@ -272,7 +272,7 @@ class ReplicaActor:
         return importlib.import_module(f"trainyard_toolkit.{name}")
 
     def _listen_for_stacks(self, env: dict[str, str]) -> None:
-        """Have the program's processes of Python write their stacks upon a signal."""
+        """Have the program's Python processes write their stacks upon a signal."""
         stack_dump = self._toolkit("stack_dump")
         folder = os.path.join(self.directory, "python")
         os.makedirs(folder, exist_ok=True)
@@ -398,7 +398,7 @@ class ReplicaActor:
             self.changed.notify_all()
 
     def read(self) -> tuple[str, dict[str, Any] | None, int, str]:
-        """Wait for output; returns some, how the program ended when all is handed out, its pid, a note."""
+        """Wait for output; returns it, how the program ended once no output is left, its pid, and a note."""
         with self.changed:
             if not self.blocks and self.outcome is None:
                 self.changed.wait(ASKING)
@@ -417,7 +417,7 @@ class ReplicaActor:
                 pass
 
     def close(self) -> None:
-        """Remove what nobody needs after the job: all but results and logs."""
+        """Remove what is not needed after the job: everything but results and logs."""
         kept = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
         has_results = any(names for top in kept for _, _, names in os.walk(top))
         shutil.rmtree(os.path.join(self.directory, "code"), ignore_errors=True)
@@ -430,7 +430,7 @@ class ReplicaActor:
 
 
 def shared_variables(first: dict[str, Any], own: dict[str, Any] | None) -> dict[str, str]:
-    """Return what replicas of a job share: from the first one's host, and this one's if it is another."""
+    """Return a replica's variables from the first replica's host, and from its own host if that differs."""
     return {
         RANK0: "localhost" if own is None else first["ip"],
         "PET_LOCAL_ADDR": (own or first)["ip"],

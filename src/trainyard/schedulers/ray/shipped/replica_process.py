@@ -100,7 +100,7 @@ class ReplicaProcess:
             self.deadline = time.monotonic() + LEFTOVER_GRACE
 
     def read_orders(self) -> None:
-        """Obey what has come; the end of the orders is an order to stop."""
+        """Carry out the orders that have arrived; the end of stdin is an order to stop."""
         data = os.read(0, 4096)
         if not data:
             self.pending = None
@@ -113,7 +113,7 @@ class ReplicaProcess:
                 self.stop(float(words[1]) if words[1:] else self.grace)
 
     def stop(self, grace: float) -> None:
-        """SIGTERM once, SIGKILL later."""
+        """Send SIGTERM once, and SIGKILL later."""
         if not self.stopped:
             self.stopped = True
             self.deadline = time.monotonic() + grace

@@ -34,7 +34,7 @@ from trainyard.system.processes import signal_name
 LABEL = "trainyard.sagemaker.job"
 #: For how many seconds a daemon may be away, at most.
 LONGEST_PATIENCE = 60.0
-#: Networks of hosts that are their job's only one, and of those that may reach nothing.
+#: Shared networks of hosts that are the only one of their job: the usual one, and one that leads nowhere.
 SHARED_NETWORK, ISOLATED_NETWORK = "trainyard-single-hosts", "trainyard-isolated-hosts"
 #: How often another shared network is joined before a container is given up.
 MOST_RENEWALS = 8
@@ -198,7 +198,7 @@ class ContainerHost:
                 raise PlatformFailure(error.message) from error
             except EngineError as error:
                 if self._cluster.has_init and "docker-init" in error.message:
-                    self._cluster.has_init = False  # the daemon names its init, and does not have it
+                    self._cluster.has_init = False  # the daemon reports an init that it does not have
                 elif not self._cluster.renew_network(error):
                     raise StartFailure(f"cannot start the container: {error.message}") from error
                 self._container.remove()

@@ -46,7 +46,7 @@ class Exit:
 
     @property
     def by_signal(self) -> bool:
-        """Whether SIGTERM or SIGKILL ended it, or it says so."""
+        """Whether SIGTERM or SIGKILL ended it, according to its exit code."""
         return self.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
@@ -160,7 +160,7 @@ class ProcessHost(ProcessGroup):
             raise StartFailure(f"cannot start {self._program}: {error.strerror}") from error
 
     def wait(self) -> Exit:
-        """Wait for its end, and kill what it left running, after a stop once the grace period is over."""
+        """Wait for its end, then kill what it left running; after a stop, only after the grace period."""
         if not self.pid:
             return Exit(127, "it was never started")
         system.wait_without_reaping(self.pid)

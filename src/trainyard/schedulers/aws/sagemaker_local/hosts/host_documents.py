@@ -6,7 +6,7 @@ others are not; they look like those of a real job in the examples of
 https://github.com/shiftan/simple_sagemaker (``examples/single_task/expected_output``). Which of them exist
 depends on the request.
 
-For two of them there is no example that is not empty: `upstreamoutputdataconfig.json`, which is left empty,
+For two of them, all known examples are empty: `upstreamoutputdataconfig.json`, which is left empty,
 and `metric-definition-regex.json`, in which the definitions are spelled as in the request.
 """
 
@@ -53,7 +53,7 @@ class Situation:
     interface: str
 
     def path(self, path: str) -> str:
-        """Return a path of the container's as it is here."""
+        """Translate a path in the container to the path on this host."""
         return self.base + path.removeprefix(BASE) if _is_below(path) else path
 
 

@@ -21,8 +21,8 @@ HOSTS_PER_NETWORK = 250
 #: Directories that can be covered by one in memory, to which others can be added.
 _COVERABLE = ("/", "/opt")
 #: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: an empty directory; then steps of three words,
-#: up to "--"; then the command. A mount of a namespace of users keeps the flags that it has outside, and has
-#: to be asked for with them. -n: /run/mount is the machine's.
+#: up to "--"; then the command. In a user namespace, a remount has to repeat the flags that the mount has
+#: outside. -n keeps mount from writing to /run/mount, which belongs to the machine.
 _SETUP = r"""
 set -e
 [ -z "$1" ] || mount -n --bind "$1" /etc/hosts
@@ -73,7 +73,7 @@ shift
 unset trainyard_stage trainyard_flags trainyard_entry trainyard_place trainyard_directory
 exec "$@"
 """
-#: $1: what to say first; then the command.
+#: $1: a message to print first; then the command.
 _WARN = 'echo "trainyard: $1" >&2; shift; exec "$@"'
 
 
@@ -115,7 +115,7 @@ class View:
 
 
 def can_show_at(place: str) -> bool:
-    """Tell whether a host can be shown a directory at a place where there may be none."""
+    """Tell whether a host can be shown a directory at a path that may not exist."""
     return os.path.isdir(place) or _parent(os.path.realpath(place)) in _COVERABLE
 
 

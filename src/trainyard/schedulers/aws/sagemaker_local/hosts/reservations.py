@@ -1,4 +1,4 @@
-"""Ports and loopback addresses of this machine that a job has for itself, among all jobs of all users.
+"""Ports and loopback addresses that are reserved for one job, among all jobs of all users of this machine.
 
 Each is a name (`trainyard.system.claim_name`) that is free again when the process that has it ends.
 """
@@ -11,7 +11,7 @@ import socket
 from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 
-#: Below those that the kernel gives to connections (ip_local_port_range), above those of well-known services.
+#: Below the kernel's ephemeral ports (ip_local_port_range), above the ports of well-known services.
 PORTS = range(20000, 32000)
 #: Second and third number of a loopback address, as one. 127.0 is the machine's own; those from 127.128 on
 #: are the toolkit's, for hosts that it names itself (docs/contract.md).
