@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     from .conftest import Bucket, Jobs
 
+# If a job has not ended when the SDK first describes it, the SDK takes 40 s more: it describes jobs every
+# 30 s, sleeps 10 s between readings of logs, and once more after the end.
+LONGEST_SDK_RUN = 200
+pytestmark = pytest.mark.timeout(LONGEST_SDK_RUN + 40)
+
 FIT = """
 import os, sys
 import sagemaker
@@ -114,7 +119,7 @@ def run_sdk(code: str, *words: str, environ: dict[str, str]) -> str:
         [sagemaker_sdk(), "-W", "ignore", "-c", code, *words],
         capture_output=True,
         text=True,
-        timeout=58,
+        timeout=LONGEST_SDK_RUN,
         env={**{key: value for key, value in os.environ.items() if key not in unset}, **environ},
         check=False,
     )
