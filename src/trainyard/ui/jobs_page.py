@@ -262,15 +262,9 @@ def _act_on_all(wanted: Wanted, total: int) -> h.Element:
 
 
 def confirm_page(parts: Parts, action: str, wanted: Wanted, total: int, count: int, newest: int) -> str:
-    """Return the question whether to act on all jobs that match.
+    """Return the question whether to act on all ``total`` jobs that match.
 
-    Args:
-        parts: of the answer.
-        action: one of `ACTIONS`.
-        wanted: which jobs.
-        total: how many match.
-        count: how many of those the action is for.
-        newest: the number of the newest of these.
+    The action is for ``count`` of them; ``newest`` is the number of the newest of these.
     """
     label = ACTIONS[action]
     which = [
