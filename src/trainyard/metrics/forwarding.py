@@ -63,11 +63,7 @@ def make_forwarder(text: str) -> MetricForwarder:
 
 
 class ForwardedMetrics:
-    """Sends the values of series that have not been sent yet.
-
-    Args:
-        forwarder: where to.
-    """
+    """Sends the values of series that have not been sent yet to a forwarder."""
 
     def __init__(self, forwarder: MetricForwarder) -> None:
         self._forwarder = forwarder
