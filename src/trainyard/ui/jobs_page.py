@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import htpy as h
 
 from trainyard.runner.jobsearch import REFUSED_STATE, JobFilter
@@ -125,12 +127,11 @@ def elsewhere_table(jobs: Sequence[ListAppResponse]) -> h.Node:
 
 
 def _counts(tally: Iterable[tuple[str, str, str, int]]) -> tuple[dict[str, int], dict[str, int]]:
-    schedulers: dict[str, int] = {}
-    states: dict[str, int] = {}
+    schedulers: Counter[str] = Counter()
+    states: Counter[str] = Counter()
     for scheduler, phase, state, count in tally:
-        schedulers[scheduler] = schedulers.get(scheduler, 0) + count
-        shown = REFUSED_STATE if phase == REFUSED else state
-        states[shown] = states.get(shown, 0) + count
+        schedulers[scheduler] += count
+        states[REFUSED_STATE if phase == REFUSED else state] += count
     return schedulers, states
 
 

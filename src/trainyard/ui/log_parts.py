@@ -90,8 +90,6 @@ class LogParts:
         """Return a part of a log.
 
         Args:
-            view: which log.
-            wanted: which part.
             over: whether the job has ended.
             waits: whether to wait until enough is copied; if not, the end of the copy so far is returned.
 
@@ -145,8 +143,6 @@ class LogParts:
         """Search a log from a position on, for a while.
 
         Args:
-            view: which log.
-            regex: what to search for.
             place: where to begin; "" for the beginning, or for the end of a search that goes back.
             over: whether the job has ended.
             is_backward: whether to search towards the beginning.
