@@ -131,6 +131,11 @@ class Series:
         result.counts_values = self.counts_values
         return result
 
+    def points_after(self, count: int) -> list[tuple[float, float, float]]:
+        """Return step, time and value of those that follow the first ``count``, as far as they are kept."""
+        first = max(len(self) - (self.count - count), 0)
+        return list(zip(self.steps[first:], self.times[first:], self.values[first:], strict=True))
+
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values; null stands for nan and infinities."""
         return {

@@ -153,18 +153,12 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [
-            [
-                job if handle else job.rpartition("/")[2],
-                state,
-                name,
-                format_time(started, date) if date else format_time(started),
-                took,
-            ]
+            [job if handle else job.rpartition("/")[2], state, name, format_time(started, date), took]
             for job, state, name, started, took in lines
         ]
 
     headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
-    whole = laid_out("", True)
+    whole = laid_out("%Y-%m-%d %H:%M:%S", True)
     if columns is None or _width(headers, whole) <= columns:
         return headers, whole
     short = laid_out("%m-%d %H:%M", True)
