@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-__all__ = [
-    "REDACTED",
-    "SHORTEST_URL_TOKEN",
-    "Redactor",
-    "is_secret_name",
-    "missing_secrets_error",
-    "redact_text",
-    "restore",
-]
-
 SHORTEST_URL_TOKEN = secret_rules.SHORTEST_URL_TOKEN
 is_secret_name = secret_rules.is_secret_name
 

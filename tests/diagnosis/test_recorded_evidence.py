@@ -89,7 +89,7 @@ def test_each_rule_has_recorded_evidence():
     lines = [(row[1], line.strip()) for row in ROWS if row[0] != "waiting" for line in row[-1].split(" / ")]
     waits = [(row[1], row[2]) for row in ROWS if row[0] == "waiting"]
     tables = [
-        *((rule.cause, rule.pattern, lines) for rule in [*causes.rules(), *causes.log_rules()]),
+        *((rule.cause, rule.pattern, lines) for rule in [*causes.rules(), *causes.LOG_RULES]),
         *((kind, pattern, waits) for kind, pattern in waiting.rules()),
     ]
     assert [

@@ -51,9 +51,7 @@ class GlobalOptions:
 def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
     """Run a command line; every error becomes a message and an exit code.
 
-    Args:
-        argv: the words of the command line.
-        dispatch: runs the command line of another program with our commands; see `run_command`.
+    ``dispatch`` runs the command line of another program with our commands; see `run_command`.
     """
     for stream in (sys.stdout, sys.stderr):
         # names and paths may contain characters that the terminal's encoding lacks
@@ -157,13 +155,9 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
 
 
 def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any) -> int:
-    """Run a command; returns its exit code.
+    """Run a command with the words after its name, and the global options before it; returns its exit code.
 
-    Args:
-        name: name of the command.
-        words: the words after the name.
-        options: the global options given before it.
-        more: further values to set on the parsed arguments.
+    ``more`` are further values to set on the parsed arguments.
     """
     command = load_command(name)
     from trainyard.cli.parser import Parser, add_common_options
@@ -186,7 +180,7 @@ def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None
     while words:
         word = words.pop(0)
         option, equals, value = word.partition("=")
-        if word in ("-h", "--help"):
+        if word in ("-h", "--help") or (word == "help" and not words):
             out(_help())
             return None, []
         if word == "--version":
@@ -195,7 +189,7 @@ def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None
             out(f"trainyard {__version__}")
             return None, []
         if word == "help":
-            return _help_request(words)
+            return words[0], ["--help"]
         if word == "--debug":
             options.debug = True
         elif option in ("--log_level", "--log-level"):
@@ -209,14 +203,6 @@ def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None
             return word, words
     note(_help())
     raise UsageError("no command given", hint="`trainyard run utils.echo --msg hello` starts a first job.")
-
-
-def _help_request(words: list[str]) -> tuple[str | None, list[str]]:
-    """Read ``help [COMMAND]``."""
-    if words:
-        return words[0], ["--help"]
-    out(_help())
-    return None, []
 
 
 def _help() -> str:

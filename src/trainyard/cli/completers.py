@@ -115,9 +115,7 @@ def _add_component_options(parser: argparse.ArgumentParser, command: str, words:
 def _cut_line(line: str, count: int) -> None:
     """Leave out the options of `run` itself, which its parser does not have any more.
 
-    Args:
-        line: the command line up to the cursor.
-        count: the words before the component.
+    ``line`` is the command line up to the cursor, with ``count`` words before the component.
     """
     import re
     import shlex

@@ -134,11 +134,11 @@ def print_json(data: Any) -> None:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:
     """Return a table as text, its columns aligned. A column headed STATE is coloured."""
-    cells = [[clean(cell) for cell in row] for row in rows]
-    widths = [max(len(line[i]) for line in [list(headers), *cells]) for i in range(len(headers))]
+    cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
-    at = list(headers).index("STATE") if "STATE" in headers else None
-    for row in [list(headers), *cells]:
+    at = cells[0].index("STATE") if "STATE" in headers else None
+    for row in cells:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         padded[-1] = padded[-1].rstrip()
         if at is not None:

@@ -26,11 +26,10 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 class FullParser(argparse.ArgumentParser):
     """A parser that raises `UsageError` where argparse would write a message and exit."""
 
-    def __init__(self, prog: str, description: str = "", epilog: str = "") -> None:
+    def __init__(self, prog: str, description: str) -> None:
         super().__init__(
             prog=prog,
             description=description,
-            epilog=epilog,
             allow_abbrev=False,
             formatter_class=_formatter,  # type: ignore[arg-type,unused-ignore]  # any callable will do
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner import Runner
-    from trainyard.specs.status import AppStatus, ReplicaStatus
+    from trainyard.specs.status import AppStatus
 
 ANY = "any"
 
@@ -131,16 +131,10 @@ def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     if source == ANY:
         ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
         return next((replica.exit_code for replica in ended if replica.exit_code), plain)
-    replica = _replica(status, source)
-    return plain if replica is None or replica.exit_code is None else replica.exit_code
-
-
-def _replica(status: AppStatus, source: str) -> ReplicaStatus | None:
     role, _, number = source.partition("/")
-    for replica in status.replicas():
-        if replica.role == role and str(replica.id) == (number or "0"):
-            return replica
-    return None
+    named = (role, number or "0")
+    codes = [replica.exit_code for replica in status.replicas() if (replica.role, str(replica.id)) == named]
+    return next((code for code in codes if code is not None), plain)
 
 
 def exit_code_of_look(status: AppStatus) -> int:

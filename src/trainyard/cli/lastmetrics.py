@@ -25,11 +25,7 @@ _OF_SYSTEM = "system/"
 
 
 class LastMetrics:
-    """Reads in a thread, from a separate runner: a long log never delays the watching.
-
-    Args:
-        handle: the job.
-    """
+    """Reads in a thread, from a separate runner: a long log never delays the watching."""
 
     def __init__(self, handle: str) -> None:
         self._handle = handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 
 from trainyard.cli.console import is_tty, note, paint, paint_state, terminal_size
 from trainyard.cli.units import format_bytes
@@ -67,18 +68,15 @@ class Screen:
 
 def _cut(line: str, columns: int) -> str:
     """Cut a line that would wrap. Colours take no columns."""
-    shown, result, index = 0, [], 0
-    while index < len(line):
-        if line.startswith("\x1b[", index):
-            end = line.index("m", index) + 1
-            result.append(line[index:end])
-            index = end
-            continue
-        if shown == columns - 1:
-            return "".join(result) + "\x1b[0m"
-        result.append(line[index])
-        shown += 1
-        index += 1
+    import re
+
+    shown, kept = 0, ""
+    for part in re.findall(r"\x1b\[[^m]*m|.", line):
+        if not part.startswith("\x1b"):
+            if shown == columns - 1:
+                return kept + "\x1b[0m"
+            shown += 1
+        kept += part
     return line
 
 
@@ -112,18 +110,13 @@ class StatusLines:
             note(said)
 
     def finish(self, status: AppStatus) -> None:
-        """Remove the lines from a terminal; otherwise show the last status."""
-        self.close()
+        """Stop reading metrics. Remove the lines from a terminal; elsewhere show the last status."""
+        if self._metrics is not None:
+            self._metrics.close()
         if self._screen is not None:
             self._screen.clear()
         else:
             self.show(status)
-
-    def close(self) -> None:
-        """Stop reading metrics in the background."""
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
 
     def _lines(self, status: AppStatus, elapsed: str) -> list[str]:
         head = f"{self._name}  {paint_state(str(status.state), sys.stderr)}  {elapsed}"
@@ -139,9 +132,7 @@ class StatusLines:
 
 def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:
     """Return ``trainer: 2 RUNNING, 1 PENDING``, and the restarts of its replicas."""
-    counts: dict[str, int] = {}
-    for replica in role.replicas:
-        counts[replica.state.name] = counts.get(replica.state.name, 0) + 1
+    counts = Counter(replica.state.name for replica in role.replicas)
     states = sorted(counts, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     text = ", ".join(f"{counts[name]} {paint_state(name, stream) if stream else name}" for name in states)
     restarts = sum(replica.restarts for replica in role.replicas)

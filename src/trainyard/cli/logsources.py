@@ -42,13 +42,9 @@ class LogSource:
 
 
 class LogSources:
-    """Reads the logs of jobs. One is read as it is; lines of several begin with ``ID/ROLE/REPLICA``.
+    """Reads the logs of jobs, or of one process (``rank``).
 
-    Args:
-        runner: the runner.
-        jobs: the jobs.
-        query: which lines.
-        rank: only this process; None for all.
+    One job is read as it is; lines of several begin with ``ID/ROLE/REPLICA``.
 
     Attributes:
         code: with several jobs, the exit code for the first one whose log could not be read.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections import deque
+from collections import Counter, deque
 
 from trainyard.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
 from trainyard.schedulers.responses import LogBlock
@@ -39,6 +39,20 @@ class _TextOnly:
 
     def flush(self) -> None:
         self._stream.flush()
+
+
+def _write(stream: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write all and flush.
+
+    Raises:
+        OutputClosed: the reader has closed the stream.
+    """
+    try:
+        for piece in pieces:
+            stream.write(piece)
+        stream.flush()
+    except OSError as error:
+        output_failed(error)
 
 
 class LogWriter:
@@ -95,21 +109,12 @@ class LogWriter:
                 prefix += f"{self._stamp.text(block.time_ns)} ".encode()
             pieces += self._prefixed(data, prefix)
             self._last = data[-1:]
-        try:
-            for piece in pieces:
-                self._stream.write(piece)
-            self._stream.flush()
-        except OSError as error:
-            output_failed(error)
+        _write(self._stream, pieces)
 
     def finish(self) -> None:
         """End an unfinished last line, unless lines are written without prefixes."""
         if self._last not in (b"\n", b"\r") and self._prefixes:
-            try:
-                self._stream.write(b"\n")
-                self._stream.flush()
-            except OSError as error:
-                output_failed(error)
+            _write(self._stream, [b"\n"])
             self._last = b"\n"
 
     def _prefixed(self, data: bytes, prefix: bytes) -> list[bytes | memoryview]:
@@ -136,11 +141,7 @@ class LogWriter:
 
 
 class Stamp:
-    """Shows times as ISO 8601, to the millisecond: ``2026-03-01T12:00:00.123+01:00``, in UTC with ``Z``.
-
-    Args:
-        utc: whether to show UTC rather than local time.
-    """
+    """Shows times as ISO 8601, to the millisecond: ``2026-03-01T12:00:00.123+01:00``, in UTC with ``Z``."""
 
     def __init__(self, *, utc: bool) -> None:
         self._utc = utc
@@ -187,7 +188,6 @@ class CollapsingLogWriter:
     Lines are held back until every replica has written them, the window has passed, or many wait.
 
     Args:
-        stream: the stream to write to.
         replicas: role and index of each replica whose log is read.
         window: how long a line waits for the other replicas, in seconds; None: until the log ends.
     """
@@ -198,9 +198,7 @@ class CollapsingLogWriter:
         from threading import Event, Lock, Thread
 
         self._writer = LogWriter(stream, prefixes=False)
-        self._sizes: dict[str, int] = {}
-        for role, _ in replicas:
-            self._sizes[role] = self._sizes.get(role, 0) + 1
+        self._sizes = Counter(role for role, _ in replicas)
         self._window = window
         self._splitter = _LineSplitter()
         self._held: deque[_Line] = deque()
@@ -330,10 +328,5 @@ class JsonLogWriter:
             time_ns = self._time_ns.get(source)
             facts["time"] = self._stamp.text(time_ns) if time_ns else None
         head = f'{json.dumps(facts)[:-1]}, "line": '
-        try:
-            for line in lines:
-                text = line.decode("utf-8", "replace")
-                self._stream.write(f"{head}{json.dumps(text)}}}\n".encode())
-            self._stream.flush()
-        except OSError as error:
-            output_failed(error)
+        texts = (line.decode("utf-8", "replace") for line in lines)
+        _write(self._stream, (f"{head}{json.dumps(text)}}}\n".encode() for text in texts))

@@ -69,9 +69,9 @@ class Parser:
     Methods of ``argparse.ArgumentParser`` that it lacks are taken from one that it creates.
     """
 
-    def __init__(self, prog: str, description: str = "", epilog: str = "") -> None:
+    def __init__(self, prog: str, description: str = "") -> None:
         self.prog = prog
-        self._texts = (description, epilog)
+        self._description = description
         self._arguments: list[Argument] = []
         self._options: dict[str, Argument] = {}
         self._full: Any = None
@@ -96,7 +96,7 @@ class Parser:
 
             from trainyard.cli.full_parser import FullParser
 
-            self._full = FullParser(self.prog, *self._texts)
+            self._full = FullParser(self.prog, self._description)
             for argument in self._arguments:
                 options = argument.options
                 if argument.default == SUPPRESS:  # argparse asks for this very object

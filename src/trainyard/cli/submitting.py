@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Any
 
     from trainyard.cli.parser import AnyParser
@@ -119,9 +118,7 @@ class submitting:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._progress.clear()
         if isinstance(error, KeyboardInterrupt):
             note("the submission was interrupted; `trainyard list` shows whether the job was started")

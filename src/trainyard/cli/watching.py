@@ -20,7 +20,7 @@ from trainyard.terminal import clean, format_duration
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import Any
 
     from trainyard.backoff import Backoff
@@ -63,9 +63,7 @@ class Interrupts:
             self._previous = [(number, signal.signal(number, handlers[number])) for number in handlers]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous:
             signal.signal(number, handler)
         if self._request is not None:
@@ -161,7 +159,32 @@ def wait_for_end(
     While the job cannot be seen, it keeps asking, less and less often.
     """
     with _changes(runner, handle) as changed:
-        return _wait_for_end(runner, handle, lines, timeout, changed)
+        scheduler = runner.scheduler(handle.partition("://")[0])
+        polls, warned = polling(timeout, changed), False
+        ended: AppStatus | None = None
+        while True:
+            status = ended or status_of(runner, handle, refusal_is_final=True)
+            left = polls.left()
+            if status.is_terminal() or left == 0:
+                if lines is not None:
+                    lines.finish(status)
+                return status
+            check_not_gone(runner, handle, status)
+            if lines is not None:
+                lines.show(status)
+            elif status.state == AppState.UNREACHABLE and not warned:
+                warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
+                warned = True
+            if scheduler.is_local:
+                if status.state == AppState.UNKNOWN:
+                    raise BackendError(
+                        f"cannot wait for the end of {handle}: {status.msg}",
+                        hint="Its files are damaged; `trainyard log` may still show its output.",
+                    )
+                step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
+                ended = wait_locally(runner, handle, step if left is None else min(step, left))
+            else:
+                _pause(polls, changed)
 
 
 @contextlib.contextmanager
@@ -184,41 +207,6 @@ def _pause(polls: Backoff, changed: threading.Event | None) -> None:
     if changed is not None and changed.is_set():
         time.sleep(FIRST_POLL)  # changes come in bursts
         changed.clear()
-
-
-def _wait_for_end(
-    runner: Runner,
-    handle: str,
-    lines: StatusLines | None,
-    timeout: float | None,
-    changed: threading.Event | None,
-) -> AppStatus:
-    scheduler = runner.scheduler(handle.partition("://")[0])
-    polls, warned = polling(timeout, changed), False
-    ended: AppStatus | None = None
-    while True:
-        status = ended or status_of(runner, handle, refusal_is_final=True)
-        left = polls.left()
-        if status.is_terminal() or left == 0:
-            if lines is not None:
-                lines.finish(status)
-            return status
-        check_not_gone(runner, handle, status)
-        if lines is not None:
-            lines.show(status)
-        elif status.state == AppState.UNREACHABLE and not warned:
-            warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
-            warned = True
-        if scheduler.is_local:
-            if status.state == AppState.UNKNOWN:
-                raise BackendError(
-                    f"cannot wait for the end of {handle}: {status.msg}",
-                    hint="Its files are damaged; `trainyard log` may still show its output.",
-                )
-            step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
-            ended = wait_locally(runner, handle, step if left is None else min(step, left))
-        else:
-            _pause(polls, changed)
 
 
 def wait_locally(runner: Runner, handle: str, seconds: float) -> AppStatus | None:

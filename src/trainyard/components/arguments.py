@@ -92,7 +92,7 @@ class Options:
 
 
 class Given:
-    """The texts that a command line gave, and its problems."""
+    """The texts that a command line gave, and the problems of all that was given."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {}
@@ -101,13 +101,12 @@ class Given:
         self.hints: list[str] = []
 
 
-def scan(options: Options, args: Sequence[str]) -> Given:
+def scan(options: Options, args: Sequence[str], given: Given) -> None:
     """Assign the words of a command line to parameters.
 
     Raises:
         HelpRequested: ``--help`` is among the options.
     """
-    given = Given()
     position = 0
     while position < len(args):
         token = args[position]
@@ -126,7 +125,6 @@ def scan(options: Options, args: Sequence[str]) -> Given:
             position += _unknown(options, given, token, args[position:])
             continue
         position += _read_value(options, given, token, matched, args[position:])
-    return given
 
 
 def _is_option(token: str) -> bool:
@@ -266,34 +264,28 @@ def _expected(parameter: Parameter) -> str:
 
 
 def decode_mapping(
-    options: Options,
-    given: Mapping[str, Any],
-    problems: list[str],
-    hints: list[str],
-    *,
-    kind: str,
-    as_text: bool,
+    options: Options, named: Mapping[str, Any], given: Given, *, kind: str, as_text: bool
 ) -> dict[str, Any]:
-    """Convert values by name: JSON values, or texts.
+    """Convert values by name: JSON values, or texts; problems are added to ``given``.
 
     ``kind`` names their source in messages, such as "default". With ``as_text`` (configuration files, where
     all values may be strings) strings are parsed as on a command line: "None" is None.
     """
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in named.items():
         parameter = options.by_name(name)
         varargs = options.varargs
         if parameter is None and varargs is not None and name in (varargs.name, f"*{varargs.name}"):
             parameter = varargs
         if parameter is None:
-            problems.append(f"unknown {kind} {name!r}")
+            given.problems.append(f"unknown {kind} {name!r}")
             names = [*options.parameters, *([varargs.name] if varargs else [])]
-            hints.append(did_you_mean(name, names))
+            given.hints.append(did_you_mean(name, names))
             continue
         try:
             values[parameter.name] = _from_mapping(parameter, value, as_text=as_text)
         except ConversionError as error:
-            problems.append(f"{kind} {name}: {error}{_expected(parameter)}")
+            given.problems.append(f"{kind} {name}: {error}{_expected(parameter)}")
     return values
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from trainyard.components.arguments import (
-    HelpRequested,
-    Options,
-    decode_given,
-    decode_mapping,
-    scan,
-)
+from trainyard.components.arguments import Given, HelpRequested, Options, decode_given, decode_mapping, scan
 from trainyard.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
 from trainyard.errors import ComponentArgumentError, ComponentValidationException
 
@@ -110,48 +104,41 @@ class Component:
         self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the value of every parameter. Takes and raises what `parse` does."""
-        problems: list[str] = []
-        hints: list[str] = []
+        given = Given()
         values: dict[str, Any] = {}
         if defaults:
-            values |= decode_mapping(self.options, defaults, problems, hints, kind="default", as_text=True)
-        values |= self._decode_args(args, problems, hints) | self.preset
+            values |= decode_mapping(self.options, defaults, given, kind="default", as_text=True)
+        values |= self._decode_args(args, given) | self.preset
         missing = [p.options[0] for p in self.parameters if p.required and p.name not in values]
-        attempted = {problem.partition(":")[0] for problem in problems}
+        attempted = {problem.partition(":")[0] for problem in given.problems}
         missing = [option for option in missing if option not in attempted]
         if missing:
-            problems.append(f"missing: {', '.join(missing)}")
-        if problems:
-            raise self._argument_error(problems, hints)
+            given.problems.append(f"missing: {', '.join(missing)}")
+        if given.problems:
+            raise self._argument_error(given)
         for parameter in self.parameters:
             if parameter.name not in values:
                 values[parameter.name] = () if parameter.is_varargs else parameter.default_copy()
         return values
 
-    def _decode_args(
-        self, args: Sequence[str] | Mapping[str, Any], problems: list[str], hints: list[str]
-    ) -> dict[str, Any]:
+    def _decode_args(self, args: Sequence[str] | Mapping[str, Any], given: Given) -> dict[str, Any]:
         if isinstance(args, Mapping):
-            return decode_mapping(self.options, args, problems, hints, kind="argument", as_text=False)
+            return decode_mapping(self.options, args, given, kind="argument", as_text=False)
         if self.preset:
             args = ["--", *args]
         try:
-            given = scan(self.options, args)
+            scan(self.options, args, given)
         except HelpRequested:
             raise HelpRequested(self.help_text()) from None
-        values = decode_given(self.options, given)
-        problems += given.problems
-        hints += given.hints
-        return values
+        return decode_given(self.options, given)
 
-    def _argument_error(self, problems: Sequence[str], hints: Sequence[str]) -> ComponentArgumentError:
-        if len(problems) == 1:
-            message = f"{self.name}: {problems[0]}"
+    def _argument_error(self, given: Given) -> ComponentArgumentError:
+        if len(given.problems) == 1:
+            message = f"{self.name}: {given.problems[0]}"
         else:
-            message = f"{self.name}: {len(problems)} problems with the arguments:" + "".join(
-                f"\n  - {problem}" for problem in problems
-            )
-        advice = [*dict.fromkeys(hint for hint in hints if hint), f"See: trainyard run {self.name} --help"]
+            lines = "".join(f"\n  - {problem}" for problem in given.problems)
+            message = f"{self.name}: {len(given.problems)} problems with the arguments:{lines}"
+        advice = [*dict.fromkeys(filter(None, given.hints)), f"See: trainyard run {self.name} --help"]
         return ComponentArgumentError(message, hint="\n".join(advice))
 
     def call(self, values: Mapping[str, Any]) -> AppDef:

@@ -140,8 +140,8 @@ def _footer(parameters: list[Parameter], *, everything: bool) -> str:
     if everything:
         return "Every word after the name is passed unchanged."
     text = "Options can be written with hyphens or underscores."
-    if any(p.is_varargs for p in parameters):
-        name = next(p.name for p in parameters if p.is_varargs)
+    name = next((p.name for p in parameters if p.is_varargs), "")
+    if name:
         text += (
             f" Everything from the first word that is not an option, or after '--', is {name} "
             "and is passed unchanged."

@@ -20,15 +20,6 @@ from trainyard.regular_files import read_regular_file
 if TYPE_CHECKING:
     from trainyard.components.parameters import Parameter
 
-__all__ = [
-    "ArgTypeValidator",
-    "ComponentFunctionValidator",
-    "LinterMessage",
-    "ReturnTypeValidator",
-    "get_fn_docstring",
-    "validate",
-]
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCALARS = {"str", "int", "float", "bool", "object", "Any", "None", "Path", "PurePath"}
 _CONTAINERS = {"list", "dict", "tuple", "List", "Dict", "Tuple"}
@@ -132,13 +123,11 @@ def lint_component(
         known = [name for name in component_functions(path) if not name.startswith("_")]
         text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
         return [LinterMessage("SourceFile", text, 1, 0)]
+    messages: list[LinterMessage] = []
     if isinstance(function, ast.AsyncFunctionDef):
         text = f"{fn_name!r} is async; a component is a plain function (def)"
-        message = LinterMessage("AsyncFunction", text, function.lineno, function.col_offset)
+        messages.append(LinterMessage("AsyncFunction", text, function.lineno, function.col_offset))
         function = _as_plain(function)
-        messages = [message]
-    else:
-        messages = []
     if validators is None:
         validators = default_validators(source.module, docstring=docstring)
     for validator in validators:

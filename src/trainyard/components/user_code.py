@@ -16,7 +16,7 @@ from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
@@ -35,9 +35,7 @@ class guarded:
     def __enter__(self) -> None:
         self._stdout, sys.stdout = sys.stdout, sys.stderr
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         sys.stdout = self._stdout
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, TrainyardError):
             where = _line_in(error, self._path)
@@ -182,9 +180,7 @@ class _importing_from:
         self._was_present = self._directory in sys.path
         sys.path.insert(0, self._directory)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         sys.dont_write_bytecode = self._writes
         if self._directory in sys.path:
             sys.path.remove(self._directory)

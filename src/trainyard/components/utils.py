@@ -73,10 +73,6 @@ def shell_arguments(words: Sequence[str]) -> list[str]:
     return ["-c", " ".join([*before, '"$@"']), "sh", *words[first:]]
 
 
-def _with_log_level(env: dict[str, str] | None) -> dict[str, str]:
-    return {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"), **(env or {})}
-
-
 def echo(msg: str = "hello world", image: str = NO_IMAGE, num_replicas: int = 1) -> AppDef:
     """Print a message.
 
@@ -139,7 +135,7 @@ def sh(
         image,
         entrypoint=entrypoint or "sh",
         args=list(args) if entrypoint else shell_arguments(args),
-        env=_with_log_level(env),
+        env={"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"), **(env or {})},
         num_replicas=num_replicas,
         max_retries=max_retries,
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),

@@ -14,6 +14,7 @@ from trainyard.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 # Where a rule looks.
 SCHEDULER = "scheduler"  # what the scheduler says of the replica, or of the job
@@ -476,8 +477,9 @@ _RULES = [
     Rule("not_finite", ERROR,
         r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
 ]  # fmt: skip
-#: For logs only, and weak: programs also print such lines without failing.
-_LOG_RULES = [
+#: For logs only, and weak, so that they apply only if no other rule matches: programs also print such lines
+#: without failing.
+LOG_RULES = [
     Rule("usage", LOG, r"^usage: "),
     Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
     Rule("bus_error", LOG, r"\bBus error\b|SIGBUS"),
@@ -548,14 +550,9 @@ def _warn_of_plugin(name: str, problem: str) -> None:
     )
 
 
-def log_rules() -> list[Rule]:
-    """Return the weak rules, which apply only if no other rule matches."""
-    return _LOG_RULES
-
-
-def cause(of: str | Cause) -> Cause:
-    """Return a cause by its name."""
-    return of if isinstance(of, Cause) else CAUSES[of]
+def cause_of(rule: Rule) -> Cause:
+    """Return the cause that a rule names, or has."""
+    return rule.cause if isinstance(rule.cause, Cause) else CAUSES[rule.cause]
 
 
 def first_match(candidates: Iterable[Rule], where: str, lines: Iterable[str]) -> tuple[Cause, str] | None:
@@ -567,5 +564,31 @@ def first_match(candidates: Iterable[Rule], where: str, lines: Iterable[str]) ->
         pattern = re.compile(rule.pattern, re.IGNORECASE)
         for line in texts:
             if pattern.search(line):
-                return cause(rule.cause), line
+                return cause_of(rule), line
     return None
+
+
+def causes_table() -> dict[str, Any]:
+    """Return causes and rules, those of plugins too, for the toolkit, so that jobs find the same causes."""
+    known = dict(CAUSES)
+
+    def row(rule: Rule) -> list[str]:
+        cause = cause_of(rule)
+        known.setdefault(cause.name, cause)
+        return [cause.name, rule.where, rule.pattern]
+
+    all_rules = [row(rule) for rule in rules()]
+    log_rules = [row(rule) for rule in LOG_RULES]
+    return {
+        "causes": {
+            cause.name: {
+                "text": cause.text,
+                "class": cause.retry_class,
+                "is_consequence": cause.is_consequence,
+            }
+            for cause in known.values()
+        },
+        "rules": all_rules,
+        "log_rules": log_rules,
+        "by_exit_code": {str(code): name for code, name in BY_EXIT_CODE.items()},
+    }

@@ -81,7 +81,6 @@ def explain_failure(status: AppStatus, log_of: LogEnd, job_output: JobOutput = t
     """Return why a job failed.
 
     Args:
-        status: its status.
         log_of: returns the last lines of a replica's log.
         job_output: returns what the backend's own programs wrote about the job.
     """
@@ -206,7 +205,7 @@ def _decide(
         found = causes.first_match(rules, START, [line.strip() for line in texts])
         return found or (causes.CAUSES[named], (not_run or [log_end.last_words(lines)])[-1])
     if code in _CRASHES or named == "segfault":
-        said_so = causes.first_match(causes.log_rules(), LOG, texts)
+        said_so = causes.first_match(causes.LOG_RULES, LOG, texts)
         return causes.CAUSES[named], said_so[1].strip() if said_so and said_so[0].name == named else ""
     found = causes.first_match(rules, ERROR, errors) or causes.first_match(rules, LOG, texts)
     if found:
@@ -216,7 +215,7 @@ def _decide(
     if real and has_exception and not named and not log_end.is_wrapper(real[0]):
         return causes.CAUSES["exception"], real[0]
     near = [line for line in texts[-log_end.NEAR_THE_END :] if not _IN_PASSING.search(line)]
-    found = causes.first_match(rules, ERROR, near) or causes.first_match(causes.log_rules(), LOG, texts)
+    found = causes.first_match(rules, ERROR, near) or causes.first_match(causes.LOG_RULES, LOG, texts)
     if found:
         return found
     if named:

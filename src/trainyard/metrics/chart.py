@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
+from operator import itemgetter
 
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass
@@ -29,12 +31,7 @@ _GREATEST = 1e300
 
 @dataclass
 class Line:
-    """A line of a chart.
-
-    Args:
-        label: what the legend says.
-        series: the values.
-    """
+    """A line of a chart: what the legend says, and the values."""
 
     label: str
     series: Series
@@ -179,16 +176,10 @@ def _cell(bits: int, is_unicode: bool) -> str:
 
 
 def _inked(cells: Sequence[str], inks: Sequence[int], has_colours: bool) -> str:
-    text, index = "", 0
-    while index < len(cells):
-        end = index
-        while end < len(cells) and inks[end] == inks[index]:
-            end += 1
-        part = "".join(cells[index:end])
-        if has_colours and inks[index] >= 0:
-            part = coloured(part, _COLOURS[inks[index] % len(_COLOURS)])
-        text += part
-        index = end
+    text = ""
+    for ink, group in groupby(zip(inks, cells, strict=True), key=itemgetter(0)):
+        part = "".join(cell for _, cell in group)
+        text += coloured(part, _COLOURS[ink % len(_COLOURS)]) if has_colours and ink >= 0 else part
     return text.rstrip()
 
 

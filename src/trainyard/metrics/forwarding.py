@@ -63,11 +63,7 @@ def make_forwarder(text: str) -> MetricForwarder:
 
 
 class ForwardedMetrics:
-    """Sends the values of series that have not been sent yet.
-
-    Args:
-        forwarder: where to.
-    """
+    """Sends the values of series that have not been sent yet to a forwarder."""
 
     def __init__(self, forwarder: MetricForwarder) -> None:
         self._forwarder = forwarder
@@ -78,13 +74,11 @@ class ForwardedMetrics:
         total = 0
         for series in several:
             key = (handle, series.name, series.role, series.replica, series.rank, series.source)
-            new = min(series.count - self._sent.get(key, 0), len(series))
-            if new <= 0:
-                continue
-            points = list(zip(series.steps[-new:], series.times[-new:], series.values[-new:], strict=True))
-            self._forwarder.send(handle, series, points)
-            self._sent[key] = series.count
-            total += new
+            points = series.points_after(self._sent.get(key, 0))
+            if points:
+                self._forwarder.send(handle, series, points)
+                self._sent[key] = series.count
+                total += len(points)
         return total
 
     def close(self) -> None:

@@ -12,14 +12,13 @@ import threading
 
 from trainyard.diagnosis.log_end import without_prefix
 from trainyard.errors import StateStoreError, UnknownAppException
-from trainyard.metrics.definitions import STEP, definitions_of
 from trainyard.metrics.json_lines import LONGEST_PREFIX, find_objects
 from trainyard.metrics.result_files import ResultFiles
 from trainyard.metrics.series import LOG, MetricTable
 from trainyard.metrics.usage import UsageMetrics
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.specs.training import local_path
+from trainyard.specs.training import local_path, specification
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogBlock, LogGrowth, ReplicaUsage
     from trainyard.specs.status import AppStatus
 
+#: A metric with this name is the step of the others.
+STEP = "step"
 #: How many blocks of a followed log wait to be read.
 _WAITING_BLOCKS = 256
 
@@ -48,8 +49,6 @@ def read(
     """Return the metrics that a job has reported so far: by name the series of each replica that reports it.
 
     Args:
-        runner: the runner.
-        handle: the job.
         names: only these metrics; None for all.
         since: only values from this time on, in seconds since the epoch.
         definitions: names and regular expressions in addition to those of the job.
@@ -73,8 +72,6 @@ class MetricReader:
     """Reads a job's metrics as they come. A context manager.
 
     Args:
-        runner: the runner.
-        handle: the job.
         names: only these metrics; None for all.
         definitions: names and regular expressions in addition to those of the job.
         files: directories with event files or databases of the job, in addition to its results.
@@ -106,7 +103,7 @@ class MetricReader:
         self._stored: StoredResults | None = None
         self._usage = UsageMetrics()
         self._record = _record_of(runner, handle)
-        self.definitions = {**definitions_of(self._record), **(definitions or {})}
+        self.definitions = {**_definitions_of(self._record), **(definitions or {})}
         self._table = MetricTable(names)
         self._steps: dict[tuple[str, int, str], float] = {}
         self._searching: MetricSearch | None = None
@@ -326,3 +323,27 @@ def _record_of(runner: Runner, handle: str) -> JobRecord | None:
         return runner.history.find(handle)
     except StateStoreError:
         return None
+
+
+def _definitions_of(record: JobRecord | None) -> dict[str, str]:
+    """Return a job's expressions: of ``--metric``, of a training script, of ``metric_definitions``."""
+    if record is None:
+        return {}
+    found: dict[str, str] = {}
+    for given in record.cfg.get("metric_definitions") or ():
+        found.update(_pairs(given))
+    for role in (record.app or {}).get("roles") or ():
+        for given in specification(role.get("metadata") or {}).get("metrics") or ():
+            found.update(_pairs(given))
+    found.update(record.metrics or {})
+    return found
+
+
+def _pairs(given: Any) -> dict[str, str]:
+    """Return the names and expressions of ``{"Name", "Regex"}`` or ``{name: regex}``."""
+    if not isinstance(given, dict):
+        return {}
+    lower = {str(key).lower(): value for key, value in given.items()}
+    if lower.keys() == {"name", "regex"}:
+        return {str(lower["name"]): str(lower["regex"])}
+    return {str(key): str(value) for key, value in given.items()}

@@ -163,7 +163,7 @@ class ResultFiles:
                     "SELECT id, timestamp, run_name, step, metrics FROM metrics"
                     " WHERE id > ? ORDER BY id LIMIT ?"
                 )
-                connection.text_factory = _text
+                connection.text_factory = lambda data: data.decode("utf-8", "replace")
                 before = None
                 while last != before:
                     before = last
@@ -194,10 +194,6 @@ def _is_trackio(connection: Any) -> bool:
         return False
     columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
     return {"id", "timestamp", "run_name", "step", "metrics"} <= columns
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def _numbers(text: str | bytes) -> dict[str, float]:

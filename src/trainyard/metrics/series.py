@@ -9,7 +9,7 @@ from trainyard.lazy_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
 #: Where values come from.
@@ -118,21 +118,23 @@ class Series:
             while kept and self.steps[kept[-1]] >= step:
                 kept.pop()
             kept.append(index)
-        result = Series(self.name, self.role, self.replica, self.rank, self.source)
-        for index in kept:
-            result.add(
-                self.values[index], None if self.counts_values else self.steps[index], self.times[index]
-            )
-        return result
+        return self._part(kept)
 
     def since(self, time: float) -> Series:
         """Return the values from this time on."""
+        return self._part(index for index, moment in enumerate(self.times) if moment >= time)
+
+    def _part(self, indices: Iterable[int]) -> Series:
         result = Series(self.name, self.role, self.replica, self.rank, self.source)
-        for step, moment, value in zip(self.steps, self.times, self.values, strict=True):
-            if moment >= time:
-                result.add(value, step, moment)
+        for index in indices:
+            result.add(self.values[index], self.steps[index], self.times[index])
         result.counts_values = self.counts_values
         return result
+
+    def points_after(self, count: int) -> list[tuple[float, float, float]]:
+        """Return step, time and value of those that follow the first ``count``, as far as they are kept."""
+        first = max(len(self) - (self.count - count), 0)
+        return list(zip(self.steps[first:], self.times[first:], self.values[first:], strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values; null stands for nan and infinities."""
@@ -236,11 +238,7 @@ def decimate(
 
 
 class MetricTable:
-    """Series by metric name, and for each name by replica.
-
-    Args:
-        names: only these; None for all.
-    """
+    """Series by metric name, and for each name by replica; only of ``names``, unless that is None."""
 
     #: No more series than this are kept: so many different names cannot be names of metrics.
     MOST_SERIES = 5_000

@@ -21,12 +21,7 @@ LARGEST = 1 << 28
 
 
 class StoredResults:
-    """The files with metrics below a "directory" of S3, copied into a temporary one.
-
-    Args:
-        uri: the directory, ``s3://BUCKET/KEY``.
-        session: the AWS session that is used.
-    """
+    """The files with metrics below a "directory" of S3, ``s3://BUCKET/KEY``, copied into a temporary one."""
 
     def __init__(self, uri: str, session: AwsSession) -> None:
         self.problems: list[str] = []

@@ -16,14 +16,13 @@ from __future__ import annotations
 import html
 import shlex
 import sys
-from typing import cast
 
 from trainyard.errors import TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, BinaryIO
+    from typing import Any
 
     from trainyard.runner.explanation import Explanation
     from trainyard.specs.status import AppStatus
@@ -62,14 +61,15 @@ class CellJob:
 
     def wait(self) -> AppStatus:
         """Print the logs until the job has ended; interrupting the kernel stops only that."""
-        from trainyard.cli.logwriter import LogWriter
+        from trainyard.cli.logwriter import LogWriter, bytes_of
         from trainyard.cli.watching import wait_for_end
         from trainyard.runner import get_runner
         from trainyard.schedulers.base import LogQuery
 
         with get_runner() as runner:
             replicas = runner.replicas(self.handle)
-            writer = LogWriter(cast("BinaryIO", _CellOutput()), prefixes=len(replicas) > 1)
+            sys.stdout.flush()  # what was printed before comes first
+            writer = LogWriter(bytes_of(sys.stdout), prefixes=len(replicas) > 1)
             writer.write_all(runner.log_blocks(self.handle, replicas, LogQuery(should_tail=True)))
             writer.finish()
             return wait_for_end(runner, self.handle, None)
@@ -147,20 +147,6 @@ class CellJob:
                     f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(kept)}</pre></details>"
                 )
         return shown
-
-
-class _CellOutput:
-    """What is printed under the cell, as a stream of bytes: a kernel's `sys.stdout` takes text only."""
-
-    def write(self, data: Any) -> int:
-        sys.stdout.write(bytes(data).decode(errors="replace"))
-        return len(data)
-
-    def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
-
-    def flush(self) -> None:
-        sys.stdout.flush()
 
 
 def trainyard(line: str, cell: str) -> CellJob:

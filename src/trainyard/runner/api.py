@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from types import TracebackType
     from typing import Any, Self
 
     from trainyard.errors import TrainyardError
@@ -92,9 +91,7 @@ class Runner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -487,7 +484,6 @@ class Runner:
         ended, else UNREACHABLE; ``msg`` says why.
 
         Args:
-            app_handle: the job.
             refusal_is_final: raise `AccessError` where the scheduler refuses the credentials, rather than
                 return UNREACHABLE.
 
@@ -560,7 +556,6 @@ class Runner:
         """Block until a job has ended; returns None if there is no such job.
 
         Args:
-            app_handle: the job.
             wait_interval: longest time between two attempts to reach a scheduler that does not answer.
                 A scheduler with its own `wait` decides how often it polls.
             timeout: seconds after which the job's current state is returned; None to wait forever.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.training import METADATA_KEY, specification
 
 TYPE_CHECKING = False
@@ -15,21 +16,24 @@ if TYPE_CHECKING:
 
 #: Sections of a comparison, in the order in which they are shown.
 SECTIONS = ("arguments", "options", "environment", "job", "origin")
-
-
 _LONGEST = 60
 
 
+@dataclass
 class FileChange:
     """A path of the workspace that was "added", "removed" or "modified"; contents may be None."""
 
-    __slots__ = ("after", "before", "change", "path")
+    path: str
+    change: str
+    before: bytes | None
+    after: bytes | None
 
-    def __init__(self, path: str, change: str, before: bytes | None, after: bytes | None) -> None:
-        self.path = path
-        self.change = change
-        self.before = before
-        self.after = after
+    def texts(self) -> tuple[list[str], list[str]] | None:
+        """Return the lines before and after; None if either is binary, or no longer stored."""
+        if self.before is None or self.after is None or b"\0" in self.before + self.after:
+            return None
+        old, new = (content.decode(errors="replace").splitlines() for content in (self.before, self.after))
+        return old, new
 
 
 class Comparison:
@@ -57,7 +61,7 @@ class Comparison:
 
     def summary(self) -> Iterator[str]:
         """Return a line for the code and one for each other difference, except the place of submission."""
-        if self.code not in ("same",) and not self.code.startswith("unknown"):
+        if self.code != "same" and not self.code.startswith("unknown"):
             names = ", ".join(file.path for file in self.files)
             yield f"code: {names}" if names else f"code: {self.code}"
         for section in SECTIONS:

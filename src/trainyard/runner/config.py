@@ -43,23 +43,15 @@ RUN_KEYS: dict[str, type] = {
     "wait": bool,
     "detach": bool,
 }
-RUN_VARIABLES = {
-    "scheduler": "TRAINYARD_SCHEDULER",
-    "workspace": "TRAINYARD_WORKSPACE",
-    "image": "TRAINYARD_IMAGE",
-}
+#: Keys of ``[run]`` that variables set too: TRAINYARD_SCHEDULER, TRAINYARD_WORKSPACE, TRAINYARD_IMAGE.
+RUN_VARIABLES = ("scheduler", "workspace", "image")
 INI_VARIABLE = "TORCHXCONFIG"
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
 
 
 class Config:
-    """What the configuration files and the environment set.
-
-    Args:
-        sources: the files, the weakest first.
-        environ: the environment.
-    """
+    """What the configuration files, the weakest first, and the environment set."""
 
     def __init__(self, sources: Iterable[Source], environ: Mapping[str, str]) -> None:
         self.sources = list(sources)
@@ -84,7 +76,8 @@ class Config:
                 settings |= _table(source, "run")
             settings |= _table(source, *_table_keys(source, "cli", cmd))
         if cmd == "run":
-            for key, variable in RUN_VARIABLES.items():
+            for key in RUN_VARIABLES:
+                variable = f"TRAINYARD_{key.upper()}"
                 if self._environ.get(variable):
                     settings[key] = Setting(self._environ[variable], variable, ENVIRONMENT)
             settings = {key: _checked_run_setting(key, value) for key, value in settings.items()}
@@ -277,16 +270,10 @@ def effective_options(
     *,
     refuse_surplus: bool = True,
 ) -> dict[str, Setting]:
-    """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
+    """Return the value of every option of a scheduler, and where it came from; the command line's win.
 
-    An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning.
-
-    Args:
-        config: the configuration.
-        scheduler: name of the scheduler.
-        opts: the options that it has.
-        cli_cfg: options of the command line.
-        refuse_surplus: whether to refuse other options that it does not have; if not, they are left out too.
+    An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning. Other such
+    options are refused, or left out too without ``refuse_surplus``.
 
     Raises:
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.

@@ -99,7 +99,6 @@ def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) ->
     """Read a TOML file; returns None if the file, or the table in it, does not exist.
 
     Args:
-        path: the file.
         below: the table to read, such as ``("tool", "trainyard")``.
         found: whether the file was found in a project rather than named; it must be a regular file then.
 
@@ -256,16 +255,14 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
     return line[:cut].strip(), line[cut + 1 :].strip()
 
 
-def _is_pipe(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isfile(path) and system.is_pipe_path(path)
-
-
 def _read(path: str, *, special: bool) -> str | None:
     from trainyard.regular_files import read_regular_file
 
+    # a shell's <(...) is a pipe below /dev or /proc, and meant so
+    if special:
+        special = os.path.exists(path) and not os.path.isfile(path) and system.is_pipe_path(path)
     try:
-        # a shell's <(...) is a pipe below /dev or /proc, and meant so
-        return read_regular_file(path, special=special and _is_pipe(path)).decode("utf-8")
+        return read_regular_file(path, special=special).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:

@@ -53,15 +53,13 @@ def open_for_reading(path: str) -> sqlite3.Connection | None:
         except BaseException:
             connection.close()
             raise
-        if 0 < number <= len(MIGRATIONS):
-            if number == len(MIGRATIONS):
-                return connection
-            connection.close()
-            return open_for_writing(path)  # its schema is an older one
+        if number == len(MIGRATIONS):
+            return connection
         connection.close()
-        if number == 0:
-            return None  # the process that creates it has not finished
-        raise _too_new(path, number)
+        if not 0 <= number < len(MIGRATIONS):
+            raise _too_new(path, number)
+        # its schema is an older one, or the process that creates it has not finished
+        return open_for_writing(path) if number else None
 
 
 @contextlib.contextmanager

@@ -25,9 +25,7 @@ ENTRY_POINT = "get_torchx_image"
 def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
     """Give an image to the roles that have none, in place; yields a warning for each built-in one.
 
-    Args:
-        app: the job.
-        setting: the image of the configuration; None if it names none, ``<NONE>`` for none at all.
+    ``setting`` is the image of the configuration; None if it names none, ``<NONE>`` for none at all.
     """
     for role in app.roles:
         if role.image != NO_IMAGE:

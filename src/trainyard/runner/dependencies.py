@@ -22,21 +22,20 @@ ANY_END = ":any"
 def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) -> None:
     """Let the job of a request start after others. Called before anything is shipped.
 
-    Args:
-        runner: the runner.
-        info: the request.
-        after: jobs as users name them (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
+    These are named as users do (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
 
     Raises:
         ConfigError: the scheduler cannot do that, a job is on another one, or has failed already.
         UnknownAppException: there is no such job.
         BackendError: the state of a job cannot be determined now.
     """
+    from trainyard.schedulers.capabilities import has_own
+
     texts = [after] if isinstance(after, str) else list(after)
     if not texts:
         return
     scheduler = runner.scheduler(info.scheduler)
-    if not _can_wait(scheduler):
+    if not has_own(scheduler, "depend_on"):
         scheduler.depend_on(info, [])  # says why not
     wanted: dict[str, bool] = {}
     for text in texts:
@@ -48,12 +47,6 @@ def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) ->
         wanted[handle] = wanted.get(handle, True) and text.endswith(ANY_END)  # requiring success is stricter
     scheduler.depend_on(info, _still_open(runner, wanted))
     info.record["after"] = [handle + ANY_END * any_end for handle, any_end in wanted.items()]
-
-
-def _can_wait(scheduler: Scheduler[Any]) -> bool:
-    from trainyard.schedulers.capabilities import has_own
-
-    return has_own(scheduler, "depend_on")
 
 
 def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:

@@ -11,14 +11,14 @@ from trainyard.specs.status import NONE, AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from trainyard.diagnosis.failures import Failure
     from trainyard.diagnosis.waiting import Waiting
     from trainyard.runner import Runner
     from trainyard.runner.records import JobRecord
-    from trainyard.schedulers.base import Stream
+    from trainyard.schedulers.base import Scheduler, Stream
     from trainyard.specs.status import AppStatus, ReplicaStatus
 
 #: How much of a log's end is read: lines, and bytes, since a program may write a line without an end.
@@ -103,7 +103,7 @@ class Explanation:
             }
             data["last_good"], data["changes"] = self.last_good, self.changes
         if waiting is not None:
-            data["waiting"] = {**vars(waiting)}
+            data["waiting"] = vars(waiting).copy()
         return {**data, "try": self.try_command}
 
 
@@ -120,11 +120,13 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
     elif status.state in _WAITS:
         from trainyard.diagnosis.waiting import explain_waiting
 
-        explanation.waiting = waiting = explain_waiting(status, _position(runner, handle))
+        position = _asked(runner, handle, lambda scheduler, app_id: scheduler.queue_position(app_id))
+        explanation.waiting = waiting = explain_waiting(status, position)
         if waiting.kind == "no_capacity":
-            waiting.advice = _smallest_change(runner, handle) or waiting.advice
+            change = _asked(runner, handle, lambda scheduler, app_id: scheduler.smallest_change(app_id))
+            waiting.advice = change or waiting.advice
         explanation.try_command = _next_command(explanation, None)
-    elif status.state == AppState.RUNNING and handle.partition("://")[0] in _HANGS_IN_LOGS:
+    elif status.state == AppState.RUNNING and explanation.scheduler in _HANGS_IN_LOGS:
         _note_hangs(runner, handle, status)
     return explanation
 
@@ -220,17 +222,10 @@ def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | N
         ]
 
 
-def _position(runner: Runner, handle: str) -> str:
-    scheduler, _, app_id = handle.partition("://")[0], "", handle.rpartition("/")[2]
+def _asked(runner: Runner, handle: str, question: Callable[[Scheduler[Any], str], str]) -> str:
+    """Return what the scheduler answers about a job; "" if it cannot be asked."""
     try:
-        return runner.scheduler(scheduler).queue_position(app_id)
-    except (TrainyardError, OSError):
-        return ""
-
-
-def _smallest_change(runner: Runner, handle: str) -> str:
-    try:
-        return runner.scheduler(handle.partition("://")[0]).smallest_change(_id(handle))
+        return question(runner.scheduler(handle.partition("://")[0]), _id(handle))
     except (TrainyardError, OSError):
         return ""
 

@@ -50,7 +50,7 @@ class History:
     def close(self) -> None:
         """Close the database. May be called more than once; later calls open it again."""
         with self._lock:
-            for connection in {id(c): c for c in (self._reader, self._writer) if c is not None}.values():
+            for connection in filter(None, (self._reader, self._writer)):
                 connection.close()
             self._reader = self._writer = None
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def main(directory: str) -> int:
     """Send the notifications of the job in this directory; returns an exit code."""
+    from trainyard.redaction import redact_text
     from trainyard.runner import get_runner
     from trainyard.schedulers.exec import outbox
     from trainyard.toolkit_import import notification
@@ -40,7 +41,7 @@ def main(directory: str) -> int:
     box.send(message)
     for target in box.document["targets"]:
         if target["state"] == notification.FAILED:
-            sys.stderr.write(f"{_shown(target['to'])} was not notified: {target['error']}\n")
+            sys.stderr.write(f"{redact_text(target['to'])} was not notified: {target['error']}\n")
     return 0
 
 
@@ -83,12 +84,6 @@ def _cause(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any] | N
         "replica": None if replica is None else f"{replica.role}/{replica.id}",
         "exit_code": None if replica is None else replica.exit_code,
     }
-
-
-def _shown(target: str) -> str:
-    from trainyard.redaction import redact_text
-
-    return redact_text(target)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import fcntl
 import math
 import os
 
-from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException
+from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException, described
 from trainyard.paths import make_private_dir, remove_tree, state_dir
 from trainyard.runner.records import INTENT, REFUSED, SUBMITTED
 from trainyard.runner.rerun import frozen_code, working_in
@@ -85,7 +85,7 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
 
     Where only some may run at a time, a process in the background submits the others.
     """
-    from trainyard.redaction import Redactor
+    from trainyard.redaction import Redactor, redact_text
     from trainyard.runner.submission import describe_submission, jsonable
     from trainyard.schedulers.ids import make_unique
 
@@ -94,9 +94,7 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
     app_id = make_unique(info.app.name if info.app is not None else SWEEP)
     redactor = Redactor()
     stored = {
-        **redactor.json(
-            jsonable({key: value for key, value in plan.items() if key not in ("cfg", "workspace")})
-        ),
+        **redactor.json(jsonable({**plan, "cfg": None, "workspace": None})),
         "cfg": redactor.options(jsonable(plan["cfg"]), backend.run_opts()),
         "workspace": None if plan["workspace"] is None else str(plan["workspace"]) or None,
         "cwd": os.getcwd(),
@@ -113,7 +111,9 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
         left = submit_points(runner, app_id, wait=False, workspace=plan["workspace"])
     except BaseException as error:
         if isinstance(error, Exception) and not submitted_points(runner, app_id):
-            _never_began(runner, key, app_id, error)
+            msg = redact_text(described(error))
+            runner.history.amend(key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=msg)
+            remove_tree(folder)
             raise
         if isinstance(error, TrainyardError):
             error.hint = (
@@ -123,16 +123,6 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
     if left:
         _feed_in_background(handle)
     return handle
-
-
-def _never_began(runner: Runner, key: str, app_id: str, error: Exception) -> None:
-    from trainyard.errors import described
-    from trainyard.redaction import redact_text
-
-    runner.history.amend(
-        key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=redact_text(described(error))
-    )
-    remove_tree(_folder(app_id))
 
 
 def _feed_in_background(handle: str) -> None:
@@ -154,11 +144,8 @@ def _feed_in_background(handle: str) -> None:
 def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
     """Submit the points of a sweep that are not submitted yet; returns how many are left.
 
-    Args:
-        runner: the runner.
-        app_id: the sweep.
-        wait: whether to wait until other points have ended, if only some may run at a time.
-        workspace: the code, if the sweep begins here.
+    If only some may run at a time, ``wait`` says whether to wait until other points have ended. ``workspace``
+    is the code, if the sweep begins here.
 
     Raises:
         UnknownAppException: there is no such sweep.

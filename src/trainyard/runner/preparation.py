@@ -65,15 +65,14 @@ def prepare(
         ConfigError: the job is not complete, or cannot run on this scheduler.
         InvalidRunConfigException: an option is unknown, missing or of the wrong type.
     """
-    from trainyard.specs.workspace import Workspace, is_url
+    from trainyard.specs.workspace import Workspace, is_url, our_workspace
 
     if not _is_ours(app):
         from trainyard.specs.translation import our_app
 
         app = our_app(app)
     validate_app(app)
-    if type(workspace) is not Workspace:
-        workspace = _read_workspace(workspace)
+    workspace = our_workspace(workspace)
     own = deep_copy(app)
     if (not workspace or workspace.implicit) and any(role.workspace for role in own.roles):
         from trainyard.runner.role_workspaces import take_workspaces
@@ -114,16 +113,6 @@ def _is_ours(app: Any) -> bool:
     return isinstance(app, AppDef) and (
         not isinstance(roles, list) or all(isinstance(role, Role) for role in roles)
     )
-
-
-def _read_workspace(given: Any) -> Workspace:
-    from trainyard.specs.workspace import Workspace
-
-    if given is None or isinstance(given, str):
-        return Workspace.from_str(given)
-    from trainyard.specs.translation import our_workspace
-
-    return our_workspace(given)
 
 
 # ---- the variables that every job gets

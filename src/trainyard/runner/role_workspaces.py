@@ -11,7 +11,7 @@ import os
 from trainyard.errors import ConfigError
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.substitution import macros
-from trainyard.specs.workspace import Workspace
+from trainyard.specs.workspace import Workspace, our_workspace
 
 #: Starts the program of a role in its folder: the first argument, relative to the working directory.
 _START = 'cd "$0" && exec "$@"'
@@ -21,10 +21,7 @@ def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
     """Return the workspace that holds those of all roles; None if no role names one.
 
     Where they differ, each role that names one is changed, so that it starts in the folder with its code.
-
-    Args:
-        app: the job, a copy of the caller's.
-        runs_images: whether code is put into images.
+    ``runs_images`` says whether code is put into images.
 
     Raises:
         ConfigError: the workspaces cannot be put together.
@@ -32,7 +29,7 @@ def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
     found: dict[Workspace, str] = {}
     for role in app.roles:
         if role.workspace:
-            found.setdefault(_read(role.workspace), role.name)
+            found.setdefault(our_workspace(role.workspace), role.name)
     if len(found) < 2:
         return next(iter(found), None)
     projects: dict[str, str] = {}
@@ -47,18 +44,8 @@ def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
             projects[source] = f"{name}/{to}" if to else name
     for role in app.roles:
         if role.workspace:
-            _start_in(role, found[_read(role.workspace)], runs_images=runs_images)
+            _start_in(role, found[our_workspace(role.workspace)], runs_images=runs_images)
     return Workspace(projects)
-
-
-def _read(given: Workspace | str | object) -> Workspace:
-    if type(given) is Workspace:
-        return given
-    if isinstance(given, str):
-        return Workspace.from_str(given)
-    from trainyard.specs.translation import our_workspace
-
-    return our_workspace(given)
 
 
 def _check(workspace: Workspace, name: str, *, runs_images: bool) -> None:

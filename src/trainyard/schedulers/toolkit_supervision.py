@@ -134,7 +134,7 @@ def packed_causes() -> str:
     import base64
     import zlib
 
-    from trainyard.diagnosis.cause_table import causes_table
+    from trainyard.diagnosis.causes import causes_table
 
     text = json.dumps(causes_table(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

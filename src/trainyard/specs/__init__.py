@@ -7,33 +7,47 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard.errors import (
-        AppStatusError,
-        InvalidRunConfigException,
-        MalformedAppHandleException,
-        UnknownAppException,
-        UnknownSchedulerException,
-    )
-    from trainyard.specs.app import MISSING, AppDef, RetryPolicy, Role, validate_app
-    from trainyard.specs.dryrun_info import AppDryRunInfo
-    from trainyard.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
-    from trainyard.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
-    from trainyard.specs.options import CfgVal, option, runopt, runopts
-    from trainyard.specs.resource_catalog import get_named_resources, named_resources, resource
-    from trainyard.specs.resources import NULL_RESOURCE, Resource
-    from trainyard.specs.serialize import from_json, to_json
-    from trainyard.specs.status import (
-        NONE,
-        AppState,
-        AppStatus,
-        ReplicaState,
-        ReplicaStatus,
-        RoleStatus,
-        is_started,
-        is_terminal,
-    )
-    from trainyard.specs.substitution import macros
-    from trainyard.specs.workspace import Workspace
+    from trainyard.errors import AppStatusError as AppStatusError
+    from trainyard.errors import InvalidRunConfigException as InvalidRunConfigException
+    from trainyard.errors import MalformedAppHandleException as MalformedAppHandleException
+    from trainyard.errors import UnknownAppException as UnknownAppException
+    from trainyard.errors import UnknownSchedulerException as UnknownSchedulerException
+    from trainyard.specs.app import MISSING as MISSING
+    from trainyard.specs.app import AppDef as AppDef
+    from trainyard.specs.app import RetryPolicy as RetryPolicy
+    from trainyard.specs.app import Role as Role
+    from trainyard.specs.app import validate_app as validate_app
+    from trainyard.specs.dryrun_info import AppDryRunInfo as AppDryRunInfo
+    from trainyard.specs.handles import AppHandle as AppHandle
+    from trainyard.specs.handles import ParsedAppHandle as ParsedAppHandle
+    from trainyard.specs.handles import make_app_handle as make_app_handle
+    from trainyard.specs.handles import parse_app_handle as parse_app_handle
+    from trainyard.specs.mounts import BindMount as BindMount
+    from trainyard.specs.mounts import DeviceMount as DeviceMount
+    from trainyard.specs.mounts import MountType as MountType
+    from trainyard.specs.mounts import VolumeMount as VolumeMount
+    from trainyard.specs.mounts import parse_mounts as parse_mounts
+    from trainyard.specs.options import CfgVal as CfgVal
+    from trainyard.specs.options import option as option
+    from trainyard.specs.options import runopt as runopt
+    from trainyard.specs.options import runopts as runopts
+    from trainyard.specs.resource_catalog import get_named_resources as get_named_resources
+    from trainyard.specs.resource_catalog import named_resources as named_resources
+    from trainyard.specs.resource_catalog import resource as resource
+    from trainyard.specs.resources import NULL_RESOURCE as NULL_RESOURCE
+    from trainyard.specs.resources import Resource as Resource
+    from trainyard.specs.serialize import from_json as from_json
+    from trainyard.specs.serialize import to_json as to_json
+    from trainyard.specs.status import NONE as NONE
+    from trainyard.specs.status import AppState as AppState
+    from trainyard.specs.status import AppStatus as AppStatus
+    from trainyard.specs.status import ReplicaState as ReplicaState
+    from trainyard.specs.status import ReplicaStatus as ReplicaStatus
+    from trainyard.specs.status import RoleStatus as RoleStatus
+    from trainyard.specs.status import is_started as is_started
+    from trainyard.specs.status import is_terminal as is_terminal
+    from trainyard.specs.substitution import macros as macros
+    from trainyard.specs.workspace import Workspace as Workspace
 
 ALL = "all"
 
@@ -54,50 +68,7 @@ _HOMES = {
 }
 _HOME_OF = {name: f"trainyard.{module}" for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "ALL",
-    "MISSING",
-    "NONE",
-    "NULL_RESOURCE",
-    "AppDef",
-    "AppDryRunInfo",
-    "AppHandle",
-    "AppState",
-    "AppStatus",
-    "AppStatusError",
-    "BindMount",
-    "CfgVal",
-    "DeviceMount",
-    "InvalidRunConfigException",
-    "MalformedAppHandleException",
-    "MountType",
-    "ParsedAppHandle",
-    "ReplicaState",
-    "ReplicaStatus",
-    "Resource",
-    "RetryPolicy",
-    "Role",
-    "RoleStatus",
-    "UnknownAppException",
-    "UnknownSchedulerException",
-    "VolumeMount",
-    "Workspace",
-    "from_json",
-    "get_named_resources",
-    "is_started",
-    "is_terminal",
-    "macros",
-    "make_app_handle",
-    "named_resources",
-    "option",
-    "parse_app_handle",
-    "parse_mounts",
-    "resource",
-    "runopt",
-    "runopts",
-    "to_json",
-    "validate_app",
-]
+__all__ = sorted(["ALL", *_HOME_OF])
 
 
 def __getattr__(name: str) -> object:

@@ -177,11 +177,7 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
             _at(f"key {key!r}", from_text, key_type, key): _at(f"[{key}]", from_text, value_type, value)
             for key, value in _dict_pairs(text).items()
         }
-    hints = class_hints(tp)
-    pairs = parse_pairs(text)
-    _check_fields(tp, pairs)
-    values = {key: _at(key, from_text, hints[key], unquote(value)) for key, value in pairs.items()}
-    return _make_dataclass(tp, values)
+    return _make_dataclass(tp, {key: unquote(value) for key, value in parse_pairs(text).items()}, from_text)
 
 
 def _dict_pairs(text: str) -> dict[str, str]:
@@ -275,7 +271,7 @@ def from_value(tp: Any, value: Any) -> Any:
             for key, item in value.items()
         }
     if is_dataclass(tp) and isinstance(value, Mapping):
-        return _dataclass_from_mapping(tp, value)
+        return _make_dataclass(tp, value, from_value)
     return _scalar_from_value(tp, value)
 
 
@@ -290,12 +286,6 @@ def _union_from_value(tp: Any, value: Any) -> Any:
     if len(members) == 1:
         raise problems[0] if get_args(tp)[0] is not type(None) else problems[-1]
     raise ConversionError(f"{value!r} must be one of {type_name(tp)}")
-
-
-def _dataclass_from_mapping(tp: Any, value: Mapping[str, Any]) -> Any:
-    hints = class_hints(tp)
-    _check_fields(tp, value)
-    return _make_dataclass(tp, {key: _at(key, from_value, hints[key], item) for key, item in value.items()})
 
 
 def _scalar_from_value(tp: Any, value: Any) -> Any:
@@ -321,19 +311,14 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
 # ---- shared
 
 
-def _check_fields(tp: Any, given: Mapping[str, Any]) -> None:
-    known = {field.name for field in fields(tp) if field.init}
+def _make_dataclass(tp: Any, given: Mapping[str, Any], decode: Any) -> Any:
+    wanted = {field.name: field for field in fields(tp) if field.init}
     for key in given:
-        if key not in known:
-            raise ConversionError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), known)}")
-
-
-def _make_dataclass(tp: Any, values: dict[str, Any]) -> Any:
-    missing = [
-        field.name
-        for field in fields(tp)
-        if field.init and field.name not in values and not has_default(field)
-    ]
+        if key not in wanted:
+            raise ConversionError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), wanted)}")
+    hints = class_hints(tp)
+    values = {key: _at(key, decode, hints[key], value) for key, value in given.items()}
+    missing = [name for name, field in wanted.items() if name not in values and not has_default(field)]
     if missing:
         raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
     return tp(**values)

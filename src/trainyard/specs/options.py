@@ -336,6 +336,3 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
     if is_dataclass(cfg) and not isinstance(cfg, type):
         return {field.name: getattr(cfg, field.name) for field in fields(cfg)}
     return dict(cfg)
-
-
-__all__ = ["CfgVal", "as_mapping", "camel_to_snake", "hint_for", "option", "runopt", "runopts"]

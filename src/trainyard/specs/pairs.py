@@ -68,9 +68,7 @@ def parse_dict(text: str) -> dict[str, str]:
 def split_items(text: str, separators: str = _DELIMITERS) -> list[str]:
     """Split ``a,b;c`` into its items, unquoted; empty items are left out.
 
-    Args:
-        text: the items.
-        separators: which of ``,`` and ``;`` separate them; the other belongs to the items.
+    Of ``,`` and ``;``, what is not among the separators belongs to the items.
 
     Raises:
         OptionParseError: a quote is open.

@@ -234,8 +234,13 @@ class AppStatus:
         )
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
-        """Return the status as text for a person."""
-        return format_status(self, filter_roles)
+        """Return the lines that `trainyard status` prints."""
+        lines = [f"State: {self.state}"]
+        if self.num_restarts > 0:
+            lines.append(f"Restarts: {self.num_restarts}")
+        if self.reason:
+            lines.append(f"Reason: {reason_text(self)}")
+        return "\n".join([*lines, *detail_lines(self, filter_roles)])
 
 
 # ---- as text for a person, with torchelastic's error files unfolded
@@ -249,16 +254,6 @@ def _clean(text: str) -> str:
     from trainyard.terminal import clean  # late: supervisors read states and show none
 
     return clean(text)
-
-
-def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) -> str:
-    """Return the lines that `trainyard status` prints."""
-    lines = [f"State: {status.state}"]
-    if status.num_restarts > 0:
-        lines.append(f"Restarts: {status.num_restarts}")
-    if status.reason:
-        lines.append(f"Reason: {reason_text(status)}")
-    return "\n".join([*lines, *detail_lines(status, filter_roles)])
 
 
 def reason_text(status: AppStatus) -> str:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from trainyard.specs.workspace import Workspace
-
 
 def translated(value: Any, classes: Mapping[str, type]) -> Any:
     """Return a value in which every object is rebuilt with the class of the same name, if there is one.
@@ -96,15 +94,3 @@ def our_app(app: Any) -> Any:
 def _changes_requests(role: Any) -> bool:
     below = [cls for cls in type(role).__mro__[:-1] if cls.__name__ != "Role"]
     return any("pre_proc" in vars(cls) for cls in below)
-
-
-def our_workspace(workspace: Any) -> Workspace:
-    """Return a workspace of our class, given as that, as a text, None, or TorchX's class."""
-    from trainyard.specs.workspace import Workspace
-
-    if isinstance(workspace, Workspace):
-        if type(workspace) is Workspace:
-            return workspace
-        return Workspace(workspace.projects, implicit=workspace.implicit, frozen=workspace.frozen)
-    projects = getattr(workspace, "projects", None)
-    return Workspace.from_str(workspace) if projects is None else Workspace(projects)

@@ -10,6 +10,7 @@ from trainyard.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 _EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
 
@@ -101,6 +102,16 @@ class Workspace:
 
     def __repr__(self) -> str:
         return f"Workspace.from_str({str(self)!r})"
+
+
+def our_workspace(given: Any) -> Workspace:
+    """Return a workspace of exactly our class, given as that, as a text, None, or TorchX's class."""
+    if type(given) is Workspace:
+        return given
+    if isinstance(given, Workspace):
+        return Workspace(given.projects, implicit=given.implicit, frozen=given.frozen)
+    projects = getattr(given, "projects", None)
+    return Workspace.from_str(given) if projects is None else Workspace(projects)
 
 
 def is_url(source: str) -> bool:

@@ -27,17 +27,14 @@ class Asset:
         self.media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
 
     @cached_property
-    def _content(self) -> bytes:
+    def content(self) -> bytes:
+        """Its content."""
         return resources.files("trainyard.ui").joinpath("static", self.name).read_bytes()
-
-    def read(self) -> bytes:
-        """Return its content."""
-        return self._content
 
     @cached_property
     def tag(self) -> str:
         """Identifies its content."""
-        return f'"{hashlib.sha256(self._content).hexdigest()[:20]}"'
+        return f'"{hashlib.sha256(self.content).hexdigest()[:20]}"'
 
 
 ASSETS = {name: Asset(name) for name in _NAMES}

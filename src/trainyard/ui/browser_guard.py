@@ -119,7 +119,7 @@ class BrowserGuard:
         if scope["path"] != "/" or scope["method"] != "GET" or b"token=" not in query:
             return None
         given = parse_qs(query.decode("latin-1")).get("token", [""])[0]
-        if not _is_equal(given, self._kept.token):
+        if not is_secret(given, self._kept.token):
             return _refused("This token is not valid: `trainyard ui` prints another URL each time it starts.")
         answer = HTMLResponse(
             '<!doctype html><meta http-equiv="refresh" content="0;url=/">'
@@ -136,17 +136,13 @@ class BrowserGuard:
         except CookieError:
             cookies.clear()
         given = cookies[self.cookie_name].value if self.cookie_name in cookies else ""
-        if _is_equal(given, self._kept.cookie):
+        if is_secret(given, self._kept.cookie):
             return None
         return _refused("Open the URL that `trainyard ui` has printed: it lets this browser in.", 401)
 
 
-def may_change(given: str, kept: str) -> bool:
-    """Tell whether a form carries the secret that our own pages have."""
-    return _is_equal(given, kept)
-
-
-def _is_equal(given: str, kept: str) -> bool:
+def is_secret(given: str, kept: str) -> bool:
+    """Tell whether what a browser sent is the secret, in a time that does not depend on either."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), kept.encode())
 
 

@@ -46,8 +46,11 @@ class WatchedJob:
         self._read_at = 0.0
         self._is_gone = False
 
-    def read(self) -> dict[str, Any] | None:
-        """Return the series in buckets, up to now; None while another call reads the log."""
+    def read(self, _: Runner) -> dict[str, Any] | None:
+        """Return the series in buckets, up to now; None while another call reads the log.
+
+        The job has its own runner, so that of the pool is not used.
+        """
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -62,10 +65,6 @@ class WatchedJob:
             if self._is_gone:
                 self._close()
             self._lock.release()
-
-    def read_by(self, _: Runner) -> dict[str, Any] | None:
-        """Do what `read` does, with the job's own runner."""
-        return self.read()
 
     def stop(self) -> None:
         """Close the reader, now or when the call that reads has ended."""
@@ -99,7 +98,7 @@ class ChartData:
         for handle in dict.fromkeys(handles):
             job = self._watched(handle)
             try:
-                found = await self._pool.ask(handle.partition("://")[0], job.read_by, PATIENCE)
+                found = await self._pool.ask(handle.partition("://")[0], job.read, PATIENCE)
             except NoAnswerError:
                 found = None
             except (TrainyardError, OSError, NotImplementedError, ValueError) as error:

@@ -7,7 +7,6 @@ import time
 from urllib.parse import urlencode
 
 import htpy as h
-from markupsafe import Markup
 
 from trainyard.specs.status import AppState
 from trainyard.terminal import clean, clean_lines, format_duration
@@ -26,11 +25,7 @@ STYLES = ("uPlot.min.css", "page.css")
 
 
 class Parts:
-    """Makes the parts of one answer, with its secrets.
-
-    Args:
-        request: what is answered.
-    """
+    """Makes the parts of the answer to one request, with its secrets."""
 
     def __init__(self, request: Request) -> None:
         self._nonce: str = request.scope["state"]["nonce"]
@@ -49,7 +44,7 @@ class Parts:
         """Return the hidden field that a form needs to change something."""
         return h.input(type="hidden", name=CSRF_FIELD, value=self._csrf)
 
-    def document(self, title: str, *content: h.Node, classes: str = "") -> str:
+    def document(self, title: str, *content: h.Node) -> str:
         """Return a whole page."""
         config = {"extensions": "hx-csp, sse", "history": False, "includeIndicatorCSS": False}
         page = h.html(lang="en")[
@@ -64,7 +59,7 @@ class Parts:
                 [h.script(src=f"/static/{name}", nonce=self._nonce) for name in SCRIPTS],
                 h.script(src="/static/page.js", nonce=self._nonce, defer=True),
             ],
-            h.body(class_=classes)[
+            h.body[
                 h.a(".skip", href="#content")["Skip to the content"],
                 h.header(".top")[
                     h.a(".brand", href="/")["trainyard"],
@@ -131,9 +126,9 @@ def size(count: float) -> str:
     """Return a number of bytes as readable text."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            break
         count /= 1000
-    raise AssertionError
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def facts(rows: Mapping[str, h.Node]) -> h.Element:
@@ -160,15 +155,5 @@ def tabs(entries: Sequence[tuple[str, str]], current: str) -> h.Element:
 
 def drawing(name: str, **attributes: Any) -> h.Element:
     """Return the opening of an SVG element; geometry is in attributes, so that no styles are needed."""
-    return h.Element(name)(
-        {key.rstrip("_").replace("_", "-"): _number(value) for key, value in attributes.items()}
-    )
-
-
-def _number(value: Any) -> Any:
-    return f"{value:.1f}" if isinstance(value, float) else value
-
-
-def raw(html: Markup) -> Markup:
-    """Return HTML that was made safe already."""
-    return html
+    shown = {key: f"{value:.1f}" if isinstance(value, float) else value for key, value in attributes.items()}
+    return h.Element(name)({key.rstrip("_").replace("_", "-"): value for key, value in shown.items()})

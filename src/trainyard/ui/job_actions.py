@@ -41,10 +41,6 @@ class ActionRun:
         done, failed: how many jobs have been handled, and for how many of those the action failed.
         results: the first results of jobs that failed, and of jobs from which a new one was created.
         is_over: whether it has ended.
-
-    Args:
-        action: one of `ACTIONS`.
-        handles: the jobs.
     """
 
     def __init__(self, action: str, handles: list[str]) -> None:
@@ -64,11 +60,7 @@ class ActionRun:
 
 
 class JobActions:
-    """Acts on jobs.
-
-    Args:
-        pool: the runners.
-    """
+    """Acts on jobs; each action is one of `ACTIONS`."""
 
     def __init__(self, pool: RunnerPool) -> None:
         self._pool = pool
@@ -82,10 +74,7 @@ class JobActions:
     async def matching(self, action: str, wanted: JobFilter, until: int | None) -> tuple[int, int]:
         """Return how many of the matching jobs an action applies to, and the number of the newest of them.
 
-        Args:
-            action: one of `ACTIONS`.
-            wanted: which jobs.
-            until: the number of the newest job that counts; None for all.
+        ``until`` is the number of the newest job that counts; None for all.
         """
         handles, newest = await self._handles(action, wanted, until)
         return len(handles), newest

@@ -7,6 +7,7 @@ import time
 import htpy as h
 from markupsafe import Markup
 
+from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.lines import iter_lines
 from trainyard.specs.status import NONE, AppState, error_message, is_terminal
 from trainyard.terminal import clean, clean_lines, format_duration
@@ -16,7 +17,6 @@ from trainyard.ui.html_parts import (
     duration,
     facts,
     problem,
-    raw,
     shown_time,
     size,
     tabs,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from trainyard.runner.compare import Comparison
+    from trainyard.runner.compare import Comparison, FileChange
     from trainyard.runner.explanation import Explanation
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.responses import LogPart
@@ -247,18 +247,18 @@ def _bar(replica: ReplicaStatus, first: float, span: float, now: float) -> h.Nod
 # ---- logs
 
 
+@dataclass(frozen=True)
 class LogView:
     """Which log is shown: of a job, one of its replicas, and a stream of it."""
 
-    def __init__(self, handle: str, role: str, replica: int, stream: str) -> None:
-        self.handle = handle
-        self.role = role
-        self.replica = replica
-        self.stream = stream
+    handle: str
+    role: str
+    replica: int
+    stream: str
 
     def url(self, path: str = "/job/log", **more: Any) -> str:
         """Return a URL about this log."""
-        return url(path, handle=self.handle, role=self.role, replica=self.replica, stream=self.stream, **more)
+        return url(path, **vars(self), **more)
 
 
 def log_part(
@@ -268,7 +268,6 @@ def log_part(
     body: h.Node,
 ) -> h.Element:
     """Return the log part: the choice of replica and stream, the navigation, and the lines."""
-    options = [(role, k) for role, k in replicas[:5000]]
     targets = {"target": "#log-body", "swap": "innerHTML"}
     return h.section("#log", aria_label="Log")[
         h.div(".bar")[
@@ -280,7 +279,7 @@ def log_part(
                         h.option(value=f"{role}/{k}", selected=(role, k) == (view.role, view.replica))[
                             clean(f"{role}/{k}")
                         ]
-                        for role, k in options
+                        for role, k in replicas[:5000]
                     ]
                 ],
                 h.select(name="stream", aria_label="Stream")[
@@ -300,15 +299,7 @@ def log_part(
                 action="/job/log/search",
                 role="search",
             )[
-                [
-                    h.input(type="hidden", name=name, value=value)
-                    for name, value in (
-                        ("handle", view.handle),
-                        ("role", view.role),
-                        ("replica", str(view.replica)),
-                        ("stream", view.stream),
-                    )
-                ],
+                [h.input(type="hidden", name=name, value=str(value)) for name, value in vars(view).items()],
                 h.input(
                     type="search",
                     name="q",
@@ -329,12 +320,7 @@ def log_part(
 def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching: bytes = b"") -> h.Element:
     """Return lines of a log with links to earlier and later ones, or with the live end.
 
-    Args:
-        parts: of the answer.
-        view: which log.
-        part: the lines, and where they are in it.
-        over: whether nothing more will be written.
-        matching: those of the lines that were searched for.
+    ``over`` says that nothing more will be written; ``matching`` are the lines that were searched for.
     """
     return _box(view)[
         earlier_button(parts, view, part.start, part.before) if part.before else None,
@@ -346,12 +332,7 @@ def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching
 def log_end(parts: Parts, view: LogView, data: bytes, copied: int, trouble: str) -> h.Element:
     """Return the last lines of a log of which the rest is still being read.
 
-    Args:
-        parts: of the answer.
-        view: which log.
-        data: the lines.
-        copied: how many bytes have been read.
-        trouble: why no more is read; "" if it goes on.
+    ``copied`` bytes have been read; ``trouble`` says why no more is read, "" if it goes on.
     """
     again = parts.htmx(get=view.url(), trigger="refresh", target="#log-body", swap="innerHTML")
     text = (
@@ -377,12 +358,10 @@ def search_result(parts: Parts, view: LogView, regex: str, result: SearchResult,
         how_far = f"{size(result.searched)} of {size(result.size)}"
         if not result.is_done:
             again = parts.htmx(trigger="refresh", **get(result.reached, is_backward=result.is_backward))
-            return h.fragment[
-                h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"],
-            ]
+            return h.fragment[h.p(".note", again, data_refresh="0", role="status")[f"Searching: {how_far} …"]]
         searched = f"; {how_far} were searched" if result.size else ""  # nothing lies behind the last match
         text = f"No {'earlier' if result.is_backward else 'more'} lines match{searched}."
-        return h.fragment[h.p(".note", role="status")[text],]
+        return h.fragment[h.p(".note", role="status")[text]]
     lines = sum(1 for _ in iter_lines(result.matching))
     return h.fragment[
         h.p(".note.search", role="status", data_backward=result.is_backward)[
@@ -418,7 +397,7 @@ def chunk(data: bytes, part: LogPart | None = None, matching: bytes = b"") -> h.
     """Return some lines, with the position of the first one; those that match are marked."""
     return h.div(
         ".chunk", data_start=part.start if part else None, data_before=part.before if part else None
-    )[raw(as_html(data, matching))]
+    )[as_html(data, matching)]
 
 
 def earlier_button(parts: Parts, view: LogView, start: str, before: int) -> h.Element:
@@ -535,11 +514,6 @@ def definition_part(record: JobRecord | None) -> list[h.Node]:
     ]
 
 
-def compare_heading() -> h.Element:
-    """Return the heading above a comparison of two jobs."""
-    return h.h1["What differs"]
-
-
 def comparison_part(comparison: Comparison) -> list[h.Node]:
     """Return what differs between two jobs."""
     content: list[h.Node] = [
@@ -581,17 +555,13 @@ def _shown(value: Any) -> str:
     return clean_lines(value if isinstance(value, str) else json.dumps(value))
 
 
-def _changed_lines(file: Any) -> h.Node:
+def _changed_lines(file: FileChange) -> h.Node:
     import difflib
 
-    texts = [
-        None if content is None or b"\0" in content else content.decode(errors="replace").splitlines()
-        for content in (file.before, file.after)
-    ]
-    old, new = texts
-    if old is None or new is None:
+    texts = file.texts()
+    if texts is None:
         return h.p(".note")["It is not text, or no longer stored."]
-    lines = list(difflib.unified_diff(old, new, "before", "after", lineterm=""))[2:]
+    lines = list(difflib.unified_diff(*texts, "before", "after", lineterm=""))[2:]
     kinds = {"+": "added", "-": "removed", "@": "place"}
     return h.pre(tabindex="0")[
         [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import htpy as h
 
 from trainyard.runner.jobsearch import REFUSED_STATE, JobFilter
@@ -125,12 +127,11 @@ def elsewhere_table(jobs: Sequence[ListAppResponse]) -> h.Node:
 
 
 def _counts(tally: Iterable[tuple[str, str, str, int]]) -> tuple[dict[str, int], dict[str, int]]:
-    schedulers: dict[str, int] = {}
-    states: dict[str, int] = {}
+    schedulers: Counter[str] = Counter()
+    states: Counter[str] = Counter()
     for scheduler, phase, state, count in tally:
-        schedulers[scheduler] = schedulers.get(scheduler, 0) + count
-        shown = REFUSED_STATE if phase == REFUSED else state
-        states[shown] = states.get(shown, 0) + count
+        schedulers[scheduler] += count
+        states[REFUSED_STATE if phase == REFUSED else state] += count
     return schedulers, states
 
 
@@ -262,15 +263,9 @@ def _act_on_all(wanted: Wanted, total: int) -> h.Element:
 
 
 def confirm_page(parts: Parts, action: str, wanted: Wanted, total: int, count: int, newest: int) -> str:
-    """Return the question whether to act on all jobs that match.
+    """Return the question whether to act on all ``total`` jobs that match.
 
-    Args:
-        parts: of the answer.
-        action: one of `ACTIONS`.
-        wanted: which jobs.
-        total: how many match.
-        count: how many of those the action is for.
-        newest: the number of the newest of these.
+    The action is for ``count`` of them; ``newest`` is the number of the newest of these.
     """
     label = ACTIONS[action]
     which = [

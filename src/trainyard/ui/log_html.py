@@ -81,7 +81,7 @@ def _changed(classes: set[str], codes: str) -> set[str]:
             now.add(_BOLD[code])
         elif code in _OFF:
             now.difference_update(_OFF[code])
-        elif code in ("39",) or (len(code) == 2 and code[0] in "39" and code[1] in "01234567"):
+        elif code == "39" or (len(code) == 2 and code[0] in "39" and code[1] in "01234567"):
             now = {name for name in now if not name.startswith("c")}
             if code != "39":
                 now.add(f"c{code[1]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from trainyard.errors import BackendError
+from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.lines import compile_regex, end_of
 from trainyard.schedulers.responses import LogPart, LogQuery, LogRange, Stream
 from trainyard.ui.log_spool import LogCopies
@@ -29,19 +30,13 @@ LOG_PATIENCE, COPY_PATIENCE = 15.0, 1.5
 LONGEST_EXPRESSION = 500
 
 
+@dataclass
 class FoundPart:
-    """A part of a log.
+    """A part of a log."""
 
-    Attributes:
-        part: the part; None where the log is still being copied and its end is wanted.
-        is_over: whether nothing more will be written.
-        copy: the copy that it comes from, if there is one.
-    """
-
-    def __init__(self, part: LogPart | None, is_over: bool, copy: LogCopy | None = None) -> None:
-        self.part = part
-        self.is_over = is_over
-        self.copy = copy
+    part: LogPart | None  # None where the log is still being copied and its end is wanted
+    is_over: bool  # whether nothing more will be written
+    copy: LogCopy | None = None  # the copy that it comes from, if there is one
 
 
 class SearchResult:
@@ -80,11 +75,7 @@ class SearchResult:
 
 
 class LogParts:
-    """Reads parts of logs.
-
-    Args:
-        pool: the runners.
-    """
+    """Reads parts of logs."""
 
     def __init__(self, pool: RunnerPool) -> None:
         self._pool = pool
@@ -99,8 +90,6 @@ class LogParts:
         """Return a part of a log.
 
         Args:
-            view: which log.
-            wanted: which part.
             over: whether the job has ended.
             waits: whether to wait until enough is copied; if not, the end of the copy so far is returned.
 
@@ -154,8 +143,6 @@ class LogParts:
         """Search a log from a position on, for a while.
 
         Args:
-            view: which log.
-            regex: what to search for.
             place: where to begin; "" for the beginning, or for the end of a search that goes back.
             over: whether the job has ended.
             is_backward: whether to search towards the beginning.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogPart, LogRange
     from trainyard.ui.job_page import LogView
 
-    Key = tuple[str, str, int, str]
-
 #: Bytes of one copy, and of all; what must stay free on the disk.
 LARGEST, LARGEST_OF_ALL = 2 << 30, 4 << 30
 LEAST_FREE = 1 << 30
@@ -49,9 +47,6 @@ class LogCopy(OutputFile):
         is_over: whether no more will come.
         is_full: whether no more will come because the copy has reached its maximum size.
         problem: why the log could not be read to its end; "" otherwise.
-
-    Args:
-        view: which log.
     """
 
     def __init__(self, view: LogView) -> None:
@@ -143,25 +138,24 @@ class LogCopies:
     """The copies of the logs that were looked at last. Used by one thread."""
 
     def __init__(self) -> None:
-        self._copies: OrderedDict[Key, LogCopy] = OrderedDict()
+        self._copies: OrderedDict[LogView, LogCopy] = OrderedDict()
 
     def get(self, view: LogView) -> LogCopy | None:
         """Return the copy of a log, which may just have begun; None if there are too many."""
-        key = (view.handle, view.role, view.replica, view.stream)
         now = time.monotonic()
         for other, copy in list(self._copies.items()):
-            if now - copy.used_at > UNUSED_SECONDS or (other == key and copy.has_failed()):
+            if now - copy.used_at > UNUSED_SECONDS or (other == view and copy.has_failed()):
                 self._copies.pop(other).drop()
-        found = self._copies.get(key)
+        found = self._copies.get(view)
         if found is None:
             if not _threads.acquire(blocking=False):
                 return None
             try:
-                found = self._copies[key] = LogCopy(view)
+                found = self._copies[view] = LogCopy(view)
             except BaseException:
                 _threads.release()
                 raise
-        self._copies.move_to_end(key)
+        self._copies.move_to_end(view)
         while len(self._copies) > 1 and (
             len(self._copies) > MOST_COPIES
             or sum(copy.size() for copy in self._copies.values()) > LARGEST_OF_ALL

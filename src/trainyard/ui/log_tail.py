@@ -37,12 +37,7 @@ _ENDED = b"event: ended\ndata: the job has ended\n\n"
 
 
 class LogTails:
-    """Follows logs, as many at a time as one person looks at.
-
-    Args:
-        pool: the runners.
-        parts: reads parts of logs.
-    """
+    """Follows logs, as many at a time as one person looks at."""
 
     def __init__(self, pool: RunnerPool, parts: LogParts) -> None:
         self._pool = pool

@@ -17,7 +17,7 @@ from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, AppStatus
 from trainyard.ui import job_page, jobs_page
 from trainyard.ui.assets import ASSETS
-from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, may_change
+from trainyard.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from trainyard.ui.chart_data import ChartData
 from trainyard.ui.html_parts import Parts, problem, url, verbatim
 from trainyard.ui.job_actions import ACTIONS, JobActions, run_trainyard
@@ -46,12 +46,7 @@ MOST_COMPARED = 12
 
 
 class WebApp:
-    """Answers requests.
-
-    Args:
-        schedulers: names of the schedulers that there are.
-        pool: the runners.
-    """
+    """Answers requests about jobs of these schedulers."""
 
     def __init__(self, schedulers: Sequence[str], pool: RunnerPool) -> None:
         self._schedulers = frozenset(schedulers)
@@ -138,7 +133,7 @@ class WebApp:
         """Cancel, repeat or delete jobs."""
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, [""])[0]
-        if not may_change(given, request.scope["state"]["csrf"]):
+        if not is_secret(given, request.scope["state"]["csrf"]):
             raise HTTPException(
                 403, "This form belongs to another server, or to an earlier run of this one: reload the page."
             )
@@ -296,7 +291,7 @@ class WebApp:
         if len(handles) != 2:
             raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
         content = await self._changes(handles[0], handles[1])
-        return HTMLResponse(Parts(request).document("Compare", job_page.compare_heading(), *content))
+        return HTMLResponse(Parts(request).document("Compare", h.h1["What differs"], *content))
 
     # ---- logs
 
@@ -391,7 +386,7 @@ class WebApp:
         if request.headers.get("if-none-match") == asset.tag:
             return Response(status_code=304)
         headers = {"etag": asset.tag, "cache-control": "private, no-cache"}
-        return Response(asset.read(), media_type=asset.media_type, headers=headers)
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
 
     def _handle(self, request: Request) -> str:
         return self._checked(request.query_params.get("handle", ""))

@@ -123,21 +123,14 @@ def _shown(value: Any) -> str:
 def _content(file: FileChange) -> Iterator[str]:
     import difflib
 
-    old, new = _text(file.before), _text(file.after)
-    if old is None or new is None:
+    texts = file.texts()
+    if texts is None:
         return
     header = {"added": ("/dev/null", file.path), "removed": (file.path, "/dev/null")}
     before, after = header.get(file.change, (file.path, file.path))
-    lines = difflib.unified_diff(old, new, clean(before), clean(after), lineterm="")
+    lines = difflib.unified_diff(*texts, clean(before), clean(after), lineterm="")
     for index, line in enumerate(lines):
         if index == 0:
             yield ""
         colour = {"+": GREEN, "-": RED, "@": CYAN}.get(line[:1], "")
         yield paint("\t".join(map(clean, line.split("\t"))), BOLD if index < 2 else colour, sys.stdout)
-
-
-def _text(content: bytes | None) -> list[str] | None:
-    """Return the lines of a text; None if it is binary or not stored."""
-    if content is None or b"\0" in content:
-        return None
-    return content.decode(errors="replace").splitlines()

@@ -12,10 +12,8 @@ from trainyard.errors import EXIT_BACKEND, EXIT_OK
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from typing import Any
 
-    from trainyard.runner import Runner
-    from trainyard.schedulers.base import Check
+    from trainyard.schedulers.responses import Check
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,12 +24,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command. It fails if a check fails."""
     from trainyard.runner import get_runner
+    from trainyard.schedulers.responses import Check
 
     with get_runner() as runner:
         try:
-            checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+            scheduler = runner.scheduler(args.scheduler)
+            options = {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
+            checks = scheduler.doctor(options)
         except NotImplementedError as nothing:
-            checks = [_remark(args.scheduler, str(nothing))]
+            checks = [Check(args.scheduler, None, str(nothing))]
     checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:
@@ -41,11 +42,6 @@ def run(args: Namespace) -> int:
         out("\n".join(map(check_line, checks)))
         note(f"{len(failed)} of {len(checks)} checks failed" if failed else "jobs should run")
     return EXIT_BACKEND if failed else EXIT_OK
-
-
-def _options(runner: Runner, args: Namespace) -> dict[str, Any]:
-    scheduler = runner.scheduler(args.scheduler)
-    return {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
 
 
 def _which_torchx() -> Check:
@@ -60,12 +56,6 @@ def _which_torchx() -> Check:
     else:
         found, hint = "trainyard", f"The TorchX in {place} is not used." if place else ""
     return Check("torchx", None, f"`import torchx` finds {found}", hint)
-
-
-def _remark(name: str, text: str) -> Check:
-    from trainyard.schedulers.responses import Check
-
-    return Check(name, None, text)
 
 
 def check_line(check: Check) -> str:

@@ -74,11 +74,12 @@ def run(args: Namespace) -> int:
     limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     code = EXIT_OK
     with get_runner() as runner:
-        cfg = _cfg(runner, args)
+        cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
         rows, total = own_rows(runner, wanted, limit or None, cfg)
         if args.scheduler:
             try:
-                others = rows_of_others(runner, wanted, cfg)
+                jobs = runner.unrecorded_jobs(wanted, cfg)
+                others = [Row.from_listed(args.scheduler, job) for job in jobs]
                 total += len(others)
                 # the latest first, as those of the history
                 rows = sorted([*rows, *others], key=lambda row: -(row.started_at or 0.0))
@@ -111,10 +112,6 @@ def _apply_configuration(args: Namespace) -> None:
             args.limit = whole_number(str(limit.value), 0, MOST_LINES)
         except ValueError as error:
             raise ConfigError(f"{limit.origin}: limit: {error}") from None
-
-
-def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
-    return dict(runner.cfg_from_str(args.scheduler, *args.cfg)) if args.cfg else None
 
 
 def _states(text: str | None) -> set[str] | None:
@@ -156,18 +153,12 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [
-            [
-                job if handle else job.rpartition("/")[2],
-                state,
-                name,
-                format_time(started, date) if date else format_time(started),
-                took,
-            ]
+            [job if handle else job.rpartition("/")[2], state, name, format_time(started, date), took]
             for job, state, name, started, took in lines
         ]
 
     headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
-    whole = laid_out("", True)
+    whole = laid_out("%Y-%m-%d %H:%M:%S", True)
     if columns is None or _width(headers, whole) <= columns:
         return headers, whole
     short = laid_out("%m-%d %H:%M", True)
@@ -252,8 +243,3 @@ def own_rows(
         records = [record for record in runner.search(wanted, by_time=True)[0] if lists(record.app_id, cfg)]
         total = len(records)
     return [Row(record) for record in records], total
-
-
-def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:
-    """Return the jobs that a scheduler lists and the history does not know."""
-    return [Row.from_listed(wanted.scheduler or "", job) for job in runner.unrecorded_jobs(wanted, cfg)]

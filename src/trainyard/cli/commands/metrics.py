@@ -247,12 +247,9 @@ def _csv_rows(job: JobMetrics, series: Series, only_new: bool) -> Iterator[tuple
     from trainyard.metrics.series import finite
 
     key = (series.name, series.role, series.replica, series.rank, series.source)
-    new = series.count - (job.printed.get(key, 0) if only_new else 0)
+    points = series.points_after(job.printed.get(key, 0) if only_new else 0)
     job.printed[key] = series.count
-    first = max(len(series) - new, 0)
-    for step, moment, value in zip(
-        series.steps[first:], series.times[first:], series.values[first:], strict=True
-    ):
+    for step, moment, value in points:
         when = "" if finite(moment) is None else f"{moment:.3f}"
         number = finite(value)
         yield (job.handle, *key, finite(step), when, value if number is None else number)

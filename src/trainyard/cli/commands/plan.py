@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Check
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
-LARGEST = 10
+MOST_SECRETS = 10  # files that are named
 
 parse = run_command.parse
 
@@ -120,19 +120,16 @@ def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
         return None
     import os
 
+    from trainyard.cli.commands.workspace import largest
     from trainyard.git import GitProbe
 
     manifest, report = info.shipment.manifest, info.shipment.report
-    files = [entry for entry in manifest.entries if entry.kind == "file"]
     commit, dirty = GitProbe(os.getcwd()).facts()
     return {
         "fingerprint": manifest.fingerprint,
         "files": manifest.files,
         "size": manifest.size,
-        "largest": [
-            {"path": entry.path, "size": entry.size}
-            for entry in sorted(files, key=lambda entry: (-entry.size, entry.path))[:LARGEST]
-        ],
+        "largest": [{"path": entry.path, "size": entry.size} for entry in largest(manifest)],
         "left_out": {reason: len(paths) for reason, paths in sorted(report.left_out.items())},
         "secrets": report.secrets,
         "commit": commit,
@@ -185,7 +182,7 @@ def _show_code(code: dict[str, Any]) -> None:
     if left_out:
         out(f"  left out: {clean(left_out)}; `trainyard workspace show` names them")
     if code["secrets"]:
-        out(f"  left out, since they look like secrets: {clean(', '.join(code['secrets'][:LARGEST]))}")
+        out(f"  left out, since they look like secrets: {clean(', '.join(code['secrets'][:MOST_SECRETS]))}")
 
 
 def _heading(text: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from trainyard.workspace.manifest import Entry, Manifest
     from trainyard.workspace.selection import Report
     from trainyard.workspace.snapshot import Snapshot
 
@@ -69,7 +70,7 @@ def _as_json(workspace: Any, taken: Snapshot) -> dict[str, Any]:
         "size": manifest.size,
         "links": _count(taken, "link"),
         "directories": _count(taken, "dir"),
-        "largest": [{"path": entry.path, "size": entry.size} for entry in _largest(taken)],
+        "largest": [{"path": entry.path, "size": entry.size} for entry in largest(manifest)],
         "left_out": {reason: sorted(paths) for reason, paths in sorted(report.left_out.items())},
         "secrets": report.secrets,
         "problems": [{"path": path, "problem": what} for path, what in report.problems],
@@ -81,17 +82,15 @@ def _show(name: str, taken: Snapshot) -> None:
     from dataclasses import replace
 
     manifest = taken.manifest
-    others = [
-        f"{count} {word}{'' if count == 1 else 's'}".replace("directorys", "directories")
-        for count, word in ((_count(taken, "link"), "link"), (_count(taken, "dir"), "directory"))
-        if count
-    ]
+    links, folders = _count(taken, "link"), _count(taken, "dir")
+    others = [f"{links} link{'' if links == 1 else 's'}"] if links else []
+    others += [f"{folders} director{'y' if folders == 1 else 'ies'}"] if folders else []
     files = f"{manifest.files} file{'' if manifest.files == 1 else 's'}, {format_bytes(manifest.size)}"
     out(f"workspace    {clean(name)}")
     out(f"content      {', '.join([files, *others])}")
     out(f"fingerprint  {manifest.fingerprint}")
     out()
-    rows = [[format_bytes(entry.size), entry.path] for entry in _largest(taken)]
+    rows = [[format_bytes(entry.size), entry.path] for entry in largest(manifest)]
     out(table(("SIZE", "LARGEST"), rows))
     _show_left_out(taken.report)
     for path, what in taken.report.problems[:_LISTED]:
@@ -116,8 +115,9 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_NAMED]) + more
 
 
-def _largest(taken: Snapshot) -> list[Any]:
-    files = [entry for entry in taken.manifest.entries if entry.kind == "file"]
+def largest(manifest: Manifest) -> list[Entry]:
+    """Return the largest files, the largest first."""
+    files = [entry for entry in manifest.entries if entry.kind == "file"]
     return sorted(files, key=lambda entry: (-entry.size, entry.path))[:LARGEST]
 
 

@@ -133,7 +133,7 @@ def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -
 
 def _document(plan: JobPlan, handle: str, words: QueueWords) -> dict[str, Any]:
     """Return ``follow-up.json``."""
-    from trainyard.diagnosis.cause_table import causes_table
+    from trainyard.diagnosis.causes import causes_table
     from trainyard.specs.retries import parse_retries
 
     retry = plan.opts.retry

@@ -150,7 +150,7 @@ def _supervision(opts: RayOpts) -> dict[str, Any]:
         secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
         found["notify"] = {"targets": list(opts.notify), "secret": secret}
     if opts.retry or opts.notify:
-        from trainyard.diagnosis.cause_table import causes_table
+        from trainyard.diagnosis.causes import causes_table
 
         found["table"] = causes_table()
     return found
