@@ -173,7 +173,6 @@ class QueuedJobs:
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas, of all attempts in sequence."""
         session, job_id, known = self._session_of(app_id), service["jobId"], [service]
-        hosts = {(role, index): host for role, index, host in self.replicas(service, app_id)}
 
         def runs() -> Runs:
             found = known.pop() if known else _describe_service_job(session, job_id)
@@ -183,7 +182,7 @@ class QueuedJobs:
             attempts = {name: seconds_of(ends.get(name)) for name in training_jobs(found)}
             return attempts, _is_over(found)
 
-        return read_runs(session, {replica: hosts[replica] for replica in replicas}, runs, query)
+        return read_runs(session, self.replicas(service, app_id), replicas, runs, query)
 
 
 # ---- calls
@@ -458,10 +457,8 @@ def _rows(
             name = job["jobName"]
             title = own.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(names.app_id(queue, name), _state_of(job), name=title)
-            row.submitted_at, row.ended_at = (
-                seconds_of(job.get("createdAt")),
-                seconds_of(job.get("stoppedAt")),
-            )
+            row.submitted_at = seconds_of(job.get("createdAt"))
+            row.ended_at = seconds_of(job.get("stoppedAt"))
             rows.append(row)
     return rows
 
