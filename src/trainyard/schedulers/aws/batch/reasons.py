@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from trainyard.schedulers.aws.aws_errors import AwsError
@@ -34,21 +35,22 @@ NOT_STARTED = "not_started"
 EXIT = "exit"
 FAILED = "failed"
 
-STATE_OF_REASON: dict[str, AppState] = {
-    SUCCEEDED: AppState.SUCCEEDED,
-    RUNNING: AppState.RUNNING,
-    WAITING: AppState.PENDING,
-    CANCELLED: AppState.CANCELLED,
-    TIMEOUT: AppState.FAILED,
-    HOST_GONE: AppState.FAILED,
-    QUEUE_LIMIT: AppState.FAILED,
-    DEPENDENCY: AppState.FAILED,
-    MAIN_NODE: AppState.CANCELLED,
-    OUT_OF_MEMORY: AppState.FAILED,
-    IMAGE_NOT_PULLED: AppState.FAILED,
-    NOT_STARTED: AppState.FAILED,
-    EXIT: AppState.FAILED,
-    FAILED: AppState.FAILED,
+#: State and text by reason.
+_MEANINGS: dict[str, tuple[AppState, str]] = {
+    SUCCEEDED: (AppState.SUCCEEDED, ""),
+    RUNNING: (AppState.RUNNING, ""),
+    WAITING: (AppState.PENDING, ""),
+    CANCELLED: (AppState.CANCELLED, "{status}"),
+    TIMEOUT: (AppState.FAILED, "stopped at its time limit: {status}"),
+    HOST_GONE: (AppState.FAILED, "its host was taken away: {status}"),
+    QUEUE_LIMIT: (AppState.FAILED, "ended by the queue's limit on waiting: {status}"),
+    DEPENDENCY: (AppState.FAILED, "a job that it depends on failed: {status}"),
+    MAIN_NODE: (AppState.CANCELLED, "ended with the main node"),
+    OUT_OF_MEMORY: (AppState.FAILED, "out of memory: {container}"),
+    IMAGE_NOT_PULLED: (AppState.FAILED, "its image cannot be pulled: {container}"),
+    NOT_STARTED: (AppState.FAILED, "could not be started: {container}"),
+    EXIT: (AppState.FAILED, "exit code {code}{more}"),
+    FAILED: (AppState.FAILED, "{status}"),
 }
 
 #: The status reason of jobs that we, or TorchX, cancelled.
@@ -72,21 +74,6 @@ _OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
 ]
 _NOISE = re.compile(r"^Essential container in task exited$", re.I)
 
-_TEXTS: dict[str, str] = {
-    SUCCEEDED: "",
-    RUNNING: "",
-    CANCELLED: "{status}",
-    TIMEOUT: "stopped at its time limit: {status}",
-    HOST_GONE: "its host was taken away: {status}",
-    QUEUE_LIMIT: "ended by the queue's limit on waiting: {status}",
-    MAIN_NODE: "ended with the main node",
-    DEPENDENCY: "a job that it depends on failed: {status}",
-    OUT_OF_MEMORY: "out of memory: {container}",
-    IMAGE_NOT_PULLED: "its image cannot be pulled: {container}",
-    NOT_STARTED: "could not be started: {container}",
-    EXIT: "exit code {code}{more}",
-    FAILED: "{status}",
-}
 _WAITING_TEXTS: dict[str, str] = {
     "SUBMITTED": "AWS Batch has not evaluated it yet",
     "PENDING": "waiting for what it depends on",
@@ -104,7 +91,7 @@ class Reason(NamedTuple):
     @property
     def state(self) -> AppState:
         """The state that follows."""
-        return STATE_OF_REASON[self.code]
+        return _MEANINGS[self.code][0]
 
 
 def reason_of(job: dict[str, Any]) -> Reason:
@@ -124,8 +111,9 @@ def _failure(job: dict[str, Any], said: str) -> Reason:
     code, container = exit_code(job), container_reason(job)
     kind = _kind(job, said, container, code)
     more = f": {container}" if container else f": {said}" if said and not _NOISE.match(said) else ""
-    text = _TEXTS[kind].format(status=said, container=container or said, code=code, more=more)
-    again = "" if STATE_OF_REASON[kind] is not AppState.FAILED else verdict(job, code, container, said)
+    state, form = _MEANINGS[kind]
+    text = form.format(status=said, container=container or said, code=code, more=more)
+    again = verdict(job, code, container, said) if state is AppState.FAILED else ""
     return Reason(kind, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
 
 
@@ -173,7 +161,7 @@ class QueueInspector:
     """Describes queues, and remembers them for a while."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, list[dict[str, Any]], dict[str, Any] | None]] = {}
+        self._seen: dict[tuple[str, str], tuple[float, dict[str, Any] | None, list[dict[str, Any]]]] = {}
 
     def why(self, session: AwsSession, queue: str, needs: Mapping[str, int]) -> str:
         """Return what keeps a queue from running a job; "" if nothing is found.
@@ -197,18 +185,14 @@ class QueueInspector:
         key = (session.region, names.queue_name(queue))
         seen = self._seen.get(key)
         if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
-            found, environments = describe_queue(session, queue)
-            seen = self._seen[key] = (time.monotonic(), environments, found)
-        return seen[2], seen[1]
+            seen = self._seen[key] = (time.monotonic(), *describe_queue(session, queue))
+        return seen[1:]
 
 
 def describe_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Return a queue, None if it does not exist, and its compute environments in order."""
-    queues = [
-        q
-        for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
-        for q in page
-    ]
+    pages = session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
+    queues = [each for page in pages for each in page]
     if not queues:
         return None, []
     arns = [each["computeEnvironment"] for each in queues[0].get("computeEnvironmentOrder") or []]
@@ -231,8 +215,7 @@ def queue_problems(
         yield f"the queue {name} is invalid: {queue.get('statusReason') or 'no reason is given'}"
     problems = [list(environment_problems(environment, needs)) for environment in environments]
     if all(problems):  # one that works is enough
-        for found in problems:
-            yield from found
+        yield from chain.from_iterable(problems)
     if not environments:
         yield f"the queue {name} has no compute environment"
 
@@ -253,13 +236,9 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
         if needs.get("GPU"):
             yield f"the compute environment {name} is Fargate's, which has no GPUs"
     elif resources.get("instanceTypes") and not _fits_some(resources["instanceTypes"], needs):
-        yield (
-            f"no instance type of the compute environment {name} "
-            f"({', '.join(resources['instanceTypes'])}) has "
-            + ", ".join(
-                f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS
-            )
-        )
+        types = ", ".join(resources["instanceTypes"])
+        wanted = [f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS]
+        yield f"no instance type of the compute environment {name} ({types}) has {', '.join(wanted)}"
 
 
 _UNITS = {"VCPU": "vCPUs", "MEMORY": "MiB", "GPU": "GPUs"}
