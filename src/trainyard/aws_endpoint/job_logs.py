@@ -16,7 +16,7 @@ from trainyard.aws_endpoint import wire_formats
 from trainyard.aws_endpoint.log_patterns import matcher
 from trainyard.aws_endpoint.training_jobs import find_job, jobs_of, page_of
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine, log_path
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.recovery import current_state
@@ -58,7 +58,7 @@ class JobStream:
     @classmethod
     def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
         """Return the stream of a job that is kept in a file."""
-        return cls(f"{job.name}/{file}", Log(log_path(job, file)), is_over, job)
+        return cls(f"{job.name}/{file}", Log(job.log_path(file)), is_over, job)
 
     def job_arn(self) -> str:
         """Return its job's ARN; "" if the job has just been deleted."""

@@ -45,11 +45,11 @@ def metric_values(
     if not pairs:
         return
     from trainyard.metric_search import MetricSearch
-    from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
+    from trainyard.schedulers.aws.sagemaker_local.logs import Log
 
     with MetricSearch(pairs) as search:
         for stream in streams:
-            for starts, times, block in _blocks(Log(log_path(job, stream))):
+            for starts, times, block in _blocks(Log(job.log_path(stream))):
                 for at, index, value in search.search(block):
                     yield pairs[index][0], times[bisect.bisect_right(starts, at) - 1], value
         problems += search.problems

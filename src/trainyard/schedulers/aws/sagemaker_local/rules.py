@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -51,11 +52,8 @@ def uses_containers(docker: str) -> bool:
     from trainyard.errors import TrainyardError
 
     try:
-        engine = Engine.from_env()
-        try:
+        with contextlib.closing(Engine.from_env()) as engine:
             return bool(engine.api_version)
-        finally:
-            engine.close()
     except TrainyardError:
         return False
 

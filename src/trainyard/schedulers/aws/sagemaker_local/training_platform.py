@@ -63,15 +63,7 @@ _HINTS_OF_CREDENTIALS = (
 
 
 class Platform:
-    """Makes hosts.
-
-    Args:
-        job: the job's directory.
-        request: the request.
-        arn: the job's ARN.
-        region: its region.
-        settings: containers or processes.
-    """
+    """Makes the hosts of a job: containers or processes, as its settings say."""
 
     def __init__(
         self, job: TrainingJob, request: dict[str, Any], arn: str, region: str, settings: Settings
@@ -314,6 +306,3 @@ def _needed_below(folder: str, paths: list[str]) -> str:
     inside = os.path.realpath(folder) + os.sep
     paths = [*paths, sys.prefix, sys.executable]
     return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")
-
-
-__all__ = ["Platform", "StartFailure"]
