@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 #: Tags that say that a job or definition is ours.
 TAG_VERSION = "trainyard/version"
 TAG_APP_NAME = "trainyard/app-name"
@@ -18,33 +16,6 @@ TAG_PREDECESSOR = "torchx.pytorch.org/version"
 TAG_PREDECESSOR_APP_NAME = "torchx.pytorch.org/app-name"
 
 DEFAULT_LOG_GROUP = "/aws/batch/job"
-
-
-class JobRef(NamedTuple):
-    """Where a job is: its id, and the region and profile to reach it; "" if unknown."""
-
-    job_id: str
-    region: str = ""
-    profile: str = ""
-    arn: str = ""
-
-    def to_text(self) -> str:
-        """Return it as the history keeps it."""
-        text = self.arn or self.job_id
-        return f"{text} profile={self.profile}" if self.profile else text
-
-    @classmethod
-    def from_text(cls, text: str) -> JobRef:
-        """Read what `to_text` wrote."""
-        arn, _, profile = text.partition(" profile=")
-        return cls.from_arn(arn, profile)
-
-    @classmethod
-    def from_arn(cls, arn: str, profile: str = "") -> JobRef:
-        """Make it from a job's ARN, or its bare id."""
-        if not arn.startswith("arn:"):
-            return cls(arn, "", profile)
-        return cls(arn.rpartition("/")[2], arn.split(":")[3], profile, arn)
 
 
 def queue_name(queue: str) -> str:

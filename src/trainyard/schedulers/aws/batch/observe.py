@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.reasons import exit_code, reason_of
 from trainyard.schedulers.aws.batch.replicas import (
     ARRAY,
@@ -27,7 +26,7 @@ from trainyard.schedulers.aws.batch.replicas import (
     original_command,
 )
 from trainyard.schedulers.aws.batch.rules import node_range
-from trainyard.schedulers.aws.batch_jobs import JustSubmitted, seconds_of
+from trainyard.schedulers.aws.batch_jobs import JobRef, JustSubmitted, seconds_of
 from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role

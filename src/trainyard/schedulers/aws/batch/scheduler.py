@@ -11,10 +11,9 @@ from typing import Any
 
 from trainyard.errors import UnknownAppException
 from trainyard.schedulers.aws.batch import names, observe
-from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.observe import JobFinder
 from trainyard.schedulers.aws.batch.replicas import CONTAINER
-from trainyard.schedulers.aws.batch_jobs import cancelled_by
+from trainyard.schedulers.aws.batch_jobs import JobRef, cancelled_by
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     Check,

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.batch_jobs import JustSubmitted, cancelled_by, seconds_of
+from trainyard.schedulers.aws.batch_jobs import JobRef, JustSubmitted, cancelled_by, seconds_of
 from trainyard.schedulers.aws.sagemaker import names, observe, reasons
 from trainyard.schedulers.aws.sagemaker.logs import Runs, read_runs
 from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, tags_of
@@ -65,8 +65,8 @@ class QueuedJobs:
 
     def _id(self, app_id: str) -> str:
         if app_id not in self._ids:
-            arn = (self._recall(app_id) or "").partition(" profile=")[0]
-            self._ids[app_id] = arn.rpartition("/")[2] if ":service-job/" in arn else ""
+            ref = JobRef.from_text(self._recall(app_id) or "")
+            self._ids[app_id] = ref.job_id if ":service-job/" in ref.arn else ""
         return self._ids[app_id]
 
     # ---- observing
