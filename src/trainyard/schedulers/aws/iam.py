@@ -91,7 +91,6 @@ def _list(value: Any) -> list[Any]:
 
 # ---- what a principal may do
 
-
 ALLOWED = "allowed"
 EXPLICIT = "explicitDeny"
 MOST_PAGES = 20

@@ -10,7 +10,7 @@ from trainyard.schedulers.aws.batch import observe
 from trainyard.schedulers.aws.batch.observe import ReplicaRef
 from trainyard.schedulers.aws.batch.reasons import reason_of
 from trainyard.schedulers.aws.batch_jobs import seconds_of
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
@@ -28,13 +28,7 @@ def read_logs(
     live: bool = False,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job, if ``live`` with the help of CloudWatch Live Tail."""
-    streams = LogStreams(
-        session.client("logs", repeats=False),
-        observe.log_group(places[0]),
-        renew=lambda: session.renewed_client("logs"),
-        translate=lambda error, operation: session.translated(error, "logs", operation),
-        live=live,
-    )
+    streams = streams_of(session, observe.log_group(places[0]), live=live)
     return streams.read(BatchLogs(session, job, places), query)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
 from trainyard.schedulers.aws.sagemaker.names import LOG_GROUP
 from trainyard.schedulers.aws.sagemaker.observe import describe_job, layout
 from trainyard.schedulers.aws.sagemaker.reasons import is_over
@@ -45,13 +45,7 @@ def read_runs(
     """Return the lines of replicas of a job that is one training job or, in a queue, several."""
     known = {(role, index): host for role, index, host in places}
     hosts = {replica: known[replica] for replica in replicas}
-    streams = LogStreams(
-        session.client("logs", repeats=False),
-        LOG_GROUP,
-        renew=lambda: session.renewed_client("logs"),
-        translate=lambda error, operation: session.translated(error, "logs", operation),
-    )
-    return streams.read(_TrainingLogs(session, hosts, runs), query)
+    return streams_of(session, LOG_GROUP).read(_TrainingLogs(session, hosts, runs), query)
 
 
 class _TrainingLogs:
