@@ -72,3 +72,13 @@ def cancelled_by() -> str:
 def seconds_of(milliseconds: float | None) -> float | None:
     """Return a time of Batch's in seconds; None if it is not set."""
     return milliseconds / 1000 if milliseconds else None
+
+
+def console_link(arn: str, page: str, fragment: str) -> str | None:
+    """Return where a browser shows what has an ARN, in AWS's console; None if it is not an ARN."""
+    parts = arn.split(":")
+    if len(parts) < 6 or parts[0] != "arn":
+        return None
+    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
+    domain, region = domains.get(parts[1], "console.aws.amazon.com"), parts[3]
+    return f"https://{region}.{domain}/{page}?region={region}#{fragment}{arn.rpartition('/')[2]}"

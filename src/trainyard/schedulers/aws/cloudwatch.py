@@ -173,15 +173,11 @@ def _line_filter(query: LogQuery) -> Callable[[CloudWatchEvent], list[bytes]]:
         select = LineSearch(query.regex).select
 
     def lines_of(event: CloudWatchEvent) -> list[bytes]:
-        lines = iter_lines(select(_bytes_of(event)))
+        text = event.message if event.message.endswith("\n") else event.message + "\n"
+        lines = iter_lines(select(text.encode("utf-8", "surrogatepass")))
         return [TimedLine.at(event.time * 1e6, line) for line in lines] if query.timed else list(lines)
 
     return lines_of
-
-
-def _bytes_of(event: CloudWatchEvent) -> bytes:
-    text = event.message if event.message.endswith("\n") else event.message + "\n"
-    return text.encode("utf-8", "surrogatepass")
 
 
 class _Reading:

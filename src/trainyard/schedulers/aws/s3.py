@@ -150,7 +150,7 @@ class S3:
         found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         return str(found.get("ChecksumSHA256", "")).partition("-")[0]  # the number of parts follows
 
-    def put(self, path: Path, uri: str, progress: Progress, label: str = "") -> None:
+    def put(self, path: Path, uri: str, progress: Progress, label: str) -> None:
         """Upload a file with checksums. The object is complete when this returns, and absent if it raises.
 
         Raises:
@@ -161,7 +161,7 @@ class S3:
         bucket, key = split_uri(uri)
         size = path.stat().st_size
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
-        advance = _Advance(progress, label or path.name, size)
+        advance = _Advance(progress, label, size)
         try:
             with TransferManager(self._session.client("s3"), config) as manager:
                 # leaving the block with an exception, including Ctrl-C, removes the parts that have arrived
@@ -208,17 +208,11 @@ class _Advance:
 
         self._lock = threading.Lock()
 
-    def on_queued(self, future: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
     def on_progress(self, future: Any, bytes_transferred: int, **kwargs: Any) -> None:
         """Pass it on."""
         with self._lock:
             self._done += bytes_transferred
             self._progress.advance(self._label, self._done, self._size)
-
-    def on_done(self, future: Any, **kwargs: Any) -> None:
-        """Do nothing."""
 
 
 def _no_bucket(error: Exception, bucket: str) -> Exception:

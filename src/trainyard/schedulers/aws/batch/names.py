@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainyard.schedulers.aws.batch_jobs import console_link
+
 #: Tags that say that a job or definition is ours.
 TAG_VERSION = "trainyard/version"
 TAG_APP_NAME = "trainyard/app-name"
@@ -52,14 +54,5 @@ def console_url(arn: str, kind: str) -> str | None:
         arn: the job's ARN.
         kind: ``container``, ``array`` or ``multinode``.
     """
-    parts = arn.split(":")
-    if len(parts) < 6 or parts[0] != "arn":
-        return None
-    partition, region = parts[1], parts[3]
-    domain = {
-        "aws-cn": "console.amazonaws.cn",
-        "aws-us-gov": "console.amazonaws-us-gov.com",
-    }.get(partition, "console.aws.amazon.com")
     page = {"array": "array-job", "multinode": "mnp-job"}.get(kind, "detail")
-    job_id = arn.rpartition("/")[2]
-    return f"https://{region}.{domain}/batch/home?region={region}#jobs/{page}/{job_id}"
+    return console_link(arn, "batch/home", f"jobs/{page}/")

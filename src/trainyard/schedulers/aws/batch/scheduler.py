@@ -291,8 +291,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.housekeeping import unused
 
         session = self._jobs.session_of(cfg)
-        found = unused(session, older_than, observe.queue_names(session))
-        return [Leftover(each.arn, each.name, each.age) for each in found]
+        return unused(session, older_than, observe.queue_names(session))
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Deregister job definitions."""

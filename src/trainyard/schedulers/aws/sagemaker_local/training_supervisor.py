@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 #: Why hosts are stopped. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "hung": 2, "max_run": 2, "max_wait": 3, "stop": 4}
+#: The last steps of jobs that are stopped, by why; "" for the status itself.
+_LAST_STEPS = {"stop": "", "max_run": "MaxRuntimeExceeded", "max_wait": "MaxWaitTimeExceeded"}
 LONGEST_WAIT = 3600.0
 #: Between two attempts to write the state while the disk is full.
 SECONDS_BETWEEN_WRITES = 0.5
@@ -239,12 +241,8 @@ class TrainingSupervisor:
         """Send the results, and decide how the job ends."""
         with self._lock:
             self._is_concluding = True
-        if self.ending in ("stop", "max_run", "max_wait"):
-            end = {
-                "stop": Conclusion("Stopped"),
-                "max_run": Conclusion("Stopped", "MaxRuntimeExceeded"),
-                "max_wait": Conclusion("Stopped", "MaxWaitTimeExceeded"),
-            }[self.ending]
+        if self.ending in _LAST_STEPS:
+            end = Conclusion("Stopped", _LAST_STEPS[self.ending])
         elif self.ending == "hung":
             end = Conclusion("Failed", reason=f"AlgorithmError: stopped because it hung: {self.hung}")
         elif outcome.kind == "completed":
