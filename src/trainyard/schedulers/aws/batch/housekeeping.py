@@ -37,13 +37,7 @@ OPEN_STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Leftover]:
-    """Return our definitions older than ``older_than`` seconds that no job needs.
-
-    Args:
-        session: the account's session.
-        older_than: minimum age in seconds.
-        queues: all queues of the account.
-    """
+    """Return our definitions at least ``older_than`` seconds old that no job in these queues needs."""
     now = time.time()
     candidates = [
         Leftover(definition["jobDefinitionArn"], definition["jobDefinitionName"], now - registered)

@@ -48,11 +48,6 @@ def is_ours(tags: dict[str, str]) -> bool:
 
 
 def console_url(arn: str, kind: str) -> str | None:
-    """Return where a browser shows a job.
-
-    Args:
-        arn: the job's ARN.
-        kind: ``container``, ``array`` or ``multinode``.
-    """
+    """Return where a browser shows a job that is a ``container``, ``array`` or ``multinode`` job."""
     page = {"array": "array-job", "multinode": "mnp-job"}.get(kind, "detail")
     return console_link(arn, "batch/home", f"jobs/{page}/")

@@ -57,10 +57,7 @@ def describe_jobs(
 ) -> dict[str, dict[str, Any]]:
     """Describe jobs by id, a hundred per call and several calls in parallel; unknown ones are left out.
 
-    Args:
-        session: the jobs' session.
-        ids: their ids.
-        keep: reduces a description to save memory; it must keep the id.
+    ``keep`` reduces a description to save memory; it must keep the id.
     """
     wanted = list(dict.fromkeys(ids))
     chunks = [wanted[start : start + BATCH_SIZE] for start in range(0, len(wanted), BATCH_SIZE)]

@@ -143,8 +143,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
 def _supervised(app: AppDef, opts: AWSBatchOpts, kind: str, rules: EndRules) -> tuple[AppDef, list[str]]:
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
-    Returns:
-        The job, and warnings about differences from what the user may expect.
+    Returns the job, and warnings about differences from what the user may expect.
     """
     check_roles("aws_batch", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
     if not is_asked_for(opts):

@@ -215,12 +215,8 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
     """Return service jobs of one queue by name, as the list or a description has them.
 
     Batch describes one job with a call, and lists a hundred. So the list is read, the newest jobs first, as
-    long as that takes fewer calls than asking for those that are still missing.
-
-    Args:
-        session: where the queue is.
-        queue: its name.
-        wanted: the jobs' ids, by name; "" where the id is not known.
+    long as that takes fewer calls than asking for those that are still missing. ``wanted`` has the jobs' ids
+    by name, "" where the id is not known.
     """
     found: dict[str, dict[str, Any]] = {}
     missing = dict(wanted)

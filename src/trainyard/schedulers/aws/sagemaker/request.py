@@ -206,8 +206,7 @@ def make_job(
 def _supervised(app: AppDef, opts: AWSSageMakerOpts) -> tuple[AppDef, list[str]]:
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
-    Returns:
-        The job, and warnings about differences from what the user may expect.
+    Returns the job, and warnings about differences from what the user may expect.
     """
     has_toolkit = opts.toolkit and len(app.roles) == 1 and script_of(app.roles[0]) is not None
     check_roles(names.BACKEND, app, opts, {role.name: has_toolkit for role in app.roles})

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: bool) -> int:
-    """Run a command on a host that runs; returns its exit code.
-
-    Args:
-        job: the job.
-        host: the host's name, such as ``algo-1``.
-        command: program and arguments; empty for a shell.
-        tty: whether the command gets a terminal.
+    """Run a command, or a shell without one, on a host that runs, such as ``algo-1``; returns its exit code.
 
     Raises:
         ConfigError: nothing of the host is found, or there is no such program.

@@ -34,11 +34,7 @@ def metric_values(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield metrics that logs show: name, time in seconds since the epoch, and value; a log at a time.
 
-    Args:
-        job: the job's directory.
-        request: the job's request.
-        streams: names of its logs.
-        problems: receives why a metric is not complete.
+    ``problems`` receives why a metric is not complete.
     """
     definitions = request.get("AlgorithmSpecification", {}).get("MetricDefinitions") or ()
     pairs = [(each["Name"], each["Regex"]) for each in definitions]

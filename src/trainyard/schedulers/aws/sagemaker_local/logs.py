@@ -99,11 +99,7 @@ class LogLine(NamedTuple):
 
 
 class Log:
-    """Reads one log.
-
-    Args:
-        path: its path without an ending.
-    """
+    """Reads one log, which is given by its path without an ending."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -277,12 +273,7 @@ def stream_name(host: str) -> str:
 
 
 class HostLog:
-    """The logs of a host's attempts, one after the other, as they grow.
-
-    Args:
-        job: the job's directory.
-        host: the host's name.
-    """
+    """The logs of a host's attempts, one after the other, as they grow."""
 
     def __init__(self, job: TrainingJob, host: str) -> None:
         self._job = job
