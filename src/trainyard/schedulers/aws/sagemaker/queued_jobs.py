@@ -133,9 +133,11 @@ class QueuedJobs:
         """Ask a job to end, in whatever state it is; does nothing if it has ended or does not exist."""
         service = self.find(app_id)
         job_id = self._id(app_id)
-        if (service is None and not (job_id and app_id in self._just_submitted)) or (
-            service and _is_over(service)
-        ):
+        if service is not None:
+            is_open = not _is_over(service)
+        else:
+            is_open = bool(job_id) and app_id in self._just_submitted
+        if not is_open:
             return
         try:
             self._session_of(app_id).call("batch", "TerminateServiceJob", jobId=job_id, reason=cancelled_by())

@@ -218,13 +218,11 @@ class Platform:
                 fixed.append((source.path, folder))
             else:
                 os.symlink(source.path, folder)
-        pairs = []
         hidden = _needed_below(BASE, [tree.path, *(source.path for source in shown.values())])
         reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
         if not can_mount:
             reason = _NO_NAMESPACES
-        if not reason:
-            pairs.append((tree.path, BASE))
+        pairs = [] if reason else [(tree.path, BASE)]
         checkpoints = checkpoint_path(self._request)
         if checkpoints and not checkpoints.startswith(f"{BASE}/"):
             if not (can_mount and can_show_at(checkpoints)):
@@ -246,10 +244,8 @@ class Platform:
         path = os.path.join(self._secrets, "credentials")
         if os.path.exists(path):
             return path
-        home = os.path.expanduser("~/.aws")
-        if not any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS) and not os.path.isdir(home):
-            return ""
-        if not self._is_in_memory:
+        has_hints = any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS)
+        if not self._is_in_memory or not (has_hints or os.path.isdir(os.path.expanduser("~/.aws"))):
             return ""
         try:
             import boto3

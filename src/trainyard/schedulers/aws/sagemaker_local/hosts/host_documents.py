@@ -210,13 +210,11 @@ def _training_job(request: dict[str, Any], arn: str) -> dict[str, Any]:
 
 def _training_job_channel(channel: dict[str, Any]) -> dict[str, Any]:
     source = channel["DataSource"].get("S3DataSource")
-    changed = dict(channel)
-    for name in ("CompressionType", "RecordWrapperType"):
-        changed[name] = _upper(channel.get(name, "None"))
+    spelled = {name: _upper(channel.get(name, "None")) for name in ("CompressionType", "RecordWrapperType")}
+    changed = {**channel, **spelled}
     if source is not None:
-        spelled = {
-            name: _upper(source[name]) for name in ("S3DataType", "S3DataDistributionType") if name in source
-        }
+        kinds = ("S3DataType", "S3DataDistributionType")
+        spelled = {name: _upper(source[name]) for name in kinds if name in source}
         changed["DataSource"] = {"S3DataSource": {**source, **spelled}}
     return changed
 
