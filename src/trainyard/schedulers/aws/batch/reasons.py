@@ -20,56 +20,23 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.named_resources_aws import NAMED_RESOURCES
 from trainyard.specs.status import AppState
 
-SUCCEEDED = "succeeded"
-RUNNING = "running"
-WAITING = "waiting"
-CANCELLED = "cancelled"
-TIMEOUT = "timeout"
-HOST_GONE = "host_gone"
-QUEUE_LIMIT = "queue_limit"
-DEPENDENCY = "dependency"
-MAIN_NODE = "main_node"
-OUT_OF_MEMORY = "out_of_memory"
-IMAGE_NOT_PULLED = "no_image"
-NOT_STARTED = "not_started"
-EXIT = "exit"
-FAILED = "failed"
-
-#: State and text by reason.
-_MEANINGS: dict[str, tuple[AppState, str]] = {
-    SUCCEEDED: (AppState.SUCCEEDED, ""),
-    RUNNING: (AppState.RUNNING, ""),
-    WAITING: (AppState.PENDING, ""),
-    CANCELLED: (AppState.CANCELLED, "{status}"),
-    TIMEOUT: (AppState.FAILED, "stopped at its time limit: {status}"),
-    HOST_GONE: (AppState.FAILED, "its host was taken away: {status}"),
-    QUEUE_LIMIT: (AppState.FAILED, "ended by the queue's limit on waiting: {status}"),
-    DEPENDENCY: (AppState.FAILED, "a job that it depends on failed: {status}"),
-    MAIN_NODE: (AppState.CANCELLED, "ended with the main node"),
-    OUT_OF_MEMORY: (AppState.FAILED, "out of memory: {container}"),
-    IMAGE_NOT_PULLED: (AppState.FAILED, "its image cannot be pulled: {container}"),
-    NOT_STARTED: (AppState.FAILED, "could not be started: {container}"),
-    EXIT: (AppState.FAILED, "exit code {code}{more}"),
-    FAILED: (AppState.FAILED, "{status}"),
-}
-
 #: The status reason of jobs that we, or TorchX, cancelled.
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
-# Patterns of the job's status reason, and of the container's reason. The first match counts.
-_OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
-    (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
-    (HOST_GONE, re.compile(r"^Host EC2", re.I)),
-    (QUEUE_LIMIT, re.compile(r"^(MISCONFIGURATION|CAPACITY):")),
-    (DEPENDENCY, re.compile(r"^Dependent Job failed", re.I)),
-    (MAIN_NODE, re.compile(r"^Main node", re.I)),
+# What patterns of the job's status reason, and of the container's reason, mean. The first match counts.
+_OF_STATUS = [
+    (r"(?i)attempt duration exceeded timeout", AppState.FAILED, "stopped at its time limit: {status}"),
+    (r"(?i)^Host EC2", AppState.FAILED, "its host was taken away: {status}"),
+    (r"^(MISCONFIGURATION|CAPACITY):", AppState.FAILED, "ended by the queue's limit on waiting: {status}"),
+    (r"(?i)^Dependent Job failed", AppState.FAILED, "a job that it depends on failed: {status}"),
+    (r"(?i)^Main node", AppState.CANCELLED, "ended with the main node"),
 ]
-_OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
-    (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
-    (IMAGE_NOT_PULLED, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
+_OF_CONTAINER = [
+    (r"(?i)OutOfMemory", "out of memory: {container}"),
+    (r"(?i)CannotPull|CannotInspectContainer.*image", "its image cannot be pulled: {container}"),
     (
-        NOT_STARTED,
-        re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I),
+        r"(?i)Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout",
+        "could not be started: {container}",
     ),
 ]
 _NOISE = re.compile(r"^Essential container in task exited$", re.I)
@@ -85,13 +52,8 @@ _WAITING_TEXTS: dict[str, str] = {
 class Reason(NamedTuple):
     """Why a job or replica is in its state."""
 
-    code: str
+    state: AppState
     text: str
-
-    @property
-    def state(self) -> AppState:
-        """The state that follows."""
-        return _MEANINGS[self.code][0]
 
 
 def reason_of(job: dict[str, Any]) -> Reason:
@@ -99,34 +61,34 @@ def reason_of(job: dict[str, Any]) -> Reason:
     status = job.get("status", "")
     said = str(job.get("statusReason") or "").strip()
     if status == "SUCCEEDED":
-        return Reason(SUCCEEDED, "")
+        return Reason(AppState.SUCCEEDED, "")
     if status == "RUNNING":
-        return Reason(RUNNING, "")
+        return Reason(AppState.RUNNING, "")
     if status != "FAILED":
-        return Reason(WAITING, said or _WAITING_TEXTS.get(status, ""))
+        return Reason(AppState.PENDING, said or _WAITING_TEXTS.get(status, ""))
     return _failure(job, said)
 
 
 def _failure(job: dict[str, Any], said: str) -> Reason:
     code, container = exit_code(job), container_reason(job)
-    kind = _kind(job, said, container, code)
+    state, form = _cause(job, said, container, code)
     more = f": {container}" if container else f": {said}" if said and not _NOISE.match(said) else ""
-    state, form = _MEANINGS[kind]
     text = form.format(status=said, container=container or said, code=code, more=more)
     again = verdict(job, code, container, said) if state is AppState.FAILED else ""
-    return Reason(kind, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
+    return Reason(state, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
 
 
-def _kind(job: dict[str, Any], said: str, container: str, code: int | None) -> str:
-    for kind, pattern in _OF_STATUS:
-        if pattern.search(said):
-            return kind
+def _cause(job: dict[str, Any], said: str, container: str, code: int | None) -> tuple[AppState, str]:
+    """Return the state of a job that Batch calls FAILED, and the form of the text that says why."""
+    for pattern, state, form in _OF_STATUS:
+        if re.search(pattern, said):
+            return state, form
     if job.get("isCancelled") or job.get("isTerminated") or _OUR_CANCELLING.match(said):
-        return CANCELLED
-    for kind, pattern in _OF_CONTAINER:
-        if pattern.search(container) or pattern.search(said):
-            return kind
-    return EXIT if code else FAILED
+        return AppState.CANCELLED, "{status}"
+    for pattern, form in _OF_CONTAINER:
+        if re.search(pattern, container) or re.search(pattern, said):
+            return AppState.FAILED, form
+    return AppState.FAILED, "exit code {code}{more}" if code else "{status}"
 
 
 def exit_code(job: dict[str, Any]) -> int | None:
