@@ -102,12 +102,12 @@ class Attempt:
     def _prepare(self) -> dict[str, dict[str, Shown]]:
         run, platform = self._run, self._run.platform
         platform.choose()
-        run.raise_if_cancelled()
+        run.store.raise_if_cancelled()
         self._connect()
         self._journal.move("Downloading")
         self._check_target()
         platform.prepare(self._hosts)
-        run.raise_if_cancelled()
+        run.store.raise_if_cancelled()
         inputs = Channels(run.request, self._hosts, run.store, platform.views(), run.settings.file_systems)
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
@@ -129,7 +129,7 @@ class Attempt:
                 self._journal.move("Starting", f"Waiting for a network: {why}")
                 self._set_reason_of_hosts(f"waiting for a network: {why}")
             self._run.cancelled.wait(SECONDS_BETWEEN_NETWORKS)
-            self._run.raise_if_cancelled()
+            self._run.store.raise_if_cancelled()
         if shown:
             self._journal.move("Starting")
             self._set_reason_of_hosts("")
@@ -192,7 +192,7 @@ class Attempt:
                 host, self._hosts, self.trees[host.name], path, shown[host.name]
             )
             self._running.append(running)
-        self._run.raise_if_cancelled()
+        self._run.store.raise_if_cancelled()
         for mirror in self._mirrors:
             mirror.start()
         for feeder in self._pipes:

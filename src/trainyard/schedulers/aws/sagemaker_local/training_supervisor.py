@@ -304,10 +304,6 @@ class TrainingSupervisor:
         """Let the main thread check the deadlines: there may be a new one."""
         self._post("")
 
-    def raise_if_cancelled(self) -> None:
-        """Raise `Cancelled` if the hosts are to stop."""
-        self.store.raise_if_cancelled()
-
     def await_room(
         self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
     ) -> T:
@@ -327,7 +323,7 @@ class TrainingSupervisor:
         wait = Backoff(0.2, 5.0, jitter=0, limit=limit, stop=self.cancelled if may_cancel else None)
         while True:
             if may_cancel:
-                self.raise_if_cancelled()
+                self.store.raise_if_cancelled()
             try:
                 return action()
             except (OSError, store.StoreError) as error:

@@ -13,6 +13,8 @@ ONLY_GROUP = "homogeneousCluster"
 BASE = "/opt/ml"
 CHECKPOINTS = "/opt/ml/checkpoints"
 INTERFACE = "eth0"
+#: Members of a request that are false if they are missing.
+FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 
 
 @dataclass(frozen=True)
