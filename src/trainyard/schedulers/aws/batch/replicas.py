@@ -65,11 +65,7 @@ class Group:
 
 
 def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
-    """Return the kind of job and the groups of its replicas.
-
-    Args:
-        app: the job.
-        array: whether the options ask for an array job.
+    """Return the kind of job and the groups of its replicas; ``array`` asks for an array job.
 
     Raises:
         ConfigError: Batch has no such job.

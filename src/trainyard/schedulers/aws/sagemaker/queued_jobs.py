@@ -109,9 +109,8 @@ class QueuedJobs:
                 result |= {app_id: self.describe(app_id) for app_id in own}
                 continue
             session = self._session_of(next(iter(own)))
-            found = _find_many(
-                session, queue, {each.rpartition(":")[2]: job_id for each, job_id in own.items()}
-            )
+            wanted = {app_id.rpartition(":")[2]: job_id for app_id, job_id in own.items()}
+            found = _find_many(session, queue, wanted)
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or names.TAG_DELETED in (service.get("tags") or {}):
