@@ -16,7 +16,7 @@ from trainyard.aws_endpoint import wire_formats
 from trainyard.aws_endpoint.log_patterns import matcher
 from trainyard.aws_endpoint.training_jobs import find_job, jobs_of, page_of
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine, log_path
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.recovery import current_state
@@ -58,7 +58,7 @@ class JobStream:
     @classmethod
     def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
         """Return the stream of a job that is kept in a file."""
-        return cls(f"{job.name}/{file}", Log(log_path(job, file)), is_over, job)
+        return cls(f"{job.name}/{file}", Log(job.log_path(file)), is_over, job)
 
     def job_arn(self) -> str:
         """Return its job's ARN; "" if the job has just been deleted."""
@@ -69,25 +69,6 @@ class JobStream:
 FindStreams = Callable[[set[str]], list[JobStream]]
 #: The next event of a stream, with its key, and those after it.
 _NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
-
-
-@dataclass(frozen=True)
-class Query:
-    """Which events are asked for.
-
-    Attributes:
-        matches: whether a message is wanted.
-        since: the first millisecond.
-        until: the last millisecond.
-        limit: greatest number of events.
-        after: the token of the page before.
-    """
-
-    matches: Callable[[str], bool]
-    since: int
-    until: int | None
-    limit: int
-    after: str | None
 
 
 def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -136,7 +117,7 @@ def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]
         }
         return [stream for name, stream in found.items() if not names or name in names]
 
-    return live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
+    return _live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
 
 
 def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -188,14 +169,7 @@ def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
-    query = Query(
-        matches=matcher(params.get("filterPattern", "")),
-        since=params.get("startTime", 0),
-        until=params.get("endTime"),
-        limit=params.get("limit", MOST_EVENTS),
-        after=params.get("nextToken"),
-    )
-    found, token = find_events(streams, query)
+    found, token = _find_events(streams, params, matcher(params.get("filterPattern", "")))
     return {
         "events": [
             {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
@@ -212,7 +186,7 @@ def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tupl
     limit = params.get("limit", MOST_EVENTS)
     events: list[LogLine] = []
     size = 0
-    start = max(place, stream.log.line_start(_boundary(stream, since)) if since else 0)
+    start = max(place, _start(stream, since))
     for event in stream.log.events(start, stream.is_over):
         if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
             break
@@ -232,9 +206,8 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     log = stream.log
     end = min(place, _boundary(stream, until)) if until is not None else place
     # more than one answer may hold need not be read
-    start = max(log.start_of_last(limit, end), log.line_start(max(0, end - MOST_BYTES)))
-    if since:
-        start = max(start, log.line_start(_boundary(stream, since)))
+    earliest = log.line_start(max(0, end - MOST_BYTES))
+    start = max(log.start_of_last(limit, end), earliest, _start(stream, since))
     events: deque[LogLine] = deque()
     size = 0
     for event in log.events(start, stream.is_over):
@@ -253,6 +226,11 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
 
 def _boundary(stream: JobStream, time_ms: int) -> int:
     return stream.log.boundary(time_ms, stream.is_over)
+
+
+def _start(stream: JobStream, since: int) -> int:
+    """Return where the line begins that was being written at a time; 0 for no time."""
+    return stream.log.line_start(_boundary(stream, since)) if since else 0
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
@@ -348,26 +326,29 @@ def _is_over(job: TrainingJob) -> bool:
 # ---- searching
 
 
-def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobStream, LogLine]], str]:
+def _find_events(
+    streams: list[JobStream], params: dict[str, Any], matches: Callable[[str], bool]
+) -> tuple[list[tuple[JobStream, LogLine]], str]:
     """Return a page of events, and the token of the next one, or "".
 
     Raises:
         ApiError: the token is invalid.
     """
-    after = _key_of(query.after) if query.after else None
+    since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
+    after = _key_of(params["nextToken"]) if params.get("nextToken") else None
     found: list[tuple[JobStream, LogLine]] = []
     size = searched = 0
     last = after
-    for key, stream, event in _in_order(streams, max(query.since, after[0] if after else 0)):
-        if query.until is not None and event.time_ms > query.until:
+    for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
+        if until is not None and event.time_ms > until:
             return found, ""
         if after is not None and key <= after:
             continue
         if searched >= MOST_SEARCHED:
             return found, _token_of(last)
         searched += len(event.data)
-        if query.matches(message_of(event)):
-            if len(found) >= query.limit or size + size_of_event(event) > MOST_BYTES:
+        if matches(message_of(event)):
+            if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
                 return found, _token_of(last)
             found.append((stream, event))
             size += size_of_event(event)
@@ -389,11 +370,7 @@ def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobSt
             _advance(active, stream, rest)
 
 
-def _advance(
-    active: list[tuple[Key, LogLine, JobStream, Iterator[LogLine]]],
-    stream: JobStream,
-    rest: Iterator[LogLine],
-) -> None:
+def _advance(active: list[_NextEvent], stream: JobStream, rest: Iterator[LogLine]) -> None:
     event = next(rest, None)
     if event is not None:
         key = (event.time_ms, stream.name, event.start)  # no two are equal, so nothing else is compared
@@ -401,12 +378,8 @@ def _advance(
 
 
 def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
-    start = 0
-    if since:
-        start = stream.log.line_start(stream.log.boundary(since, stream.is_over))
-    for event in stream.log.events(start, stream.is_over):
-        if event.time_ms >= since:
-            yield event
+    events = stream.log.events(_start(stream, since), stream.is_over)
+    return (event for event in events if event.time_ms >= since)
 
 
 def size_of_event(event: LogLine) -> int:
@@ -436,23 +409,17 @@ def _key_of(token: str) -> Key:
     place, _, name = rest.partition("/")
     for number in (time_ms, place):
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
-            raise ApiError("InvalidParameterException", "The specified nextToken is invalid.")
+            raise _wrong("The specified nextToken is invalid.")
     return int(time_ms), name, int(place)
 
 
 # ---- following: unlike on the service nothing is sampled, of many lines there are more updates
 
 
-def live_session(
+def _live_session(
     params: dict[str, Any], find_streams: FindStreams, matches: Callable[[str], bool]
 ) -> Iterator[bytes]:
-    """Yield the events of a session, encoded.
-
-    Args:
-        params: of the operation.
-        find_streams: finds the streams.
-        matches: whether a message is wanted.
-    """
+    """Yield the events of a session, encoded."""
     group = params["logGroupIdentifiers"][0]
     places, over = _ends_of_logs(find_streams)
     yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
@@ -474,12 +441,9 @@ def live_session(
 
 def _ends_of_logs(find_streams: FindStreams) -> tuple[dict[str, int], set[str]]:
     """Return where the last whole lines of all streams end now, and which jobs are over."""
-    places, over = {}, set()
-    for stream in find_streams(set()):
-        places[stream.name] = _last_end(stream.log)
-        if stream.is_over:
-            over.add(stream.job.name)
-    return places, over
+    streams = find_streams(set())
+    places = {stream.name: _last_end(stream.log) for stream in streams}
+    return places, {stream.job.name for stream in streams if stream.is_over}
 
 
 def _last_end(log: Log) -> int:
@@ -513,7 +477,5 @@ def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
     return {
         "logStreamName": stream.name,
         "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),
-        "message": message_of(event),
-        "timestamp": event.time_ms,
-        "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
+        **_event_row(event),
     }

@@ -39,17 +39,16 @@ def search(params: dict[str, Any], region: str = "") -> dict[str, Any]:
     if params["Resource"] != RESOURCE:
         raise invalid(f"Search finds resources of type {RESOURCE} on this machine, not {params['Resource']}")
     expression = params.get("SearchExpression")
-    if expression is None:
-        is_wanted: Condition = lambda job: True  # noqa: E731
-    else:
+    conditions = []
+    if expression is not None:
         _check_limits(expression)
-        is_wanted = _expression(expression)
+        conditions.append(_expression(expression))
     order = find_property(params.get("SortBy", "LastModifiedTime"))
     if order.kind == OBJECT:
         raise invalid(f"{order.name} has no values to sort by")
     # no other account shows its jobs to this machine
     everything = [] if params.get("CrossAccountFilterOption") == "CrossAccount" else _jobs(region)
-    jobs = [job for job in everything if is_wanted(job)]
+    jobs = [job for job in everything if all(is_wanted(job) for is_wanted in conditions)]
     jobs = _sorted(jobs, order, params.get("SortOrder", "Descending") == "Descending")
     page, token = page_of_jobs(jobs, params, DEFAULT_PAGE)
     return {

@@ -35,10 +35,7 @@ def matcher(pattern: str) -> Matcher:
     """
     text = pattern.strip()
     if text.startswith("{"):
-        try:
-            return json_matcher(text, _expression)
-        except PatternError as error:
-            raise _refused(str(error)) from None
+        return _json_matcher(text)
     if text.startswith("["):
         raise _refused("it is a pattern for columns, which is not understood on this machine; use words")
     wanted: list[Matcher] = []
@@ -116,29 +113,16 @@ _STATES: dict[tuple[str, ...], Callable[[list[Any]], bool]] = {
 DEEPEST = 100
 
 
-class PatternError(ValueError):
-    """A pattern is invalid. The message says where."""
-
-
-def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]]) -> Callable[[str], bool]:
+def _json_matcher(pattern: str) -> Matcher:
     """Return a function that tells whether a message is JSON that satisfies a pattern.
 
     A comparison is true if any value that its selector finds satisfies it. If the selector finds nothing,
     every comparison is false, even ``!=``, and only ``NOT EXISTS`` is true. ``*`` in a text matches any
     characters.
-
-    Args:
-        pattern: the pattern, with its braces.
-        expression: makes a test of a regular expression.
-
-    Raises:
-        PatternError: it is invalid.
     """
-    text = pattern.strip()
-    if not text.endswith("}"):
-        raise PatternError("the closing } is missing")
-    parser = _JsonPatternParser(text[1:-1], expression)
-    test = parser.parse()
+    if not pattern.endswith("}"):
+        raise _refused("the closing } is missing")
+    test = _JsonPatternParser(pattern[1:-1]).parse()
 
     def is_match(message: str) -> bool:
         try:
@@ -153,14 +137,13 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
 class _JsonPatternParser:
     """Reads an expression: ``||`` of ``&&`` of comparisons and parentheses."""
 
-    def __init__(self, text: str, expression: Callable[[str], Callable[[str], bool]]) -> None:
-        self._expression = expression
+    def __init__(self, text: str) -> None:
         self._tokens: list[re.Match[str]] = []
         place, end = 0, len(text.rstrip())
         while place < end:
             token = _JSON_TOKEN.match(text, place)
             if token is None:
-                raise PatternError(f"expected a term at {text[place:].strip()[:40]!r}")
+                raise _refused(f"expected a term at {text[place:].strip()[:40]!r}")
             self._tokens.append(token)
             place = token.end()
         self._at = 0
@@ -169,7 +152,7 @@ class _JsonPatternParser:
     def parse(self) -> ValueTest:
         test = self._either()
         if self._at < len(self._tokens):
-            raise PatternError(f"unexpected text at {self._tokens[self._at][0].strip()!r}")
+            raise _refused(f"unexpected text at {self._tokens[self._at][0].strip()!r}")
         return test
 
     def _peek(self) -> str:
@@ -177,7 +160,7 @@ class _JsonPatternParser:
 
     def _next(self, what: str) -> re.Match[str]:
         if self._at >= len(self._tokens):
-            raise PatternError(f"{what} is missing at the end")
+            raise _refused(f"{what} is missing at the end")
         self._at += 1
         return self._tokens[self._at - 1]
 
@@ -200,15 +183,15 @@ class _JsonPatternParser:
             self._at += 1
             self._depth += 1
             if self._depth > DEEPEST:
-                raise PatternError("there are too many parentheses in each other")
+                raise _refused("there are too many parentheses in each other")
             test = self._either()
             if self._next(")")[0].strip() != ")":
-                raise PatternError("a ) is missing")
+                raise _refused("a ) is missing")
             self._depth -= 1
             return test
         token = self._next("a selector")
         if token["selector"] is None:
-            raise PatternError(f"{token[0].strip()!r} is not a selector, such as $.level")
+            raise _refused(f"{token[0].strip()!r} is not a selector, such as $.level")
         select = _selector(token["selector"])
         for words, state in _STATES.items():
             following = [each[0].strip() for each in self._tokens[self._at : self._at + len(words)]]
@@ -217,7 +200,7 @@ class _JsonPatternParser:
                 return lambda event, state=state: state(select(event))  # type: ignore[misc]
         sign = self._next("an operator")
         if sign["sign"] not in ("=", "!=", *_ORDERS):
-            raise PatternError(f"{sign[0].strip()!r} is not an operator")
+            raise _refused(f"{sign[0].strip()!r} is not an operator")
         value = self._comparison(sign["sign"], self._next("a value"))
         return lambda event: any(value(found) for found in select(event))
 
@@ -226,10 +209,10 @@ class _JsonPatternParser:
         word = token["word"]
         if sign in _ORDERS:
             if word is None or not _NUMBER.fullmatch(word):
-                raise PatternError(f"{sign} needs a number, not {token[0].strip()!r}")
+                raise _refused(f"{sign} needs a number, not {token[0].strip()!r}")
             return _numeric(_ORDERS[sign], float(word))
         if token["regex"] is not None:
-            search = self._expression(token["regex"])
+            search = _expression(token["regex"])
             test: ValueTest = lambda found: isinstance(found, (str, int, float)) and search(_text(found))  # noqa: E731
         elif word is not None and _NUMBER.fullmatch(word):
             number, equals = _numeric(operator.eq, float(word)), word
@@ -239,7 +222,7 @@ class _JsonPatternParser:
             glob = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
             test = lambda found: found is not None and glob.fullmatch(_text(found)) is not None  # noqa: E731
         else:
-            raise PatternError(f"{token[0].strip()!r} is not a value")
+            raise _refused(f"{token[0].strip()!r} is not a value")
         if sign == "=":
             return test
         return lambda found: not test(found)
@@ -270,7 +253,7 @@ def _selector(text: str) -> Callable[[Any], list[Any]]:
             steps.append(next(part for part in step.group("one", "two", "name") if part is not None))
         place = step.end()
     if not steps:
-        raise PatternError("a selector names a property, such as $.level")
+        raise _refused("a selector names a property, such as $.level")
 
     def select(event: Any) -> list[Any]:
         found = [event]

@@ -311,11 +311,7 @@ def is_own_peer(peer: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
     """Tell whether the other end of a connection is a process of this user or of root.
 
     False for a peer on another machine, and for one that has closed its end, although the kernel shows that
-    as root's. If the system has no table of sockets, True for every peer.
-
-    Args:
-        peer: address and port of the other end.
-        own: address and port of this end.
+    as root's. If the system has no table of sockets, True for every peer. Both ends are address and port.
     """
     uid = system.user_of_peer((peer[0], peer[1]), (own[0], own[1]))
     return uid is None or uid in (0, os.getuid())

@@ -44,17 +44,13 @@ def create_training_job(
         job = start_job(params, region=region, settings=settings)
     except FileExistsError:
         document = document_of(TrainingJob.of(params["TrainingJobName"]))
-        arn = document.get("arn", "")
-        if document.get("region") != region:
-            raise ApiError(
-                "ResourceInUse",
-                f"this machine keeps one training job of a name, and has one in another region ({arn})",
-            ) from None
-        raise ApiError(
-            "ResourceInUse",
+        why = (
             "Training job names must be unique within an AWS account and region, and a training job"
-            f" with this name already exists ({arn})",
-        ) from None
+            " with this name already exists"
+        )
+        if document.get("region") != region:
+            why = "this machine keeps one training job of a name, and has one in another region"
+        raise ApiError("ResourceInUse", f"{why} ({document.get('arn', '')})") from None
     except TrainyardError as error:
         if is_full_disk(error):  # another attempt would fail too
             raise ApiError("ResourceLimitExceeded", str(error)) from error
@@ -112,10 +108,7 @@ def update_training_job(params: dict[str, Any], region: str = "") -> dict[str, A
             if name in params:
                 request[name] = {**request.get(name, {}), **params[name]}
         if "ProfilerRuleConfigurations" in params:
-            rules = [
-                *request.get("ProfilerRuleConfigurations", ()),
-                *params["ProfilerRuleConfigurations"],
-            ]
+            rules = [*request.get("ProfilerRuleConfigurations", ()), *params["ProfilerRuleConfigurations"]]
             by_name = {rule["RuleConfigurationName"]: rule for rule in rules}
             request["ProfilerRuleConfigurations"] = list(by_name.values())
     return {"TrainingJobArn": document["arn"]}
@@ -154,7 +147,7 @@ def _check_update(params: dict[str, Any], request: dict[str, Any], state: dict[s
     if "ResourceConfig" in params:
         pool = warm_pool(request, state)
         if pool is None or pool["Status"] == "Terminated":
-            found = "none" if pool is None else f"{pool['Status']}"
+            found = "none" if pool is None else pool["Status"]
             raise invalid(f"the training job's warm pool cannot be changed: its status is {found}")
     elif state["status"] in TERMINAL:
         raise invalid(f"The request was rejected because the training job is in status {state['status']}.")

@@ -19,8 +19,8 @@ from trainyard.schedulers.aws.aws_errors import (
     AwsUnreachableError,
 )
 from trainyard.schedulers.aws.batch import submission
-from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+from trainyard.schedulers.aws.batch_jobs import JobRef
 from trainyard.specs import AppState
 
 CFG = {"queue": "queue"}

@@ -169,39 +169,26 @@ def _refusal(error: Exception, operation: str, identity: Callable[[], str], prof
     details = answer.get("Error", {})
     code, message = str(details.get("Code", "")), str(details.get("Message", "")).strip()
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _EXPIRED:
-        return AwsCredentialsError(
-            f"{operation}: the AWS credentials{_of(profile)} have expired",
-            hint=_LOGIN,
-            operation=operation,
-            code=code,
-        )
+    whose = _of(profile)
+    look = f"`aws sts get-caller-identity` shows whether they work. {_LOGIN}"
+    kind: type[AwsError] = AwsError
+    hint, lost_answer = "", False
     if code in _FORBIDDEN:
         return _denial(message, operation, code, identity)
-    if code in _INVALID_CREDENTIALS:
-        return AwsCredentialsError(
-            f"{operation}: AWS does not accept the credentials{_of(profile)}: {message or code}",
-            hint="`aws sts get-caller-identity` shows whether they work. " + _LOGIN,
-            operation=operation,
-            code=code,
-        )
-    if code in THROTTLED or status == 429:
-        return AwsThrottledError(
-            f"{operation}: AWS still throttles the requests ({code or status}) after several attempts",
-            hint="Try again later.",
-            operation=operation,
-            code=code,
-        )
-    if code == "400":  # the answer to a HEAD has no body
-        return AwsError(
-            f"{operation}: AWS refuses the request and does not say why; most often the credentials"
-            f"{_of(profile)} have expired",
-            hint="`aws sts get-caller-identity` shows whether they work. " + _LOGIN,
-            operation=operation,
-            code=code,
-        )
-    text = message or code or f"HTTP status {status}"
-    return AwsError(f"{operation}: {text}", operation=operation, code=code, lost_answer=status >= 500)
+    if code in _EXPIRED:
+        kind, text, hint = AwsCredentialsError, f"the AWS credentials{whose} have expired", _LOGIN
+    elif code in _INVALID_CREDENTIALS:
+        text = f"AWS does not accept the credentials{whose}: {message or code}"
+        kind, hint = AwsCredentialsError, look
+    elif code in THROTTLED or status == 429:
+        text = f"AWS still throttles the requests ({code or status}) after several attempts"
+        kind, hint = AwsThrottledError, "Try again later."
+    elif code == "400":  # the answer to a HEAD has no body
+        text = f"AWS refuses the request and does not say why; most often the credentials{whose} have expired"
+        hint = look
+    else:
+        text, lost_answer = message or code or f"HTTP status {status}", status >= 500
+    return kind(f"{operation}: {text}", hint=hint, operation=operation, code=code, lost_answer=lost_answer)
 
 
 def _denial(message: str, operation: str, code: str, identity: Callable[[], str]) -> AwsForbiddenError:

@@ -1,8 +1,9 @@
-"""What jobs on AWS Batch and SageMaker jobs in its queues share: those it does not show yet, and times."""
+"""What jobs on AWS Batch and SageMaker share: where they are, those not shown yet, and Batch's times."""
 
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from trainyard.schedulers.responses import DescribeAppResponse
 from trainyard.specs.status import AppState
@@ -10,6 +11,33 @@ from trainyard.system.identity import user_name
 
 #: How long Batch may take to show a job that it has accepted.
 SETTLING_SECONDS = 60.0
+
+
+class JobRef(NamedTuple):
+    """Where a job is: its id, and the region and profile to reach it; "" if unknown."""
+
+    job_id: str
+    region: str = ""
+    profile: str = ""
+    arn: str = ""
+
+    def to_text(self) -> str:
+        """Return it as the history keeps it."""
+        text = self.arn or self.job_id
+        return f"{text} profile={self.profile}" if self.profile else text
+
+    @classmethod
+    def from_text(cls, text: str) -> JobRef:
+        """Read what `to_text` wrote."""
+        arn, _, profile = text.partition(" profile=")
+        return cls.from_arn(arn, profile)
+
+    @classmethod
+    def from_arn(cls, arn: str, profile: str = "") -> JobRef:
+        """Make it from a job's ARN, or its bare id."""
+        if not arn.startswith("arn:") or arn.count(":") < 5:
+            return cls(arn, "", profile)
+        return cls(arn.rpartition("/")[2], arn.split(":")[3], profile, arn)
 
 
 class JustSubmitted:
@@ -44,3 +72,13 @@ def cancelled_by() -> str:
 def seconds_of(milliseconds: float | None) -> float | None:
     """Return a time of Batch's in seconds; None if it is not set."""
     return milliseconds / 1000 if milliseconds else None
+
+
+def console_link(arn: str, page: str, fragment: str) -> str | None:
+    """Return where a browser shows what has an ARN, in AWS's console; None if it is not an ARN."""
+    parts = arn.split(":")
+    if len(parts) < 6 or parts[0] != "arn":
+        return None
+    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
+    domain, region = domains.get(parts[1], "console.aws.amazon.com"), parts[3]
+    return f"https://{region}.{domain}/{page}?region={region}#{fragment}{arn.rpartition('/')[2]}"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.aws.cloudwatch_live_tail import LiveTail
+    from trainyard.schedulers.aws.session import AwsSession
 
 Key = tuple[str, int]
 
@@ -148,6 +149,17 @@ class LogStreams:
         return LogCalls(self._client, self.group, self._rate_limit, self._clock, self._renew, self._translate)
 
 
+def streams_of(session: AwsSession, group: str, *, live: bool = False) -> LogStreams:
+    """Return the streams of a log group, read with the credentials of a session."""
+    return LogStreams(
+        session.client("logs", repeats=False),
+        group,
+        live=live,
+        renew=lambda: session.renewed_client("logs"),
+        translate=lambda error, operation: session.translated(error, "logs", operation),
+    )
+
+
 def milliseconds(time: datetime) -> int:
     """Return a time as milliseconds since the epoch, rounded up."""
     return -((datetime(1970, 1, 1, tzinfo=UTC) - time.astimezone(UTC)) // timedelta(milliseconds=1))
@@ -161,15 +173,11 @@ def _line_filter(query: LogQuery) -> Callable[[CloudWatchEvent], list[bytes]]:
         select = LineSearch(query.regex).select
 
     def lines_of(event: CloudWatchEvent) -> list[bytes]:
-        lines = iter_lines(select(_bytes_of(event)))
+        text = event.message if event.message.endswith("\n") else event.message + "\n"
+        lines = iter_lines(select(text.encode("utf-8", "surrogatepass")))
         return [TimedLine.at(event.time * 1e6, line) for line in lines] if query.timed else list(lines)
 
     return lines_of
-
-
-def _bytes_of(event: CloudWatchEvent) -> bytes:
-    text = event.message if event.message.endswith("\n") else event.message + "\n"
-    return text.encode("utf-8", "surrogatepass")
 
 
 class _Reading:
@@ -300,10 +308,7 @@ class _Reading:
             yield from self._block(key, log.step())
 
     def _pause(self, seconds: float) -> None:
-        if self._live is None:
-            self._clock.wait(self._calls.stop, seconds)
-            return
-        self._clock.wait(self._live.changed, seconds)
+        self._clock.wait(self._calls.stop if self._live is None else self._live.changed, seconds)
 
     def _listen(self, waiting: Mapping[Key, ReplicaFollower]) -> None:
         """Keep Live Tail running, and read at once the streams that it reports."""
@@ -335,11 +340,8 @@ class _Reading:
 
     def _update(self, found: Mapping[Key, ReplicaAttempts]) -> bool:
         """Pass on what is known of each replica's attempts; returns whether any of it is new."""
-        changes = [
-            self._logs[key].update(runs.attempts, runs.over)
-            for key, runs in found.items()
-            if key in self._logs
-        ]
+        logs = self._logs
+        changes = [logs[key].update(runs.attempts, runs.over) for key, runs in found.items() if key in logs]
         return any(changes)
 
     def _schedule_refresh(self, *, changed: bool) -> None:
@@ -512,11 +514,10 @@ class ReplicaFollower:
             self._cursor = self._cursor or cursor
             if len(lines) >= count:
                 break
-        cursor_or_none = self._cursor
-        if cursor_or_none is None:
+        if self._cursor is None:
             self._wait_for_attempt()
-        elif (ended := self._ended_at(cursor_or_none.stream)) is not None:
-            self._settle(cursor_or_none, ended)
+        elif (ended := self._ended_at(self._cursor.stream)) is not None:
+            self._settle(self._cursor, ended)
         elif self._is_follower:
             self._next_scan = True
             self.due = self._clock.monotonic()
@@ -547,11 +548,11 @@ class ReplicaFollower:
         if name not in self._known_over:
             return None
         ended = self._ends[name]
-        if ended is None and not self._is_follower:
+        if ended is not None:
+            return ended
+        if not self._is_follower:
             return 0.0  # long ago, as far as one knows
-        if ended is None:
-            return self._calls.now() - (self._clock.monotonic() - self._known_over[name])
-        return ended
+        return self._calls.now() - (self._clock.monotonic() - self._known_over[name])
 
     def _wait_for_attempt(self) -> None:
         until = self._span[1]

@@ -85,8 +85,7 @@ class LiveTail:
                 if self._listen(session, names):
                     backoff.reset()
             except Exception as error:
-                timed_out = error_code(error) == "SessionTimeoutException"
-                if timed_out:
+                if error_code(error) == "SessionTimeoutException":
                     continue
                 if failure_kind(error) not in ("transient", "throttled") or backoff.failures + 1 >= FAILURES:
                     self._is_off = session == self._session or self._is_off

@@ -17,12 +17,7 @@ TAG_SESSION = "sts:TagSession"
 
 
 def find_role(session: AwsSession, name: str, *, repeats: bool = True) -> dict[str, Any] | None:
-    """Return IAM's description of a role; None if it does not exist.
-
-    Args:
-        session: the account's session.
-        name: name or ARN of the role.
-        repeats: whether a failed request is repeated.
+    """Return IAM's description of a role, given by name or ARN; None if it does not exist.
 
     Raises:
         AwsError: IAM refuses or cannot be reached.
@@ -90,7 +85,6 @@ def _list(value: Any) -> list[Any]:
 
 
 # ---- what a principal may do
-
 
 ALLOWED = "allowed"
 EXPLICIT = "explicitDeny"

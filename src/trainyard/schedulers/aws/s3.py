@@ -37,12 +37,7 @@ def is_directory_bucket(uri: str) -> bool:
 
 
 def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, Any] | None:
-    """Return what S3 says of a bucket; None if it does not exist.
-
-    Args:
-        session: the session that makes the request.
-        bucket: its name.
-        owner: number of the account that must own it.
+    """Return what S3 says of a bucket; None if it does not exist. ``owner`` is the account that must own it.
 
     Raises:
         AwsForbiddenError: it is another account's, or s3:ListBucket is missing.
@@ -150,7 +145,7 @@ class S3:
         found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         return str(found.get("ChecksumSHA256", "")).partition("-")[0]  # the number of parts follows
 
-    def put(self, path: Path, uri: str, progress: Progress, label: str = "") -> None:
+    def put(self, path: Path, uri: str, progress: Progress, label: str) -> None:
         """Upload a file with checksums. The object is complete when this returns, and absent if it raises.
 
         Raises:
@@ -161,7 +156,7 @@ class S3:
         bucket, key = split_uri(uri)
         size = path.stat().st_size
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
-        advance = _Advance(progress, label or path.name, size)
+        advance = _Advance(progress, label, size)
         try:
             with TransferManager(self._session.client("s3"), config) as manager:
                 # leaving the block with an exception, including Ctrl-C, removes the parts that have arrived
@@ -208,17 +203,11 @@ class _Advance:
 
         self._lock = threading.Lock()
 
-    def on_queued(self, future: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
     def on_progress(self, future: Any, bytes_transferred: int, **kwargs: Any) -> None:
         """Pass it on."""
         with self._lock:
             self._done += bytes_transferred
             self._progress.advance(self._label, self._done, self._size)
-
-    def on_done(self, future: Any, **kwargs: Any) -> None:
-        """Do nothing."""
 
 
 def _no_bucket(error: Exception, bucket: str) -> Exception:

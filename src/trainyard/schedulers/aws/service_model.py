@@ -22,13 +22,7 @@ MOST_CHOICES = 20
 
 
 def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a request; an empty list for a valid one.
-
-    Args:
-        service: name of the service, such as ``batch``.
-        operation: name of the operation, such as ``SubmitJob``.
-        params: the request.
-    """
+    """Return what is wrong with a request to ``batch``, ``SubmitJob``, say; an empty list for a valid one."""
     shape = input_of(service, operation)
     from botocore.validate import ParamValidator
 
@@ -51,12 +45,9 @@ def has_operation(service: str, operation: str) -> bool:
 
 
 def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
-    """Tell whether the installed SDK knows a member of an operation's request.
+    """Tell whether the installed SDK knows a member of an operation's request; it knows the operation.
 
-    Args:
-        service: name of the service.
-        operation: name of the operation, which the SDK knows.
-        path: the way to the member, through structures.
+    ``path`` is the way to the member, through structures.
     """
     shape = _model(service).operation_model(operation).input_shape
     for name in path:

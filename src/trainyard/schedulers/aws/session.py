@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.aws_errors import AwsError, missing_sdk, translate
@@ -154,9 +153,8 @@ class AwsSession:
         with self._lock:
             clients, self._clients = self._clients, {}
         for client in clients.values():
-            close = getattr(client, "close", None)
-            if close is not None:
-                close()
+            if hasattr(client, "close"):
+                client.close()
 
     def _sdk(self) -> Any:
         with self._lock:
@@ -174,11 +172,10 @@ class AwsSession:
 
         from trainyard import __version__
 
-        attempts = ATTEMPTS if repeats else 1
         config = Config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": attempts},
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS if repeats else 1},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"trainyard/{__version__}",
             # some operations add a host prefix, which a configured endpoint does not have

@@ -22,13 +22,9 @@ MEMBER = "enableExecuteCommand"
 
 
 def run_in_task(session: AwsSession, detail: dict[str, Any], name: str, command: Sequence[str]) -> int:
-    """Run a command in the container of a replica that runs.
+    """Run a command, or a shell without one, in the container of a replica that runs.
 
-    Args:
-        session: the job's session.
-        detail: the replica's description.
-        name: what it is called in messages.
-        command: program and arguments; empty for a shell.
+    ``detail`` is the replica's description, and ``name`` what messages call it.
 
     Raises:
         ConfigError: the job was submitted without the option ``exec``, or the plug-in is missing.

@@ -29,19 +29,17 @@ _CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
 
 
 def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
-    """Check everything that jobs with these options need. Changes nothing.
-
-    Args:
-        session: the caller's session.
-        cfg: options of the scheduler; missing ones are not checked.
-    """
+    """Check everything that jobs with these options need; missing ones are not checked. Changes nothing."""
     credentials, who = identity(session)
     checks = [credentials]
     if not credentials.ok:
         return checks  # nothing else can be checked
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("queue", lambda: _queue(session, cfg)),
-        *((name, _role_check(session, name, cfg)) for name in ("job_role_arn", "execution_role_arn")),
+        *(
+            (name, partial(_role, session, name, cfg.get(name)))
+            for name in ("job_role_arn", "execution_role_arn")
+        ),
         ("log group", lambda: _log_group(session, cfg)),
         ("image", lambda: image(session, cfg.get("image_repo"))),
     ]
@@ -129,10 +127,6 @@ def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]
         )
 
 
-def _role_check(session: AwsSession, name: str, cfg: Mapping[str, Any]) -> Callable[[], Iterator[Check]]:
-    return lambda: _role(session, name, cfg.get(name))
-
-
 def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
     if not arn:
         return
@@ -204,10 +198,12 @@ def minimal_policy(
         partition: ``aws``, ``aws-cn``, ....
     """
     batch = f"arn:{partition}:batch:{region}:{account}"
+    group = f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}"
     statements = [
         # Batch takes no resource for these.
         _allow(
             "Look",
+            "batch",
             [
                 "DescribeComputeEnvironments",
                 "DescribeJobDefinitions",
@@ -220,43 +216,29 @@ def minimal_policy(
         ),
         _allow(
             "Submit",
+            "batch",
             ["DeregisterJobDefinition", "RegisterJobDefinition", "SubmitJob", "TagResource", "TerminateJob"],
             [f"{batch}:job-queue/{queue or '*'}", f"{batch}:job-definition/*", f"{batch}:job/*"],
         ),
-        {
-            "Sid": "ReadLogs",
-            "Effect": "Allow",
-            "Action": [
-                "logs:DeleteLogStream",
-                "logs:DescribeLogStreams",
-                "logs:GetLogEvents",
-                "logs:StartLiveTail",
-            ],
-            "Resource": [
-                f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}",
-                f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}:*",
-            ],
-        },
+        _allow(
+            "ReadLogs",
+            "logs",
+            ["DeleteLogStream", "DescribeLogStreams", "GetLogEvents", "StartLiveTail"],
+            [group, f"{group}:*"],
+        ),
     ]
     if arns := sorted(roles):
-        passing = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
-        statements.append(
-            {
-                "Sid": "PassRoles",
-                "Effect": "Allow",
-                "Action": "iam:PassRole",
-                "Resource": arns,
-                "Condition": passing,
-            }
-        )
+        passing = {"StringEquals": {"iam:PassedToService": _CONTAINER_SERVICE}}
+        statements.append({**_allow("PassRoles", "iam", "PassRole", arns), "Condition": passing})
     if repository:
         statements += _pushing(f"arn:{partition}:ecr:{region}:{account}:repository/{repository}")
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _allow(sid: str, actions: list[str], resource: Any) -> dict[str, Any]:
-    names = [f"batch:{action}" for action in actions]
-    return {"Sid": sid, "Effect": "Allow", "Action": names, "Resource": resource}
+def _allow(sid: str, service: str, actions: str | list[str], resource: str | list[str]) -> dict[str, Any]:
+    one = isinstance(actions, str)
+    allowed = f"{service}:{actions}" if one else [f"{service}:{action}" for action in actions]
+    return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resource}
 
 
 def _pushing(repository: str) -> list[dict[str, Any]]:
@@ -270,11 +252,6 @@ def _pushing(repository: str) -> list[dict[str, Any]]:
         "UploadLayerPart",
     ]
     return [
-        {"Sid": "LogInToRegistry", "Effect": "Allow", "Action": "ecr:GetAuthorizationToken", "Resource": "*"},
-        {
-            "Sid": "PushImages",
-            "Effect": "Allow",
-            "Action": [f"ecr:{action}" for action in actions],
-            "Resource": repository,
-        },
+        _allow("LogInToRegistry", "ecr", "GetAuthorizationToken", "*"),
+        _allow("PushImages", "ecr", actions, repository),
     ]

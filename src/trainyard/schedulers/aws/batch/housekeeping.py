@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.logs import attempts_of
 from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.base import Leftover
 
 
 def delete(session: AwsSession, job: dict[str, Any]) -> None:
@@ -35,25 +36,11 @@ def delete(session: AwsSession, job: dict[str, Any]) -> None:
 OPEN_STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
-class Unused(NamedTuple):
-    """A job definition of ours that no job needs. ``age`` is in seconds."""
-
-    arn: str
-    name: str
-    age: float
-
-
-def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Unused]:
-    """Return our definitions older than ``older_than`` seconds that no job needs.
-
-    Args:
-        session: the account's session.
-        older_than: minimum age in seconds.
-        queues: all queues of the account.
-    """
+def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Leftover]:
+    """Return our definitions at least ``older_than`` seconds old that no job in these queues needs."""
     now = time.time()
     candidates = [
-        Unused(definition["jobDefinitionArn"], definition["jobDefinitionName"], now - registered)
+        Leftover(definition["jobDefinitionArn"], definition["jobDefinitionName"], now - registered)
         for page in session.pages("batch", "DescribeJobDefinitions", "jobDefinitions", status="ACTIVE")
         for definition in page
         if (registered := _registered_at(definition.get("tags", {}))) is not None
@@ -68,7 +55,7 @@ def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Un
         for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, jobStatus=state)
         for job in page
     }
-    return [candidate for candidate in dict.fromkeys(candidates) if candidate.arn not in needed]
+    return list({each.id: each for each in candidates if each.id not in needed}.values())
 
 
 def deregister(session: AwsSession, arn: str) -> None:

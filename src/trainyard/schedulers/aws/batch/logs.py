@@ -9,7 +9,8 @@ from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import observe
 from trainyard.schedulers.aws.batch.observe import ReplicaRef
 from trainyard.schedulers.aws.batch.reasons import reason_of
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from trainyard.schedulers.aws.batch_jobs import seconds_of
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
@@ -26,32 +27,15 @@ def read_logs(
     *,
     live: bool = False,
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of one job.
-
-    Args:
-        session: the job's session.
-        job: its description.
-        places: the replicas.
-        query: which lines.
-        live: whether to use CloudWatch Live Tail.
-    """
-    streams = LogStreams(
-        session.client("logs", repeats=False),
-        observe.log_group(places[0]),
-        renew=lambda: session.renewed_client("logs"),
-        translate=lambda error, operation: session.translated(error, "logs", operation),
-        live=live,
-    )
+    """Return the lines of replicas of one job, if ``live`` with the help of CloudWatch Live Tail."""
+    streams = streams_of(session, observe.log_group(places[0]), live=live)
     return streams.read(BatchLogs(session, job, places), query)
 
 
 class BatchLogs:
     """Finds the log streams of a job's replicas: a call for the job, and one for each hundred replicas.
 
-    Args:
-        session: the job's session.
-        job: its description, used for the first refresh.
-        places: the wanted replicas.
+    The first refresh takes the description that is given.
     """
 
     def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef]) -> None:
@@ -94,9 +78,9 @@ def attempts_of(detail: Mapping[str, Any]) -> list[AttemptLog]:
     for attempt in detail.get("attempts") or []:
         stream = (attempt.get("container") or {}).get("logStreamName")
         if stream:
-            ended[stream] = attempt["stoppedAt"] / 1000 if attempt.get("stoppedAt") else None
+            ended[stream] = seconds_of(attempt.get("stoppedAt"))
     current = (detail.get("container") or {}).get("logStreamName")
     if current and current not in ended:
-        stopped = detail.get("stoppedAt") if is_terminal(reason_of(dict(detail)).state) else None
-        ended[current] = stopped / 1000 if stopped else None
+        is_over = is_terminal(reason_of(dict(detail)).state)
+        ended[current] = seconds_of(detail.get("stoppedAt")) if is_over else None
     return [AttemptLog(stream, end) for stream, end in ended.items()]

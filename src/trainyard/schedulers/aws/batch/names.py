@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from trainyard.schedulers.aws.batch_jobs import console_link
 
 #: Tags that say that a job or definition is ours.
 TAG_VERSION = "trainyard/version"
@@ -18,33 +18,6 @@ TAG_PREDECESSOR = "torchx.pytorch.org/version"
 TAG_PREDECESSOR_APP_NAME = "torchx.pytorch.org/app-name"
 
 DEFAULT_LOG_GROUP = "/aws/batch/job"
-
-
-class JobRef(NamedTuple):
-    """Where a job is: its id, and the region and profile to reach it; "" if unknown."""
-
-    job_id: str
-    region: str = ""
-    profile: str = ""
-    arn: str = ""
-
-    def to_text(self) -> str:
-        """Return it as the history keeps it."""
-        text = self.arn or self.job_id
-        return f"{text} profile={self.profile}" if self.profile else text
-
-    @classmethod
-    def from_text(cls, text: str) -> JobRef:
-        """Read what `to_text` wrote."""
-        arn, _, profile = text.partition(" profile=")
-        return cls.from_arn(arn, profile)
-
-    @classmethod
-    def from_arn(cls, arn: str, profile: str = "") -> JobRef:
-        """Make it from a job's ARN, or its bare id."""
-        if not arn.startswith("arn:"):
-            return cls(arn, "", profile)
-        return cls(arn.rpartition("/")[2], arn.split(":")[3], profile, arn)
 
 
 def queue_name(queue: str) -> str:
@@ -75,20 +48,6 @@ def is_ours(tags: dict[str, str]) -> bool:
 
 
 def console_url(arn: str, kind: str) -> str | None:
-    """Return where a browser shows a job.
-
-    Args:
-        arn: the job's ARN.
-        kind: ``container``, ``array`` or ``multinode``.
-    """
-    parts = arn.split(":")
-    if len(parts) < 6 or parts[0] != "arn":
-        return None
-    partition, region = parts[1], parts[3]
-    domain = {
-        "aws-cn": "console.amazonaws.cn",
-        "aws-us-gov": "console.amazonaws-us-gov.com",
-    }.get(partition, "console.aws.amazon.com")
+    """Return where a browser shows a job that is a ``container``, ``array`` or ``multinode`` job."""
     page = {"array": "array-job", "multinode": "mnp-job"}.get(kind, "detail")
-    job_id = arn.rpartition("/")[2]
-    return f"https://{region}.{domain}/batch/home?region={region}#jobs/{page}/{job_id}"
+    return console_link(arn, "batch/home", f"jobs/{page}/")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.reasons import exit_code, reason_of
 from trainyard.schedulers.aws.batch.replicas import (
     ARRAY,
@@ -26,7 +26,7 @@ from trainyard.schedulers.aws.batch.replicas import (
     original_command,
 )
 from trainyard.schedulers.aws.batch.rules import node_range
-from trainyard.schedulers.aws.batch_jobs import JustSubmitted, seconds_of
+from trainyard.schedulers.aws.batch_jobs import JobRef, JustSubmitted, seconds_of
 from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
@@ -57,10 +57,7 @@ def describe_jobs(
 ) -> dict[str, dict[str, Any]]:
     """Describe jobs by id, a hundred per call and several calls in parallel; unknown ones are left out.
 
-    Args:
-        session: the jobs' session.
-        ids: their ids.
-        keep: reduces a description to save memory; it must keep the id.
+    ``keep`` reduces a description to save memory; it must keep the id.
     """
     wanted = list(dict.fromkeys(ids))
     chunks = [wanted[start : start + BATCH_SIZE] for start in range(0, len(wanted), BATCH_SIZE)]
@@ -94,14 +91,14 @@ def replicas_of(job: Mapping[str, Any]) -> list[ReplicaRef]:
 
 def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[ReplicaRef]:
     places: list[ReplicaRef] = []
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     count = properties["numNodes"]
     for each in properties.get("nodeRangeProperties") or []:
         container = each.get("container") or {}
         role = environment(container).get(ROLE_NAME, UNNAMED_ROLE)
         for node in range(*node_range(each["targetNodes"], count)):
-            places.append(ReplicaRef(role, seen.get(role, 0), f"{job_id}#{node}", container))
-            seen[role] = seen.get(role, 0) + 1
+            places.append(ReplicaRef(role, seen[role], f"{job_id}#{node}", container))
+            seen[role] += 1
     return places
 
 
@@ -135,13 +132,7 @@ def _unseen(job: Mapping[str, Any], place: ReplicaRef) -> dict[str, Any]:
 def app_response(
     app_id: str, job: Mapping[str, Any], replicas: list[tuple[ReplicaRef, dict[str, Any]]] | None = None
 ) -> DescribeAppResponse:
-    """Return what is known of a job.
-
-    Args:
-        app_id: its app id.
-        job: its description.
-        replicas: its replicas with their descriptions, if requested.
-    """
+    """Return what is known of a job, and of its replicas, if these are given with their descriptions."""
     state, msg = app_state(job)
     statuses = by_role(_replica_status(place, detail) for place, detail in replicas or [])
     if replicas and len(replicas) > 1:
@@ -180,9 +171,9 @@ def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
     array = job["arrayProperties"]
     counts = {key: count for key, count in (array.get("statusSummary") or {}).items() if count}
     words = ", ".join(f"{count} {key}" for key, count in counts.items())
-    ended = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
+    failed = counts.get("FAILED", 0)
+    ended = counts.get("SUCCEEDED", 0) + failed
     if ended == array["size"]:
-        failed = counts.get("FAILED", 0)
         return (
             (AppState.FAILED, f"{failed} of {ended} replicas failed") if failed else (AppState.SUCCEEDED, "")
         )
@@ -224,16 +215,13 @@ def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
 def _earlier(detail: Mapping[str, Any]) -> list[EarlierAttempt]:
     """Return the attempts before the last one, as `DescribeJobs` has them (AttemptDetail)."""
     attempts = (detail.get("attempts") or [])[: max(starts_of(detail) - 1, 0)]
-    return [
-        EarlierAttempt(
-            number,
-            seconds_of(attempt.get("startedAt")),
-            seconds_of(attempt.get("stoppedAt")),
-            (attempt.get("container") or {}).get("exitCode"),
-            (attempt.get("container") or {}).get("reason") or attempt.get("statusReason") or "",
-        )
-        for number, attempt in enumerate(attempts)
-    ]
+    found = []
+    for number, attempt in enumerate(attempts):
+        container = attempt.get("container") or {}
+        reason = container.get("reason") or attempt.get("statusReason") or ""
+        started, stopped = seconds_of(attempt.get("startedAt")), seconds_of(attempt.get("stoppedAt"))
+        found.append(EarlierAttempt(number, started, stopped, container.get("exitCode"), reason))
+    return found
 
 
 def starts_of(detail: Mapping[str, Any]) -> int:
@@ -514,6 +502,6 @@ def _row(queue: str, job: dict[str, Any]) -> ListAppResponse:
     tags = job.get("tags") or {}
     name = tags.get(names.TAG_APP_NAME) or tags.get(names.TAG_PREDECESSOR_APP_NAME) or job["jobName"]
     row = ListAppResponse(names.make_app_id(queue, job["jobName"]), state, name=name)
-    row.submitted_at = job["createdAt"] / 1000 if job.get("createdAt") else None
-    row.ended_at = job["stoppedAt"] / 1000 if job.get("stoppedAt") else None
+    row.submitted_at = seconds_of(job.get("createdAt"))
+    row.ended_at = seconds_of(job.get("stoppedAt"))
     return row

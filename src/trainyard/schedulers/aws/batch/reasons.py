@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from trainyard.schedulers.aws.aws_errors import AwsError
@@ -19,74 +20,27 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.named_resources_aws import NAMED_RESOURCES
 from trainyard.specs.status import AppState
 
-SUCCEEDED = "succeeded"
-RUNNING = "running"
-WAITING = "waiting"
-CANCELLED = "cancelled"
-TIMEOUT = "timeout"
-HOST_GONE = "host_gone"
-QUEUE_LIMIT = "queue_limit"
-DEPENDENCY = "dependency"
-MAIN_NODE = "main_node"
-OUT_OF_MEMORY = "out_of_memory"
-IMAGE_NOT_PULLED = "no_image"
-NOT_STARTED = "not_started"
-EXIT = "exit"
-FAILED = "failed"
-
-STATE_OF_REASON: dict[str, AppState] = {
-    SUCCEEDED: AppState.SUCCEEDED,
-    RUNNING: AppState.RUNNING,
-    WAITING: AppState.PENDING,
-    CANCELLED: AppState.CANCELLED,
-    TIMEOUT: AppState.FAILED,
-    HOST_GONE: AppState.FAILED,
-    QUEUE_LIMIT: AppState.FAILED,
-    DEPENDENCY: AppState.FAILED,
-    MAIN_NODE: AppState.CANCELLED,
-    OUT_OF_MEMORY: AppState.FAILED,
-    IMAGE_NOT_PULLED: AppState.FAILED,
-    NOT_STARTED: AppState.FAILED,
-    EXIT: AppState.FAILED,
-    FAILED: AppState.FAILED,
-}
-
 #: The status reason of jobs that we, or TorchX, cancelled.
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
-# Patterns of the job's status reason, and of the container's reason. The first match counts.
-_OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
-    (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
-    (HOST_GONE, re.compile(r"^Host EC2", re.I)),
-    (QUEUE_LIMIT, re.compile(r"^(MISCONFIGURATION|CAPACITY):")),
-    (DEPENDENCY, re.compile(r"^Dependent Job failed", re.I)),
-    (MAIN_NODE, re.compile(r"^Main node", re.I)),
+# What patterns of the job's status reason, and of the container's reason, mean. The first match counts.
+_OF_STATUS = [
+    (r"(?i)attempt duration exceeded timeout", AppState.FAILED, "stopped at its time limit: {status}"),
+    (r"(?i)^Host EC2", AppState.FAILED, "its host was taken away: {status}"),
+    (r"^(MISCONFIGURATION|CAPACITY):", AppState.FAILED, "ended by the queue's limit on waiting: {status}"),
+    (r"(?i)^Dependent Job failed", AppState.FAILED, "a job that it depends on failed: {status}"),
+    (r"(?i)^Main node", AppState.CANCELLED, "ended with the main node"),
 ]
-_OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
-    (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
-    (IMAGE_NOT_PULLED, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
+_OF_CONTAINER = [
+    (r"(?i)OutOfMemory", "out of memory: {container}"),
+    (r"(?i)CannotPull|CannotInspectContainer.*image", "its image cannot be pulled: {container}"),
     (
-        NOT_STARTED,
-        re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I),
+        r"(?i)Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout",
+        "could not be started: {container}",
     ),
 ]
 _NOISE = re.compile(r"^Essential container in task exited$", re.I)
 
-_TEXTS: dict[str, str] = {
-    SUCCEEDED: "",
-    RUNNING: "",
-    CANCELLED: "{status}",
-    TIMEOUT: "stopped at its time limit: {status}",
-    HOST_GONE: "its host was taken away: {status}",
-    QUEUE_LIMIT: "ended by the queue's limit on waiting: {status}",
-    MAIN_NODE: "ended with the main node",
-    DEPENDENCY: "a job that it depends on failed: {status}",
-    OUT_OF_MEMORY: "out of memory: {container}",
-    IMAGE_NOT_PULLED: "its image cannot be pulled: {container}",
-    NOT_STARTED: "could not be started: {container}",
-    EXIT: "exit code {code}{more}",
-    FAILED: "{status}",
-}
 _WAITING_TEXTS: dict[str, str] = {
     "SUBMITTED": "AWS Batch has not evaluated it yet",
     "PENDING": "waiting for what it depends on",
@@ -98,13 +52,8 @@ _WAITING_TEXTS: dict[str, str] = {
 class Reason(NamedTuple):
     """Why a job or replica is in its state."""
 
-    code: str
+    state: AppState
     text: str
-
-    @property
-    def state(self) -> AppState:
-        """The state that follows."""
-        return STATE_OF_REASON[self.code]
 
 
 def reason_of(job: dict[str, Any]) -> Reason:
@@ -112,33 +61,34 @@ def reason_of(job: dict[str, Any]) -> Reason:
     status = job.get("status", "")
     said = str(job.get("statusReason") or "").strip()
     if status == "SUCCEEDED":
-        return Reason(SUCCEEDED, "")
+        return Reason(AppState.SUCCEEDED, "")
     if status == "RUNNING":
-        return Reason(RUNNING, "")
+        return Reason(AppState.RUNNING, "")
     if status != "FAILED":
-        return Reason(WAITING, said or _WAITING_TEXTS.get(status, ""))
+        return Reason(AppState.PENDING, said or _WAITING_TEXTS.get(status, ""))
     return _failure(job, said)
 
 
 def _failure(job: dict[str, Any], said: str) -> Reason:
     code, container = exit_code(job), container_reason(job)
-    kind = _kind(job, said, container, code)
+    state, form = _cause(job, said, container, code)
     more = f": {container}" if container else f": {said}" if said and not _NOISE.match(said) else ""
-    text = _TEXTS[kind].format(status=said, container=container or said, code=code, more=more)
-    again = "" if STATE_OF_REASON[kind] is not AppState.FAILED else verdict(job, code, container, said)
-    return Reason(kind, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
+    text = form.format(status=said, container=container or said, code=code, more=more)
+    again = verdict(job, code, container, said) if state is AppState.FAILED else ""
+    return Reason(state, "; ".join(filter(None, [text or "AWS Batch gives no reason", again])))
 
 
-def _kind(job: dict[str, Any], said: str, container: str, code: int | None) -> str:
-    for kind, pattern in _OF_STATUS:
-        if pattern.search(said):
-            return kind
+def _cause(job: dict[str, Any], said: str, container: str, code: int | None) -> tuple[AppState, str]:
+    """Return the state of a job that Batch calls FAILED, and the form of the text that says why."""
+    for pattern, state, form in _OF_STATUS:
+        if re.search(pattern, said):
+            return state, form
     if job.get("isCancelled") or job.get("isTerminated") or _OUR_CANCELLING.match(said):
-        return CANCELLED
-    for kind, pattern in _OF_CONTAINER:
-        if pattern.search(container) or pattern.search(said):
-            return kind
-    return EXIT if code else FAILED
+        return AppState.CANCELLED, "{status}"
+    for pattern, form in _OF_CONTAINER:
+        if re.search(pattern, container) or re.search(pattern, said):
+            return AppState.FAILED, form
+    return AppState.FAILED, "exit code {code}{more}" if code else "{status}"
 
 
 def exit_code(job: dict[str, Any]) -> int | None:
@@ -173,7 +123,7 @@ class QueueInspector:
     """Describes queues, and remembers them for a while."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, list[dict[str, Any]], dict[str, Any] | None]] = {}
+        self._seen: dict[tuple[str, str], tuple[float, dict[str, Any] | None, list[dict[str, Any]]]] = {}
 
     def why(self, session: AwsSession, queue: str, needs: Mapping[str, int]) -> str:
         """Return what keeps a queue from running a job; "" if nothing is found.
@@ -197,18 +147,14 @@ class QueueInspector:
         key = (session.region, names.queue_name(queue))
         seen = self._seen.get(key)
         if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
-            found, environments = describe_queue(session, queue)
-            seen = self._seen[key] = (time.monotonic(), environments, found)
-        return seen[2], seen[1]
+            seen = self._seen[key] = (time.monotonic(), *describe_queue(session, queue))
+        return seen[1:]
 
 
 def describe_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Return a queue, None if it does not exist, and its compute environments in order."""
-    queues = [
-        q
-        for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
-        for q in page
-    ]
+    pages = session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
+    queues = [each for page in pages for each in page]
     if not queues:
         return None, []
     arns = [each["computeEnvironment"] for each in queues[0].get("computeEnvironmentOrder") or []]
@@ -231,8 +177,7 @@ def queue_problems(
         yield f"the queue {name} is invalid: {queue.get('statusReason') or 'no reason is given'}"
     problems = [list(environment_problems(environment, needs)) for environment in environments]
     if all(problems):  # one that works is enough
-        for found in problems:
-            yield from found
+        yield from chain.from_iterable(problems)
     if not environments:
         yield f"the queue {name} has no compute environment"
 
@@ -253,13 +198,9 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
         if needs.get("GPU"):
             yield f"the compute environment {name} is Fargate's, which has no GPUs"
     elif resources.get("instanceTypes") and not _fits_some(resources["instanceTypes"], needs):
-        yield (
-            f"no instance type of the compute environment {name} "
-            f"({', '.join(resources['instanceTypes'])}) has "
-            + ", ".join(
-                f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS
-            )
-        )
+        types = ", ".join(resources["instanceTypes"])
+        wanted = [f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS]
+        yield f"no instance type of the compute environment {name} ({types}) has {', '.join(wanted)}"
 
 
 _UNITS = {"VCPU": "vCPUs", "MEMORY": "MiB", "GPU": "GPUs"}

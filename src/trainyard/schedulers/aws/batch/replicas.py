@@ -65,11 +65,7 @@ class Group:
 
 
 def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
-    """Return the kind of job and the groups of its replicas.
-
-    Args:
-        app: the job.
-        array: whether the options ask for an array job.
+    """Return the kind of job and the groups of its replicas; ``array`` asks for an array job.
 
     Raises:
         ConfigError: Batch has no such job.
@@ -169,14 +165,7 @@ class ReplicaCommand:
 
 
 def replica_command(group: Group, app_id: str, name: str, session: str) -> ReplicaCommand:
-    """Return the command and environment of a group of replicas.
-
-    Args:
-        group: the replicas.
-        app_id: the job's app id.
-        name: value of the macro ``app_id``.
-        session: the session of the job's handle.
-    """
+    """Return the command and environment of a group of replicas; ``name`` replaces the macro ``app_id``."""
     role, replica = group.role, group.replica
     is_main = group.first == 0
     values = macros.Values(

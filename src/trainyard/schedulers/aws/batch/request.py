@@ -143,8 +143,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
 def _supervised(app: AppDef, opts: AWSBatchOpts, kind: str, rules: EndRules) -> tuple[AppDef, list[str]]:
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
-    Returns:
-        The job, and warnings about differences from what the user may expect.
+    Returns the job, and warnings about differences from what the user may expect.
     """
     check_roles("aws_batch", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
     if not is_asked_for(opts):
@@ -332,24 +331,19 @@ def container_mounts(mounts: Iterable[Mount], has_job_role: bool = False) -> dic
         if mount.dst_path in places:
             raise ConfigError(f"two mounts go to {mount.dst_path}")
         places.add(mount.dst_path)
+        place = {"containerPath": mount.dst_path}
         if isinstance(mount, DeviceMount):
-            found["devices"].append(_device(mount))
+            permissions = [_PERMISSIONS[letter] for letter in mount.permissions]
+            found["devices"].append({"hostPath": mount.src_path, **place, "permissions": permissions})
             continue
         name = f"mount_{index}"
-        volume = _host(mount) if isinstance(mount, BindMount) else _efs(mount, has_job_role)
+        if isinstance(mount, BindMount):
+            volume: dict[str, Any] = {"host": {"sourcePath": mount.src_path}}
+        else:
+            volume = _efs(mount, has_job_role)
         found["volumes"].append({"name": name, **volume})
-        point = {"containerPath": mount.dst_path, "readOnly": mount.read_only, "sourceVolume": name}
-        found["mountPoints"].append(point)
+        found["mountPoints"].append({**place, "readOnly": mount.read_only, "sourceVolume": name})
     return {key: items for key, items in found.items() if items}
-
-
-def _device(mount: DeviceMount) -> dict[str, Any]:
-    permissions = [_PERMISSIONS[letter] for letter in mount.permissions]
-    return {"hostPath": mount.src_path, "containerPath": mount.dst_path, "permissions": permissions}
-
-
-def _host(mount: BindMount) -> dict[str, Any]:
-    return {"host": {"sourcePath": mount.src_path}}
 
 
 def _efs(mount: VolumeMount, has_job_role: bool) -> dict[str, Any]:
@@ -386,14 +380,13 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
     Raises:
         ConfigError: Batch does not have the resource, a mount, a limit or a secret.
     """
-    problem = "" if role.image in ("", NO_IMAGE) else image_problem(role.image)
-    if problem:
-        raise ConfigError(f"role {role.name!r}: {problem}")
     if role.image in ("", NO_IMAGE):
         raise ConfigError(
             f"role {role.name!r} has no image",
             hint="AWS Batch runs containers: name an image that its hosts can pull, as with --image.",
         )
+    if problem := image_problem(role.image):
+        raise ConfigError(f"role {role.name!r}: {problem}")
     mounts = [*role.mounts, *device_mounts(role.resource.devices)]
     try:
         found = container_mounts(mounts, has_job_role=bool(opts.job_role_arn))
@@ -401,10 +394,15 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
         properties: dict[str, Any] = {
             "image": role.image,
             "resourceRequirements": requirements(role.resource),
-            "logConfiguration": _log(opts.log_group),
+            "logConfiguration": {"logDriver": "awslogs"},
             **found,
-            **_permissions(opts),
         }
+        if opts.log_group:
+            properties["logConfiguration"]["options"] = {"awslogs-group": opts.log_group}
+        if opts.job_role_arn:
+            properties["jobRoleArn"] = opts.job_role_arn
+        if opts.execution_role_arn:
+            properties["executionRoleArn"] = opts.execution_role_arn
         if opts.platform == FARGATE:
             properties |= _fargate(role, opts, devices)
         else:
@@ -439,15 +437,6 @@ def requirements(resource: Resource) -> list[dict[str, str]]:
     if resource.gpu > 0:
         found.append({"type": "GPU", "value": str(resource.gpu)})
     return found
-
-
-def _log(group: str | None) -> dict[str, Any]:
-    return {"logDriver": "awslogs", **({"options": {"awslogs-group": group}} if group else {})}
-
-
-def _permissions(opts: AWSBatchOpts) -> dict[str, str]:
-    roles = {"jobRoleArn": opts.job_role_arn, "executionRoleArn": opts.execution_role_arn}
-    return {key: arn for key, arn in roles.items() if arn}
 
 
 def _ec2(resource: Resource, opts: AWSBatchOpts, devices: list[dict[str, Any]]) -> dict[str, Any]:

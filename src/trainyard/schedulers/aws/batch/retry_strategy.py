@@ -143,11 +143,7 @@ def end_rules(strategy: Mapping[str, Any]) -> EndRules:
 def verdict(job: Mapping[str, Any], exit_code: int | None, reason: str, status: str) -> str:
     """Return why a failed job was not restarted; "" if it had one attempt, or Batch does not say.
 
-    Args:
-        job: its description.
-        exit_code: of the last attempt.
-        reason: the container's.
-        status: the job's status reason.
+    Exit code and reason are those of the last attempt's container, ``status`` is the job's status reason.
     """
     strategy = job.get("retryStrategy") or {}
     most, made = int(strategy.get("attempts") or 1), len(job.get("attempts") or ())
@@ -155,11 +151,8 @@ def verdict(job: Mapping[str, Any], exit_code: int | None, reason: str, status: 
         return ""
     if made >= most:
         return f"not restarted: {made} of {most} attempts are used up"
-    values = {
-        _EXIT_CODE: "" if exit_code is None else str(exit_code),
-        _REASON: reason,
-        _STATUS: status,
-    }
+    code = "" if exit_code is None else str(exit_code)
+    values = {_EXIT_CODE: code, _REASON: reason, _STATUS: status}
     for rule in strategy.get("evaluateOnExit") or []:
         conditions = {key: str(rule[key]) for key in _WORDS if rule.get(key)}
         if conditions and all(_matches(pattern, values[key]) for key, pattern in conditions.items()):

@@ -239,9 +239,7 @@ def _size(params: dict[str, Any]) -> int:
 def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Iterator[str]:
     """Yield warnings for roles that run scripts under the toolkit: lost results, likely failures.
 
-    Args:
-        roles: those of the job.
-        manifest: the code that travels with the job, if any.
+    ``manifest`` is the code that travels with the job, if any.
     """
     for role in roles:
         spec = specification(role.metadata)

@@ -11,10 +11,9 @@ from typing import Any
 
 from trainyard.errors import UnknownAppException
 from trainyard.schedulers.aws.batch import names, observe
-from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.observe import JobFinder
 from trainyard.schedulers.aws.batch.replicas import CONTAINER
-from trainyard.schedulers.aws.batch_jobs import cancelled_by
+from trainyard.schedulers.aws.batch_jobs import JobRef, cancelled_by
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     Check,
@@ -151,9 +150,8 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.sessions.get(job.region, job.profile)
-        definition = register_definition(
-            session, rename_by_content(job.job_def)
-        )  # shipping may have changed its images
+        # shipping may have changed the images
+        definition = register_definition(session, rename_by_content(job.job_def))
         answer = submit_once(session, {**job.submission, "jobDefinition": definition})
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
@@ -231,11 +229,10 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         wanted = dict.fromkeys(app_ids)
         open_ones = {}
         for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
-            is_open = (
-                app_id in self._jobs.just_submitted
-                if job is None
-                else not is_terminal(observe.app_state(job)[0])
-            )
+            if job is None:
+                is_open = app_id in self._jobs.just_submitted
+            else:
+                is_open = not is_terminal(observe.app_state(job)[0])
             if is_open:
                 open_ones[app_id] = self._jobs.session_and_id(app_id)
         return {**wanted, **terminate_all(open_ones, cancelled_by())}
@@ -246,17 +243,9 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         ``TerminateJob`` works in every state. ``CancelJob`` would do nothing for a job that starts while the
         request is on its way, and report success.
         """
-        found = self._jobs.find(app_id)
-        if found is not None:
-            session, job = found
-            if is_terminal(observe.app_state(job)[0]):
-                return
-            job_id = job["jobId"]
-        elif app_id in self._jobs.just_submitted:
-            session, job_id = self._jobs.session_and_id(app_id)
-        else:
-            return
-        session.call("batch", "TerminateJob", jobId=job_id, reason=cancelled_by())
+        error = self.cancel_many([app_id])[app_id]
+        if error is not None:
+            raise error
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job's logs, and mark it as deleted."""
@@ -302,8 +291,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.housekeeping import unused
 
         session = self._jobs.session_of(cfg)
-        found = unused(session, older_than, observe.queue_names(session))
-        return [Leftover(each.arn, each.name, each.age) for each in found]
+        return unused(session, older_than, observe.queue_names(session))
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Deregister job definitions."""

@@ -183,9 +183,9 @@ class _LostSnapshot(Snapshot):
 def _of_earlier_job(beginning: str) -> Snapshot:
     store = Store()
     manifest = store.find(beginning)
-    return (
-        kept_snapshot(beginning, store) if store.has_all(manifest) else _LostSnapshot(manifest, Report(), {})
-    )
+    if store.has_all(manifest):
+        return kept_snapshot(beginning, store)
+    return _LostSnapshot(manifest, Report(), {})
 
 
 def _check_program(program: str, manifest: Manifest) -> None:
@@ -347,8 +347,6 @@ class GitClone:
         self._dependencies = list(opts.dependencies or [])
         self._program = program
         self._directory = ""
-        #: The commit that was checked out.
-        self.commit = ""
 
     def sources(self, progress: Any) -> CodeSources:
         """Clone the repository, and return what of it travels."""
@@ -372,7 +370,7 @@ class GitClone:
         self._git("clone", "--quiet", *depth, *on_branch, "--", repo, root)
         if commit:
             self._git("-C", root, "checkout", "--quiet", "--detach", self._known_commit(root, commit))
-        self.commit = self._git("-C", root, "rev-parse", "HEAD").strip()
+        self._git("-C", root, "rev-parse", "HEAD")  # refuses a repository without a commit
         source = os.path.join(root, self._source) if self._source else root
         if not os.path.isdir(source):
             raise ConfigError(f"the repository {self._repo} has no directory {self._source}")

@@ -183,7 +183,8 @@ class Containers:
             self.environment.setdefault(RANK0, "localhost")
         commands = {role.name: RoleCommand([role.entrypoint, *role.args], own[role.name]) for role in roles}
         self.runs = {name: _shown(command.words or ()) for name, command in commands.items()}
-        self._set_command(commands, self._add_code_channels(with_toolkit=False))
+        code = self._add_code_channels(with_toolkit=False)
+        self.entrypoint, self.arguments = container_command(commands, code, several=self._several)
         if self._opts.distribution:
             raise ConfigError(
                 f"distribution starts scripts, but the job runs {' '.join(self.runs[roles[0].name])}",
@@ -193,9 +194,6 @@ class Containers:
             reserved = {LOG_LEVEL: self._opts.container_log_level}
             self._check_reserved(reserved)
             self.hyperparameters |= encode(reserved)
-
-    def _set_command(self, commands: Mapping[str, RoleCommand], code: CodeInContainer | None) -> None:
-        self.entrypoint, self.arguments = container_command(commands, code, several=self._several)
 
     def _add_code_channels(self, *, with_toolkit: bool) -> CodeInContainer | None:
         if self._code is None:
@@ -272,7 +270,8 @@ class Containers:
             words = None  # the toolkit turns values of any kind into arguments
         self.runs[role.name] = ["train", script.program, *_shown(words or as_arguments(given))]
         code = self._add_code_channels(with_toolkit=True)
-        self._set_command({role.name: RoleCommand(words, own, toolkit=True)}, code)
+        command = {role.name: RoleCommand(words, own, toolkit=True)}
+        self.entrypoint, self.arguments = container_command(command, code, several=self._several)
 
     def _start_by_image(
         self,
@@ -448,11 +447,9 @@ def _start(command: RoleCommand, code: CodeInContainer | None) -> str:
 
 def _quote(text: str) -> str:
     """Return a text as one word of the script, on one line; `_unquote` is the inverse."""
-    parts = re.split(f"([\0{_LINE_ENDS}])", text)
-    return (
-        "".join(_quote_special(part) if part in _SPECIAL else _quote_plain(part) for part in parts if part)
-        or "''"
-    )
+    parts = filter(None, re.split(f"([\0{_LINE_ENDS}])", text))
+    words = [_quote_special(part) if part in _SPECIAL else _quote_plain(part) for part in parts]
+    return "".join(words) or "''"
 
 
 def _quote_special(char: str) -> str:

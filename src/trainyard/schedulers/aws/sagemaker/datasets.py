@@ -95,10 +95,7 @@ def read_dataset(path: str) -> Dataset:
     if problems:
         shown = "".join(f"\n  - {problem}" for problem in problems[:_SHOWN])
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise ConfigError(
-            f"the data of {path} cannot be read:{shown}{more}",
-            hint=_HINT,
-        )
+        raise ConfigError(f"the data of {path} cannot be read:{shown}{more}", hint=_HINT)
     return Dataset(path, files, is_single)
 
 

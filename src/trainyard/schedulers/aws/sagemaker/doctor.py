@@ -48,11 +48,8 @@ class _Examination:
     """The checks of one configuration."""
 
     def __init__(self, session: AwsSession, region: str, opts: AWSSageMakerOpts, who: str) -> None:
-        self.session = session
-        self.opts = opts
-        self.who = who
+        self.session, self.region, self.opts, self.who = session, region, opts, who
         self.role = ""
-        self.region = region
 
     def all(self) -> Iterator[Check]:
         yield from guarded("SageMaker", self._service)
@@ -86,7 +83,7 @@ class _Examination:
             yield Check("role", None, "not given: -cfg role=NAME")
             return
         is_arn = given.startswith("arn:")
-        self.role = given if is_arn else ""
+        self.role = given if is_arn else ""  # what counts if it may not be looked up
         role = find_role(self.session, given)
         if role is None:
             self.role = ""
@@ -241,16 +238,12 @@ class _Examination:
 def _buckets(used: UsedResources) -> dict[str, str]:
     """Return the buckets that are checked, without the default one: name -> what it is for."""
     found: dict[str, str] = {}
-    for what, prefixes in (
-        ("output bucket", used.results),
-        ("checkpoint bucket", used.checkpoints),
-        ("code bucket", used.uploads),
-        ("data bucket", used.data),
-    ):
+    kinds = {"output": used.results, "checkpoint": used.checkpoints, "code": used.uploads, "data": used.data}
+    for kind, prefixes in kinds.items():
         for prefix in prefixes:
             name = prefix.partition("/")[0]
             if name != used.default_bucket:
-                found.setdefault(name, what)
+                found.setdefault(name, f"{kind} bucket")
     return found
 
 

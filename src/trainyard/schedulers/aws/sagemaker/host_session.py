@@ -21,13 +21,7 @@ _ONE_COMMAND = "AWS-StartInteractiveCommand"
 
 
 def run_on_host(session: AwsSession, job: Mapping[str, Any], host: str, command: Sequence[str]) -> int:
-    """Run a command on a host of a training job that runs.
-
-    Args:
-        session: the job's session.
-        job: its description.
-        host: the host's name, such as ``algo-1``.
-        command: program and arguments; empty for a shell.
+    """Run a command, or a shell without one, on a host of a training job that runs, such as ``algo-1``.
 
     Raises:
         ConfigError: remote debugging is off, or the plug-in is missing.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
 from trainyard.schedulers.aws.sagemaker.names import LOG_GROUP
 from trainyard.schedulers.aws.sagemaker.observe import describe_job, layout
 from trainyard.schedulers.aws.sagemaker.reasons import is_over
@@ -32,21 +32,20 @@ def read_logs(
         over = is_over(found)
         return {name: ended.timestamp() if over and ended is not None else None}, over
 
-    hosts = {(role, index): host for role, index, host in layout(job)}
-    return read_runs(session, {replica: hosts[replica] for replica in replicas}, runs, query)
+    return read_runs(session, layout(job), replicas, runs, query)
 
 
 def read_runs(
-    session: AwsSession, hosts: Mapping[tuple[str, int], str], runs: Callable[[], Runs], query: LogQuery
+    session: AwsSession,
+    places: Iterable[tuple[str, int, str]],
+    replicas: Sequence[tuple[str, int]],
+    runs: Callable[[], Runs],
+    query: LogQuery,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of a job that is one training job or, in a queue, several."""
-    streams = LogStreams(
-        session.client("logs", repeats=False),
-        LOG_GROUP,
-        renew=lambda: session.renewed_client("logs"),
-        translate=lambda error, operation: session.translated(error, "logs", operation),
-    )
-    return streams.read(_TrainingLogs(session, hosts, runs), query)
+    known = {(role, index): host for role, index, host in places}
+    hosts = {replica: known[replica] for replica in replicas}
+    return streams_of(session, LOG_GROUP).read(_TrainingLogs(session, hosts, runs), query)
 
 
 class _TrainingLogs:

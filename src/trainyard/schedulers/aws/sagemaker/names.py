@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trainyard.schedulers.aws.batch_jobs import console_link
 from trainyard.schedulers.ids import random_id
 
 BACKEND = "aws_sagemaker"
@@ -77,18 +78,9 @@ def default_bucket(region: str, account: str = ACCOUNT) -> str:
 
 def console_url(arn: str) -> str | None:
     """Return where a browser shows a training job."""
-    return _console(arn, "sagemaker/home", "/jobs/")
+    return console_link(arn, "sagemaker/home", "/jobs/")
 
 
 def batch_console_url(arn: str) -> str | None:
     """Return where a browser shows a job of a Batch queue."""
-    return _console(arn, "batch/home", "jobs/service-job/detail/")
-
-
-def _console(arn: str, page: str, fragment: str) -> str | None:
-    parts = arn.split(":")
-    if len(parts) < 6 or parts[0] != "arn":
-        return None
-    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-    domain, region = domains.get(parts[1], "console.aws.amazon.com"), parts[3]
-    return f"https://{region}.{domain}/{page}?region={region}#{fragment}{arn.rpartition('/')[2]}"
+    return console_link(arn, "batch/home", "jobs/service-job/detail/")

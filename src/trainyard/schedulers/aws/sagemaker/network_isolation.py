@@ -207,9 +207,7 @@ class Requirements:
                 self._line(path, text, read)
 
     def _line(self, path: str, text: str, read: ReadFile) -> None:
-        option, _, value = (
-            text.replace("=", " ", 1).partition(" ") if text.startswith("--") else text.partition(" ")
-        )
+        option, _, value = (text.replace("=", " ", 1) if text.startswith("--") else text).partition(" ")
         value = value.strip()
         if option in ("-r", "--requirement"):
             self.read(posixpath.normpath(posixpath.join(posixpath.dirname(path), value)), read)
@@ -227,9 +225,7 @@ class Requirements:
         address = bare.partition("@")[2].strip() if re.match(r"[\w.\-\[\],]+\s*@", bare) else bare
         if "://" in address and not address.startswith("file:"):
             self.remote.append((path, re.sub(r"://[^/@]+@", "://", address)))
-        elif not address.startswith((".", "/", "file:")) and not address.endswith(
-            (".whl", ".tar.gz", ".zip")
-        ):
+        elif not (address.startswith((".", "/", "file:")) or address.endswith((".whl", ".tar.gz", ".zip"))):
             self.indexed.append((path, bare.partition(" --")[0].strip()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -293,24 +294,22 @@ def _roles(job: Job) -> list[Role]:
     }
     items = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
     commands = read_command(items)
-    counts: dict[str, int] = {}
-    for name, _, _ in layout(job):
-        counts[name] = counts.get(name, 0) + 1
     roles = []
-    for name, count in counts.items():
+    for name, count in Counter(name for name, _, _ in layout(job)).items():
         kind = types.get(name) or config.get("InstanceType", "")
         command = commands.get(name) or commands.get("")
         words = _words(job, items, command)
-        role = Role(
-            name,
-            algorithm.get("TrainingImage", ""),
-            entrypoint=words[0],
-            args=words[1:],
-            env={**(job.get("Environment") or {}), **(command.env if command is not None else {})},
-            num_replicas=count,
-            resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
+        roles.append(
+            Role(
+                name,
+                algorithm.get("TrainingImage", ""),
+                entrypoint=words[0],
+                args=words[1:],
+                env={**(job.get("Environment") or {}), **(command.env if command is not None else {})},
+                num_replicas=count,
+                resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
+            )
         )
-        roles.append(role)
     return roles
 
 

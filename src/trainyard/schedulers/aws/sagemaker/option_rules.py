@@ -23,7 +23,7 @@ from trainyard.schedulers.aws.sagemaker.options import (
     metric_pairs,
     tag_pairs,
 )
-from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
+from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN, twice
 from trainyard.schedulers.native_retries import backend_retries
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.retries import NODE, PREEMPTED
@@ -142,8 +142,7 @@ def _groups(app: AppDef, opts: AWSSageMakerOpts, groups: list[dict[str, Any]]) -
         yield "instance_type and instance_groups are both given: each group has its own type"
     if opts.instance_count != 1:
         yield "instance_count and instance_groups are both given: each group has its own count"
-    given = [group["InstanceGroupName"] for group in groups]
-    for name in sorted({name for name in given if given.count(name) > 1}):
+    for name in twice(group["InstanceGroupName"] for group in groups):
         yield f"instance_groups: {name!r} is given twice"
     counts = {group["InstanceGroupName"]: group["InstanceCount"] for group in groups}
     roles = {role.name: role.num_replicas for role in app.roles}
@@ -305,10 +304,8 @@ def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
 def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
     if "" in (opts.hyperparameters or {}):
         yield "hyperparameters: a name is empty"
-    variables: dict[str, Any] = dict.fromkeys(opts.environment or {})
-    for role in app.roles:
-        variables |= dict.fromkeys(role.env)
-    for name in variables:
+    variables = [*(opts.environment or {}), *(name for role in app.roles for name in role.env)]
+    for name in dict.fromkeys(variables):
         if not _VARIABLE.fullmatch(name):
             yield f"the environment variable {name!r} has characters that SageMaker does not accept"
 
@@ -349,8 +346,7 @@ def _objects(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
 
 def _tags(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
     pairs = [pair for given in opts.tags or [] for pair in tag_pairs(given)]
-    keys = [key for key, _ in pairs]
-    for key in sorted({key for key in keys if keys.count(key) > 1}):
+    for key in twice(key for key, _ in pairs):
         yield f"tags: {key!r} is given twice"
     for key, value in dict(pairs).items():
         if key in names.OWN_TAGS:

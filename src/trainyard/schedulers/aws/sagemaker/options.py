@@ -338,9 +338,7 @@ OPTION_OF_MEMBER = {
 def copied(opts: AWSSageMakerOpts, key: str) -> Iterator[tuple[str, Any]]:
     """Return the path and the value of every option that a request has as it is given.
 
-    Args:
-        opts: the options.
-        key: "member" for those of CreateTrainingJob, "batch_member" for those of SubmitServiceJob.
+    ``key`` is "member" for those of CreateTrainingJob, "batch_member" for those of SubmitServiceJob.
     """
     for name, path in declared(key).items():
         value = getattr(opts, name)

@@ -350,9 +350,9 @@ def trust_problem(role: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[
 
 def check_trust(role: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     """Refuse a role that SageMaker may not use as a request needs it."""
-    problem = trust_problem(role, request)
-    if problem is not None:
-        raise ConfigError(problem[0], hint=problem[1])
+    if (problem := trust_problem(role, request)) is not None:
+        what, hint = problem
+        raise ConfigError(what, hint=hint)
 
 
 def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress: Progress) -> None:

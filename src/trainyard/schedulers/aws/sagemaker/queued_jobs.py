@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.batch_jobs import JustSubmitted, cancelled_by, seconds_of
+from trainyard.schedulers.aws.batch_jobs import JobRef, JustSubmitted, cancelled_by, seconds_of
 from trainyard.schedulers.aws.sagemaker import names, observe, reasons
 from trainyard.schedulers.aws.sagemaker.logs import Runs, read_runs
 from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, tags_of
@@ -65,8 +65,8 @@ class QueuedJobs:
 
     def _id(self, app_id: str) -> str:
         if app_id not in self._ids:
-            arn = (self._recall(app_id) or "").partition(" profile=")[0]
-            self._ids[app_id] = arn.rpartition("/")[2] if ":service-job/" in arn else ""
+            ref = JobRef.from_text(self._recall(app_id) or "")
+            self._ids[app_id] = ref.job_id if ":service-job/" in ref.arn else ""
         return self._ids[app_id]
 
     # ---- observing
@@ -109,9 +109,8 @@ class QueuedJobs:
                 result |= {app_id: self.describe(app_id) for app_id in own}
                 continue
             session = self._session_of(next(iter(own)))
-            found = _find_many(
-                session, queue, {each.rpartition(":")[2]: job_id for each, job_id in own.items()}
-            )
+            wanted = {app_id.rpartition(":")[2]: job_id for app_id, job_id in own.items()}
+            found = _find_many(session, queue, wanted)
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or names.TAG_DELETED in (service.get("tags") or {}):
@@ -133,9 +132,11 @@ class QueuedJobs:
         """Ask a job to end, in whatever state it is; does nothing if it has ended or does not exist."""
         service = self.find(app_id)
         job_id = self._id(app_id)
-        if (service is None and not (job_id and app_id in self._just_submitted)) or (
-            service and _is_over(service)
-        ):
+        if service is not None:
+            is_open = not _is_over(service)
+        else:
+            is_open = bool(job_id) and app_id in self._just_submitted
+        if not is_open:
             return
         try:
             self._session_of(app_id).call("batch", "TerminateServiceJob", jobId=job_id, reason=cancelled_by())
@@ -173,7 +174,6 @@ class QueuedJobs:
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas, of all attempts in sequence."""
         session, job_id, known = self._session_of(app_id), service["jobId"], [service]
-        hosts = {(role, index): host for role, index, host in self.replicas(service, app_id)}
 
         def runs() -> Runs:
             found = known.pop() if known else _describe_service_job(session, job_id)
@@ -183,7 +183,7 @@ class QueuedJobs:
             attempts = {name: seconds_of(ends.get(name)) for name in training_jobs(found)}
             return attempts, _is_over(found)
 
-        return read_runs(session, {replica: hosts[replica] for replica in replicas}, runs, query)
+        return read_runs(session, self.replicas(service, app_id), replicas, runs, query)
 
 
 # ---- calls
@@ -216,12 +216,8 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
     """Return service jobs of one queue by name, as the list or a description has them.
 
     Batch describes one job with a call, and lists a hundred. So the list is read, the newest jobs first, as
-    long as that takes fewer calls than asking for those that are still missing.
-
-    Args:
-        session: where the queue is.
-        queue: its name.
-        wanted: the jobs' ids, by name; "" where the id is not known.
+    long as that takes fewer calls than asking for those that are still missing. ``wanted`` has the jobs' ids
+    by name, "" where the id is not known.
     """
     found: dict[str, dict[str, Any]] = {}
     missing = dict(wanted)
@@ -458,10 +454,8 @@ def _rows(
             name = job["jobName"]
             title = own.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(names.app_id(queue, name), _state_of(job), name=title)
-            row.submitted_at, row.ended_at = (
-                seconds_of(job.get("createdAt")),
-                seconds_of(job.get("stoppedAt")),
-            )
+            row.submitted_at = seconds_of(job.get("createdAt"))
+            row.ended_at = seconds_of(job.get("stoppedAt"))
             rows.append(row)
     return rows
 

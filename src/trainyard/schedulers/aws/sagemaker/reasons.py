@@ -8,72 +8,38 @@ from typing import Any
 
 from trainyard.specs.status import AppState, is_terminal
 
-SUCCEEDED = "succeeded"
-RUNNING = "running"
+CANCELLED = "Stopped"
 WAITING = "waiting"
-STOPPING = "stopping"
-INTERRUPTED = "interrupted"
-CANCELLED = "cancelled"
-MAX_RUN = "max_run"
-MAX_WAIT = "max_wait"
-MAX_PENDING = "max_pending"
-PROGRAM = "program"
-REQUEST = "request"
-CAPACITY = "capacity"
-SERVICE = "service"
-FAILED = "failed"
-DELETING = "deleting"
-
-#: State and message by reason; the message of failures is SageMaker's own, where it gives one.
+#: State and message by reason, which is SageMaker's status, or its secondary status where that says more. The
+#: message of failures is SageMaker's own, where it gives one.
 _MEANINGS: dict[str, tuple[AppState, str]] = {
-    SUCCEEDED: (AppState.SUCCEEDED, ""),
-    RUNNING: (AppState.RUNNING, ""),
-    WAITING: (AppState.PENDING, "waits"),
-    STOPPING: (AppState.RUNNING, "is being stopped"),
-    INTERRUPTED: (AppState.PENDING, "its spot instances were taken back; it waits for others"),
+    "Completed": (AppState.SUCCEEDED, ""),
+    "Failed": (AppState.FAILED, "failed"),
+    "Stopping": (AppState.RUNNING, "is being stopped"),
     CANCELLED: (AppState.CANCELLED, "cancelled"),
-    MAX_RUN: (AppState.FAILED, "ran longer than max_run and was stopped"),
-    MAX_WAIT: (AppState.FAILED, "waited and ran longer than max_wait and was stopped"),
-    MAX_PENDING: (AppState.FAILED, "no instances became available within max_pending"),
-    PROGRAM: (AppState.FAILED, "failed"),
-    REQUEST: (AppState.FAILED, "failed"),
-    CAPACITY: (AppState.FAILED, "failed"),
-    SERVICE: (AppState.FAILED, "failed"),
-    FAILED: (AppState.FAILED, "failed"),
-    DELETING: (AppState.UNKNOWN, "is being deleted"),
+    "Deleting": (AppState.UNKNOWN, "is being deleted"),
+    "MaxRuntimeExceeded": (AppState.FAILED, "ran longer than max_run and was stopped"),
+    "MaxWaitTimeExceeded": (AppState.FAILED, "waited and ran longer than max_wait and was stopped"),
+    "MaxPendingTimeExceeded": (AppState.FAILED, "no instances became available within max_pending"),
+    "Training": (AppState.RUNNING, ""),
+    "Uploading": (AppState.RUNNING, ""),
+    "Interrupted": (AppState.PENDING, "its spot instances were taken back; it waits for others"),
+    WAITING: (AppState.PENDING, "waits"),
 }
-_OF_SECONDARY = {
-    "MaxRuntimeExceeded": MAX_RUN,
-    "MaxWaitTimeExceeded": MAX_WAIT,
-    "MaxPendingTimeExceeded": MAX_PENDING,
-}
-_ACTIVE = {"Training": RUNNING, "Uploading": RUNNING, "Interrupted": INTERRUPTED}
-# FailureReason begins with the party that is to blame.
-_OF_FAILURE = [
-    (PROGRAM, re.compile(r"^AlgorithmError")),
-    (CAPACITY, re.compile(r"^CapacityError|insufficient capacity", re.I)),
-    (REQUEST, re.compile(r"^ClientError")),
-    (SERVICE, re.compile(r"^InternalServerError")),
-]
+_LIMITS = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded", "MaxPendingTimeExceeded")
 _EXIT_CODE = re.compile(r"exit code:? (\d+)", re.I)
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
     """Return the reason of a job as SageMaker describes or lists it."""
     status, secondary = job.get("TrainingJobStatus"), job.get("SecondaryStatus", "")
-    if status == "Completed":
-        return SUCCEEDED
-    if status == "Failed":
-        text = job.get("FailureReason") or ""
-        return next((reason for reason, pattern in _OF_FAILURE if pattern.search(text)), FAILED)
-    if status == "Stopping":
-        return STOPPING
+    if status in ("Completed", "Failed", "Stopping", "Deleting"):
+        return str(status)
     if status == "Stopped":
-        return _OF_SECONDARY.get(secondary, CANCELLED)
-    if status == "Deleting":
-        return DELETING
-    # lists have no secondary status
-    return _ACTIVE.get(secondary, WAITING) if secondary else RUNNING
+        return secondary if secondary in _LIMITS else CANCELLED
+    if not secondary:  # lists have none
+        return "Training"
+    return secondary if secondary in ("Training", "Uploading", "Interrupted") else WAITING
 
 
 def state_of(job: Mapping[str, Any]) -> AppState:

@@ -7,7 +7,6 @@ repository (``<content>``), paths of this machine (``file://...``). `settle` rep
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -207,8 +206,7 @@ def make_job(
 def _supervised(app: AppDef, opts: AWSSageMakerOpts) -> tuple[AppDef, list[str]]:
     """Give the toolkit in the containers what it needs for notifications and hang detection.
 
-    Returns:
-        The job, and warnings about differences from what the user may expect.
+    Returns the job, and warnings about differences from what the user may expect.
     """
     has_toolkit = opts.toolkit and len(app.roles) == 1 and script_of(app.roles[0]) is not None
     check_roles(names.BACKEND, app, opts, {role.name: has_toolkit for role in app.roles})
@@ -366,8 +364,7 @@ class _RequestBuilder:
         pairs = [pair for given in self.opts.metric_definitions or [] for pair in metric_pairs(given)]
         if self.script is not None:
             pairs += [(metric["name"], metric["regex"]) for metric in self.script.metrics]
-        known = [name for name, _ in pairs]
-        for name in sorted({name for name in known if known.count(name) > 1}):
+        for name in request_rules.twice(name for name, _ in pairs):
             raise ConfigError(f"the metric {name!r} is defined twice")
         return [{"Name": name, "Regex": regex} for name, regex in pairs]
 
@@ -422,15 +419,12 @@ class _RequestBuilder:
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
 
     def _debug_hook(self) -> dict[str, Any]:
-        given, parameter_server = (
-            self.opts.debugger_hook_config,
-            (self.opts.distribution or {}).get("parameter_server", {}),
-        )
-        # as the SDK has it: Debugger cannot be combined with parameter servers
-        is_default = given is None and not self.opts.debugger_rules
+        given = self.opts.debugger_hook_config
         if given is False or self.region in WITHOUT_DEBUGGER:
             return {}
-        if is_default and parameter_server.get("enabled"):
+        # as the SDK has it: Debugger cannot be combined with parameter servers
+        parameter_server = (self.opts.distribution or {}).get("parameter_server", {})
+        if given is None and not self.opts.debugger_rules and parameter_server.get("enabled"):
             return {}
         config = as_object(self.opts, "debugger_hook_config")
         return {"S3OutputPath": self.output_path, "CollectionConfigurations": [], **config}
@@ -438,11 +432,10 @@ class _RequestBuilder:
     def _profiler(self) -> dict[str, Any]:
         trainium = any(kind.startswith("ml.trn") for kind in self.types)
         given = as_object(self.opts, "profiler_config")
-        if given and not given.get("DisableProfiler"):
-            return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
-        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium or given:
+        is_off = self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium
+        if given.get("DisableProfiler") or (is_off and not given):
             return {"DisableProfiler": True}
-        return {"S3OutputPath": self.output_path, "DisableProfiler": False}
+        return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
 
     def _code_uri(self, key: str) -> str:
         """Return where the code goes: code_location, or the bucket of the results."""
@@ -584,8 +577,7 @@ def _rules(opts: AWSSageMakerOpts, option: str, region: str) -> list[dict[str, A
 
 def settle(request: Mapping[str, Any], replacements: Mapping[str, str]) -> dict[str, Any]:
     """Return a request in which texts are replaced wherever they occur, in the order of the mapping."""
-    result: dict[str, Any] = _replaced(copy.deepcopy(dict(request)), replacements)
-    return result
+    return {key: _replaced(value, replacements) for key, value in request.items()}
 
 
 def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:

@@ -94,7 +94,7 @@ def _preferences(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     others += ["EnableManagedSpotTraining"] if request.get("EnableManagedSpotTraining") else []
     for other in others:
         yield f"{option} and {name(other)} are mutually exclusive"
-    for kind in _twice(each.get("InstanceType") for each in given):
+    for kind in twice(each.get("InstanceType") for each in given):
         yield f"{option} has {kind} twice"
     counts = _counts(given)
     total = resources.get("InstanceCount")
@@ -133,11 +133,11 @@ def _debugger(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     # API reference, DebugRuleConfiguration: it must be unique relative to other rule configuration names
     kinds = ("DebugRuleConfigurations", "ProfilerRuleConfigurations")
     rules = (rule.get("RuleConfigurationName") for kind in kinds for rule in request.get(kind) or [])
-    for rule in _twice(rules):
+    for rule in twice(rules):
         yield f"{' and '.join(map(name, kinds))}: two rules are named {rule!r}"
     # API reference, CollectionConfiguration: likewise
     collections = (request.get("DebugHookConfig") or {}).get("CollectionConfigurations") or []
-    for title in _twice(each.get("CollectionName") for each in collections):
+    for title in twice(each.get("CollectionName") for each in collections):
         yield f"{name('DebugHookConfig')}: two collections are named {title!r}"
 
 
@@ -146,7 +146,7 @@ def _counts(items: Iterable[Mapping[str, Any]]) -> list[int]:
     return [count for each in items if isinstance(count := each.get("InstanceCount"), int)]
 
 
-def _twice(values: Iterable[Any]) -> list[str]:
+def twice(values: Iterable[Any]) -> list[str]:
     """Return the texts that occur more than once."""
     known = [value for value in values if isinstance(value, str)]
     return sorted({value for value in known if known.count(value) > 1})
@@ -179,8 +179,8 @@ def _source(source: Mapping[str, Any], mode: str, *, is_local: bool) -> Iterator
     # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
     if "FileSystemDataSource" in source and mode != "File":
         yield f"is a file system, which needs the input mode File, not {mode}"
-    s3 = source.get("S3DataSource", {})
-    kind, attributes = s3.get("S3DataType"), s3.get("AttributeNames")
+    objects = source.get("S3DataSource", {})
+    kind, attributes = objects.get("S3DataType"), objects.get("AttributeNames")
     # developer guide, "Access Training Data": FastFile reads no augmented manifests. The API reference,
     # S3DataSource, takes them with Pipe alone, and so does this machine; the guide takes them with File too
     if kind == AUGMENTED and (mode == "FastFile" or (is_local and mode != "Pipe")):
@@ -285,7 +285,7 @@ def _registry(request: Mapping[str, Any], name: Names) -> Iterator[str]:
 def _tags(request: Mapping[str, Any]) -> Iterator[str]:
     keys = [tag["Key"] for tag in request.get("Tags") or []]
     # API reference, Tag: keys must be unique per resource
-    for key in sorted({key for key in keys if keys.count(key) > 1}):
+    for key in twice(keys):
         yield f"the tag {key!r} is given twice"
     # "Tagging AWS resources": keys that begin with aws: are reserved for AWS
     for key in sorted({key for key in keys if key.lower().startswith("aws:")}):

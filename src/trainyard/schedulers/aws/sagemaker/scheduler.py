@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import ConfigError, UnknownAppException
+from trainyard.schedulers.aws.batch_jobs import JobRef
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import (
@@ -70,7 +71,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
         self._docker_client = docker_client
         self._sessions = SessionPool(self._given, lambda: self.configured())
-        self._regions: dict[str, tuple[str, str]] = {}
+        self._refs: dict[str, JobRef] = {}
         self._made_queued: QueuedJobs | None = None
 
     def close(self) -> None:
@@ -168,9 +169,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         arn, batch_id = submit(self._session_of(cfg), job)
         if batch_id:
             self._queued.remember(job.app_id, batch_id)
-        profile = cfg.get("profile") or ""
-        self._regions[job.app_id] = (_region_of(arn), profile)
-        dryrun_info.record["native_id"] = f"{arn} profile={profile}" if profile else arn
+        ref = self._refs[job.app_id] = JobRef.from_arn(arn, cfg.get("profile") or "")
+        dryrun_info.record["native_id"] = ref.to_text()
         return job.app_id
 
     # ---- observing
@@ -192,7 +192,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         found: dict[str, DescribeAppResponse | None] = dict.fromkeys(wanted)
         by_region: dict[tuple[str, str], builtins.list[str]] = {}
         for app_id in filter(names.is_job_name, wanted):
-            by_region.setdefault(self._region_and_profile(app_id), []).append(app_id)
+            ref = self._ref(app_id)
+            by_region.setdefault((ref.region, ref.profile), []).append(app_id)
         for key, own in by_region.items():
             for app_id, job in observe.describe_jobs(self._sessions.get(*key), own).items():
                 found[app_id] = None if job is None else observe.describe(app_id, job)
@@ -337,18 +338,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             return None
         return describe_job(self._session_of_job(app_id), app_id)
 
-    def _region_and_profile(self, app_id: str) -> tuple[str, str]:
-        """Return region and profile of a job; "" where the history does not know them."""
-        if app_id not in self._regions:
-            arn, _, profile = (self.recall(app_id) or "").partition(" profile=")
-            self._regions[app_id] = (_region_of(arn), profile)
-        return self._regions[app_id]
+    def _ref(self, app_id: str) -> JobRef:
+        """Return where a job is, as far as the history knows."""
+        if app_id not in self._refs:
+            self._refs[app_id] = JobRef.from_text(self.recall(app_id) or "")
+        return self._refs[app_id]
 
     def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
         return self._sessions.get(cfg.get("region"), cfg.get("profile"))
 
     def _session_of_job(self, app_id: str) -> AwsSession:
-        return self._sessions.get(*self._region_and_profile(app_id))
+        ref = self._ref(app_id)
+        return self._sessions.get(ref.region, ref.profile)
 
     def _region(self, cfg: Mapping[str, Any]) -> str:
         """Return the region of a new job."""
@@ -358,16 +359,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if not region:
             from trainyard.schedulers.aws.aws_errors import REGION_HINT
 
-            raise ConfigError(
-                "no AWS region is given for the training job",
-                hint=REGION_HINT,
-            )
+            raise ConfigError("no AWS region is given for the training job", hint=REGION_HINT)
         return str(region)
-
-
-def _region_of(arn: str) -> str:
-    parts = arn.split(":")
-    return parts[3] if len(parts) > 5 else ""
 
 
 def create_scheduler(

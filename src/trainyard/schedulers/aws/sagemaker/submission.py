@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,14 +123,10 @@ def _send_once(
             lost = lost or error.lost_answer
             if not lost and not isinstance(error, AwsThrottledError):
                 raise
-            found = None
             if lost:
-                try:
-                    found = find()
-                except AwsError:
-                    pass
-            if found is not None:
-                return found
+                with suppress(AwsError):
+                    if (found := find()) is not None:
+                        return found
             if not backoff.pause():  # lists lag behind
                 raise
 
@@ -179,7 +177,8 @@ def _check_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
     except AwsForbiddenError:
         return
     if problem is not None:
-        raise ConfigError(problem[0], hint=problem[1])
+        what, hint = problem
+        raise ConfigError(what, hint=hint)
 
 
 def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
@@ -205,19 +204,18 @@ def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
 
     It differs from the planned one if the files have changed since.
     """
-    for attempt in range(1, CODE_ATTEMPTS + 1):
+    for attempt in itertools.count(1):
         try:
             _upload(code, s3, uri, progress)
+            break
         except WorkspaceChangedError as error:
             planned = code.key
             if attempt == CODE_ATTEMPTS or not code.reread(error, progress):
                 raise
             progress.step("the code has changed; reading it again")
             uri = uri.replace(planned, code.key)
-        else:
-            code.keep()
-            return uri
-    raise AssertionError("unreachable")
+    code.keep()
+    return uri
 
 
 def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:

@@ -21,7 +21,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.input_data import Channels
 from trainyard.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, stream_name
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.toolkit_import import channels, store, sync
@@ -48,11 +48,7 @@ class TargetFailure(Exception):
 
 
 class Attempt:
-    """One attempt.
-
-    Args:
-        run: the job's run.
-    """
+    """One attempt at the job of a supervisor."""
 
     def __init__(self, run: TrainingSupervisor) -> None:
         self._run = run
@@ -106,12 +102,12 @@ class Attempt:
     def _prepare(self) -> dict[str, dict[str, Shown]]:
         run, platform = self._run, self._run.platform
         platform.choose()
-        run.raise_if_cancelled()
+        run.store.raise_if_cancelled()
         self._connect()
         self._journal.move("Downloading")
         self._check_target()
         platform.prepare(self._hosts)
-        run.raise_if_cancelled()
+        run.store.raise_if_cancelled()
         inputs = Channels(run.request, self._hosts, run.store, platform.views(), run.settings.file_systems)
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
@@ -133,7 +129,7 @@ class Attempt:
                 self._journal.move("Starting", f"Waiting for a network: {why}")
                 self._set_reason_of_hosts(f"waiting for a network: {why}")
             self._run.cancelled.wait(SECONDS_BETWEEN_NETWORKS)
-            self._run.raise_if_cancelled()
+            self._run.store.raise_if_cancelled()
         if shown:
             self._journal.move("Starting")
             self._set_reason_of_hosts("")
@@ -186,7 +182,7 @@ class Attempt:
         logs = []
         for host in self._hosts:
             stream = stream_name(host.name)
-            path = log_path(self._run.job, stream)
+            path = self._run.job.log_path(stream)
             with open(f"{path}.log", "ab"):
                 pass
             self._timekeeper.add(path)
@@ -196,7 +192,7 @@ class Attempt:
                 host, self._hosts, self.trees[host.name], path, shown[host.name]
             )
             self._running.append(running)
-        self._run.raise_if_cancelled()
+        self._run.store.raise_if_cancelled()
         for mirror in self._mirrors:
             mirror.start()
         for feeder in self._pipes:
@@ -330,9 +326,8 @@ class Attempt:
         ended = self._exits[name]
         if isinstance(ended, PlatformFailure):
             return Outcome("internal", f"InternalServerError: {ended}")
-        text = (
-            read_failure(self.trees[name].part("output", "failure")) or ended.reason or self._last_line(name)
-        )
+        written = read_failure(self.trees[name].part("output", "failure"))
+        text = written or ended.reason or self._last_line(name)
         where = f", host: {name}" if len(self._hosts) > 1 else ""
         tail = f", exit code: {ended.code}{where}"
         head = "AlgorithmError: "
@@ -341,11 +336,9 @@ class Attempt:
     def _last_line(self, name: str) -> str:
         """Return the last line of a host's log, the failure reason of last resort."""
         stream = next(host for host in self._journal.state["hosts"] if host["name"] == name)["streams"][-1]
-        log = Log(log_path(self._run.job, stream))
-        lines = [
-            event.data for event in log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)
-        ]
-        texts = [line.decode("utf-8", "replace").strip() for line in lines]
+        log = Log(self._run.job.log_path(stream))
+        events = log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)
+        texts = [event.data.decode("utf-8", "replace").strip() for event in events]
         return next((text for text in reversed(texts) if text), "")
 
     def remove(self) -> None:
@@ -366,6 +359,3 @@ def read_failure(path: str) -> str:
             return file.read(LONGEST_REASON).strip()
         except OSError:
             return ""
-
-
-__all__ = ["Attempt", "Host", "Outcome", "read_failure"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import FLAGS, selected
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.recovery import current_state
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 #: Members of a request that the service omits from its description.
 NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})
-_FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 
 
 def document_of(job: TrainingJob) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def _with_defaults(request: dict[str, Any]) -> dict[str, Any]:
             "SelectedInstanceType": chosen["InstanceType"],
             "SelectedInstanceCount": chosen["InstanceCount"],
         }
-    return {**dict.fromkeys(_FLAGS, False), **filled}
+    return {**dict.fromkeys(FLAGS, False), **filled}
 
 
 def warm_pool(request: dict[str, Any], state: dict[str, Any]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from trainyard import system
@@ -17,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: bool) -> int:
-    """Run a command on a host that runs; returns its exit code.
-
-    Args:
-        job: the job.
-        host: the host's name, such as ``algo-1``.
-        command: program and arguments; empty for a shell.
-        tty: whether the command gets a terminal.
+    """Run a command, or a shell without one, on a host that runs, such as ``algo-1``; returns its exit code.
 
     Raises:
         ConfigError: nothing of the host is found, or there is no such program.
@@ -35,13 +30,10 @@ def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: boo
         from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import container_of
         from trainyard.schedulers.exec.container.container_command import run_in_container
 
-        engine = Engine.from_env()
-        try:
+        with contextlib.closing(Engine.from_env()) as engine:
             container = container_of(engine, job.path, host)
             if container is not None:
                 return run_in_container(engine, container, name, command, tty=tty)
-        finally:
-            engine.close()
         raise ConfigError(f"no container of {name} runs on the Docker daemon")
     from trainyard.schedulers.exec.process.process_command import run_beside
 

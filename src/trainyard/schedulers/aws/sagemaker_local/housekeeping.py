@@ -7,11 +7,11 @@ removed: each job has its data for itself, so the cache may go.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from trainyard.schedulers.aws.sagemaker_local import object_cache, submission
 from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
@@ -20,10 +20,6 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import Leftover
 from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.process.recovery import current_state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from trainyard.docker.engine import Engine
 
 #: The only thing in a directory of results, which is named by its job.
 _OUTPUT = "output"
@@ -135,13 +131,14 @@ def _unused(older_than: float) -> Iterator[object_cache.CacheEntry]:
 
 def _of_daemon() -> Iterator[Leftover]:
     """Yield containers and networks whose job is gone: the job was removed while no daemon answered."""
+    from trainyard.docker.engine import Engine
     from trainyard.errors import TrainyardError
     from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
 
     if Settings.from_env().docker == "never":
         return
     try:
-        with _engine() as engine:
+        with closing(Engine.from_env()) as engine:
             found = all_of_jobs(engine)
     except TrainyardError:
         return
@@ -152,24 +149,14 @@ def _of_daemon() -> Iterator[Leftover]:
 
 
 def _remove_of_daemon(kind: str, item: str) -> None:
+    from trainyard.docker.engine import Engine
     from trainyard.schedulers.exec.container import inventory
 
-    with _engine() as engine:
+    with closing(Engine.from_env()) as engine:
         if kind == "container":
             inventory.remove_container(engine, item)
         else:
             inventory.remove_network(engine, item)
-
-
-@contextlib.contextmanager
-def _engine() -> Iterator[Engine]:
-    from trainyard.docker.engine import Engine
-
-    engine = Engine.from_env()
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _remove_job(name: str) -> int:

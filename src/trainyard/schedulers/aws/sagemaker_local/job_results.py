@@ -30,12 +30,7 @@ def send_results(run: TrainingSupervisor, trees: dict[str, Tree], *, with_model:
     """Send model and output of the hosts; returns what went wrong, None after success.
 
     What could not be sent is kept in the job's directory, and the text says where. If a disk is full, this
-    waits for space, unless a command waits for the end of the job.
-
-    Args:
-        run: the job's run.
-        trees: the hosts' files.
-        with_model: whether the model is sent; that of a failed job is not.
+    waits for space, unless a command waits for the end of the job. The model of a failed job is not sent.
     """
     config = run.request["OutputDataConfig"]
     is_packed = config.get("CompressionType", "GZIP") != "NONE"

@@ -42,11 +42,9 @@ MESSAGES = {
 
 
 def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
-    """Return the state of a new job.
+    """Return the state of a new job at a time in seconds since the epoch.
 
-    Args:
-        hosts: ``name``, ``group`` and ``index`` within the group of every host.
-        now: seconds since the epoch.
+    ``hosts`` has ``name``, ``group`` and ``index`` within the group of every host.
     """
     state = {
         "status": "InProgress",

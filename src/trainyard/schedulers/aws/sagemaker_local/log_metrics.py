@@ -34,22 +34,18 @@ def metric_values(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield metrics that logs show: name, time in seconds since the epoch, and value; a log at a time.
 
-    Args:
-        job: the job's directory.
-        request: the job's request.
-        streams: names of its logs.
-        problems: receives why a metric is not complete.
+    ``problems`` receives why a metric is not complete.
     """
     definitions = request.get("AlgorithmSpecification", {}).get("MetricDefinitions") or ()
     pairs = [(each["Name"], each["Regex"]) for each in definitions]
     if not pairs:
         return
     from trainyard.metric_search import MetricSearch
-    from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
+    from trainyard.schedulers.aws.sagemaker_local.logs import Log
 
     with MetricSearch(pairs) as search:
         for stream in streams:
-            for starts, times, block in _blocks(Log(log_path(job, stream))):
+            for starts, times, block in _blocks(Log(job.log_path(stream))):
                 for at, index, value in search.search(block):
                     yield pairs[index][0], times[bisect.bisect_right(starts, at) - 1], value
         problems += search.problems

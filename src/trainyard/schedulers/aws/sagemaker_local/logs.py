@@ -99,11 +99,7 @@ class LogLine(NamedTuple):
 
 
 class Log:
-    """Reads one log.
-
-    Args:
-        path: its path without an ending.
-    """
+    """Reads one log, which is given by its path without an ending."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -268,11 +264,6 @@ def size_of(path: str) -> int:
         return 0
 
 
-def log_path(job: TrainingJob, stream: str) -> str:
-    """Return the path of a log, without its ending."""
-    return job.file("logs", stream)
-
-
 def stream_name(host: str) -> str:
     """Return the log name of a host's attempt that begins now."""
     return f"{host}-{time.time_ns() // 1_000_000}"
@@ -282,12 +273,7 @@ def stream_name(host: str) -> str:
 
 
 class HostLog:
-    """The logs of a host's attempts, one after the other, as they grow.
-
-    Args:
-        job: the job's directory.
-        host: the host's name.
-    """
+    """The logs of a host's attempts, one after the other, as they grow."""
 
     def __init__(self, job: TrainingJob, host: str) -> None:
         self._job = job
@@ -301,7 +287,7 @@ class HostLog:
         streams = host["streams"]
         while self._at < len(streams):
             is_last = self._at == len(streams) - 1
-            log = Log(log_path(self._job, streams[self._at]))
+            log = Log(self._job.log_path(streams[self._at]))
             for place, time_ms, data in log.pieces(self._place, is_over or not is_last):
                 self._place = place + len(data)
                 yield time_ms, data
@@ -317,10 +303,7 @@ def read(
 ) -> Iterator[LogBlock]:
     """Yield the lines of hosts, in order of time.
 
-    Args:
-        hosts: the hosts' logs by role and replica.
-        query: which lines.
-        current_state: gives the job's state, and whether it has ended.
+    ``current_state`` gives the job's state, and whether it has ended.
     """
     wanted = LineFilter(query)
     count = query.last
@@ -349,7 +332,7 @@ def read_part(job: TrainingJob, host: str, state: State, wanted: LogRange) -> Lo
     from trainyard.schedulers.exec.process.log_reader import GrowingFile
 
     streams: list[str] = next((known["streams"] for known in state["hosts"] if known["name"] == host), [])
-    files = {number: GrowingFile(f"{log_path(job, name)}.log") for number, name in enumerate(streams)}
+    files = {number: GrowingFile(f"{job.log_path(name)}.log") for number, name in enumerate(streams)}
     return AttemptRanges(
         {number: LogRanges((file, NoFile()), NoIndex(), None) for number, file in files.items()}
     ).read(wanted)

@@ -38,16 +38,11 @@ def cache_dir() -> str:
 
 
 class Cache:
-    """The entries, as a job uses them.
+    """The entries, as a job uses them; they come from its store."""
 
-    Args:
-        data_store: where they come from.
-        root: their directory.
-    """
-
-    def __init__(self, data_store: store.Store, root: str = "") -> None:
+    def __init__(self, data_store: store.Store) -> None:
         self._store = data_store
-        self._root = root or cache_dir()
+        self._root = cache_dir()
 
     def copy(self, item: store.Item, path: str) -> None:
         """Give an object as a copy that may be changed.
@@ -154,10 +149,10 @@ class CacheEntry:
     age: float
 
 
-def entries(root: str = "") -> Iterator[CacheEntry]:
+def entries() -> Iterator[CacheEntry]:
     """Yield all entries, but those that are being fetched."""
     now = time.time()
-    for where, _, names in os.walk(root or cache_dir()):
+    for where, _, names in os.walk(cache_dir()):
         for name in names:
             path = os.path.join(where, name)
             try:

@@ -56,15 +56,13 @@ def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
 def _replica(
     role: str, index: int, host: dict[str, Any], job_state: AppState, state: dict[str, Any]
 ) -> ReplicaStatus:
-    of_host = {"pending": AppState.PENDING, "running": AppState.RUNNING}
+    found = job_state
     if host["state"] == "exited":
         found = AppState.SUCCEEDED if host["exit_code"] == 0 else AppState.FAILED
     elif host["state"] == "stopped":
         found = AppState.CANCELLED
-    elif host["state"] in of_host and not is_terminal(job_state):
-        found = of_host[host["state"]]
-    else:
-        found = job_state
+    elif host["state"] in ("pending", "running") and not is_terminal(job_state):
+        found = AppState.PENDING if host["state"] == "pending" else AppState.RUNNING
     if found == AppState.FAILED and job_state == AppState.CANCELLED:
         found = AppState.CANCELLED
     return ReplicaStatus(
@@ -89,7 +87,7 @@ def _earlier(number: int, stream: str) -> EarlierAttempt:
 
 def listed(job: TrainingJob, state: dict[str, Any]) -> ListAppResponse:
     """Return a job as a row of a list."""
-    tags = [{"Key": key, "Value": value} for key, value in job.read_tags().items()]
+    tags = description.tag_list(job.read_tags())
     row = remote.listed({**_as_boto(description.describe(job, state)), "Tags": tags})
     row.submitted_at = state["created_at"]
     row.ended_at = state["transitions"][-1].get("EndTime") if state["status"] in TERMINAL else None

@@ -81,7 +81,11 @@ def check(
     """
     shape = input_of(service, operation)
     _check_types(params, shape)
-    _check_limits(params, shape, also_required)
+    missing = [_broken(None, _member("", name), NOT_NULL) for name in also_required if name not in params]
+    problems = [*missing, *_limits(params, shape, "")]
+    if problems:
+        count = len(problems)
+        raise invalid(f"{count} validation error{'s' if count > 1 else ''} detected: {'; '.join(problems)}")
 
 
 def _with_stand_ins(request: dict[str, Any]) -> dict[str, Any]:
@@ -117,11 +121,8 @@ def _rules(request: dict[str, Any]) -> list[str]:
     if groups and ("InstanceType" in resources or "InstanceCount" in resources):
         problems.append("ResourceConfig has InstanceGroups, so it cannot have InstanceType or InstanceCount")
     has_preferences = "InstancePreferences" in resources  # with separate rules, in request_rules
-    if (
-        not groups
-        and not has_preferences
-        and not (resources.get("InstanceType") and resources.get("InstanceCount"))
-    ):
+    is_plain = resources.get("InstanceType") and resources.get("InstanceCount")
+    if not (groups or has_preferences or is_plain):
         problems.append("ResourceConfig needs InstanceType and InstanceCount, or InstanceGroups")
     names = [group["InstanceGroupName"] for group in groups or ()]
     if len(set(names)) < len(names):
@@ -147,15 +148,15 @@ def _rules(request: dict[str, Any]) -> list[str]:
 
 def _channel_rules(request: dict[str, Any]) -> list[str]:
     channels = request.get("InputDataConfig") or []
-    names = [channel["ChannelName"] for channel in channels]
-    problems = [
-        f"the channel {name!r} is given twice" for name in sorted(set(names)) if names.count(name) > 1
+    twice = request_rules.twice(channel["ChannelName"] for channel in channels)
+    return [
+        *(f"the channel {name!r} is given twice" for name in twice),
+        *(
+            f"the channel {channel['ChannelName']!r} needs exactly one data source"
+            for channel in channels
+            if len(channel["DataSource"]) != 1
+        ),
     ]
-    for channel in channels:
-        sources = channel["DataSource"]
-        if len(sources) != 1:
-            problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
-    return problems
 
 
 def _not_here(request: dict[str, Any]) -> list[str]:
@@ -280,24 +281,6 @@ def _unreadable(text: str, path: str) -> ApiError:
     return ApiError("SerializationException", f"{text} (at '{path}')" if path else text)
 
 
-def _check_limits(value: dict[str, Any], shape: Any, also_required: tuple[str, ...] = ()) -> None:
-    """Refuse parameters that break a limit of the model.
-
-    Args:
-        value: the parameters, of the right types.
-        shape: the operation's input.
-        also_required: members that have to be there, although the model does not say so.
-
-    Raises:
-        ApiError: ValidationException, with all that is wrong.
-    """
-    missing = [_broken(None, _member("", name), NOT_NULL) for name in also_required if name not in value]
-    problems = [*missing, *_limits(value, shape, "")]
-    if problems:
-        count = len(problems)
-        raise invalid(f"{count} validation error{'s' if count > 1 else ''} detected: {'; '.join(problems)}")
-
-
 def _limits(value: Any, shape: Any, path: str) -> Iterator[str]:
     kind = shape.type_name
     if value is None:
@@ -327,10 +310,8 @@ def _limits(value: Any, shape: Any, path: str) -> Iterator[str]:
 
 def _broken(value: Any, path: str, rule: str) -> str:
     """Name the limit that a value breaks. Lists and objects are not shown: there may be secrets in them."""
-    shown = (
-        "Value null" if value is None else "Value" if isinstance(value, (dict, list)) else f"Value '{value}'"
-    )
-    return f"{shown} at '{path}' failed to satisfy constraint: {rule}"
+    shown = "" if isinstance(value, (dict, list)) else " null" if value is None else f" '{value}'"
+    return f"Value{shown} at '{path}' failed to satisfy constraint: {rule}"
 
 
 def _broken_by(value: Any, shape: Any) -> Iterator[str]:

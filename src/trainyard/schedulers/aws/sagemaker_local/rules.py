@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,12 +26,7 @@ _SYSTEM_PROGRAMS = "/usr/sbin:/usr/local/sbin:/sbin"
 
 
 def check(request: dict[str, Any], docker: str, file_systems: dict[str, str]) -> None:
-    """Refuse a request that this machine cannot carry out.
-
-    Args:
-        request: a valid request.
-        docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
-        file_systems: the directory of this machine that stands for a file system, by its id.
+    """Refuse a valid request that this machine cannot carry out; see `job_start.Settings` for the others.
 
     Raises:
         ApiError: ValidationException, with all reasons and what to do.
@@ -51,11 +47,8 @@ def uses_containers(docker: str) -> bool:
     from trainyard.errors import TrainyardError
 
     try:
-        engine = Engine.from_env()
-        try:
+        with contextlib.closing(Engine.from_env()) as engine:
             return bool(engine.api_version)
-        finally:
-            engine.close()
     except TrainyardError:
         return False
 

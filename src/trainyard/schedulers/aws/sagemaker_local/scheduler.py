@@ -90,8 +90,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
 
-        quiet = progress is None or info.cfg.get("quiet")
-        told = Silent() if quiet or progress is None else progress
+        told = Silent() if progress is None or info.cfg.get("quiet") else progress
         unused = submission.not_acted_upon(self.opts_class(**info.cfg))
         if unused:
             told.done(unused)

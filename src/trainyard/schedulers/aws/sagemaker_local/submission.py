@@ -65,7 +65,9 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
         )
     check_supervision(opts)
     if not _uses_docker(app):
-        _name_image(app)
+        for role in app.roles:  # processes need no image, but the request does
+            if role.image in ("", NO_IMAGE):
+                role.image = PROCESS_IMAGE
     check_options(app, _completed(app, opts), region=opts.region or region_of_environment(), local=True)
 
 
@@ -108,13 +110,6 @@ def _uses_docker(app: AppDef) -> bool:
     if settings.docker == "auto" and any(role.image in ("", NO_IMAGE) for role in app.roles):
         return rules.uses_containers(settings.docker)
     return settings.docker != "never"
-
-
-def _name_image(app: AppDef) -> None:
-    """Give roles without an image an image name: processes need none, but the request does."""
-    for role in app.roles:
-        if role.image in ("", NO_IMAGE):
-            role.image = PROCESS_IMAGE
 
 
 def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:

@@ -23,7 +23,7 @@ import os
 import shutil
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from trainyard.errors import ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
@@ -69,6 +69,10 @@ class TrainingJob(JobDirectory):
     def work(self) -> str:
         """Where the hosts' files are while the job runs."""
         return self.file("work")
+
+    def log_path(self, stream: str) -> str:
+        """Return the path of a log, without its ending."""
+        return self.file("logs", stream)
 
     @property
     def usage_path(self) -> str:
@@ -171,13 +175,10 @@ class TrainingJob(JobDirectory):
 
         request = (self.read_request() or {}).get("request", {})
         try:
-            engine = Engine.from_env()
-            try:
+            with closing(Engine.from_env()) as engine:
                 container_host.remove_all(engine, self.path)
                 image = request.get("AlgorithmSpecification", {}).get("TrainingImage", "")
                 container_host.reclaim(engine, image, self.path, self.work)
-            finally:
-                engine.close()
         except TrainyardError:
             return False  # the next reader tries again
         return True

@@ -63,15 +63,7 @@ _HINTS_OF_CREDENTIALS = (
 
 
 class Platform:
-    """Makes hosts.
-
-    Args:
-        job: the job's directory.
-        request: the request.
-        arn: the job's ARN.
-        region: its region.
-        settings: containers or processes.
-    """
+    """Makes the hosts of a job: containers or processes, as its settings say."""
 
     def __init__(
         self, job: TrainingJob, request: dict[str, Any], arn: str, region: str, settings: Settings
@@ -226,13 +218,11 @@ class Platform:
                 fixed.append((source.path, folder))
             else:
                 os.symlink(source.path, folder)
-        pairs = []
         hidden = _needed_below(BASE, [tree.path, *(source.path for source in shown.values())])
         reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
         if not can_mount:
             reason = _NO_NAMESPACES
-        if not reason:
-            pairs.append((tree.path, BASE))
+        pairs = [] if reason else [(tree.path, BASE)]
         checkpoints = checkpoint_path(self._request)
         if checkpoints and not checkpoints.startswith(f"{BASE}/"):
             if not (can_mount and can_show_at(checkpoints)):
@@ -254,10 +244,8 @@ class Platform:
         path = os.path.join(self._secrets, "credentials")
         if os.path.exists(path):
             return path
-        home = os.path.expanduser("~/.aws")
-        if not any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS) and not os.path.isdir(home):
-            return ""
-        if not self._is_in_memory:
+        has_hints = any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS)
+        if not self._is_in_memory or not (has_hints or os.path.isdir(os.path.expanduser("~/.aws"))):
             return ""
         try:
             import boto3
@@ -314,6 +302,3 @@ def _needed_below(folder: str, paths: list[str]) -> str:
     inside = os.path.realpath(folder) + os.sep
     paths = [*paths, sys.prefix, sys.executable]
     return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")
-
-
-__all__ = ["Platform", "StartFailure"]

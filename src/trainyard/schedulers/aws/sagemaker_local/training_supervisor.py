@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 #: Why hosts are stopped. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "hung": 2, "max_run": 2, "max_wait": 3, "stop": 4}
+#: The last steps of jobs that are stopped, by why; "" for the status itself.
+_LAST_STEPS = {"stop": "", "max_run": "MaxRuntimeExceeded", "max_wait": "MaxWaitTimeExceeded"}
 LONGEST_WAIT = 3600.0
 #: Between two attempts to write the state while the disk is full.
 SECONDS_BETWEEN_WRITES = 0.5
@@ -239,12 +241,8 @@ class TrainingSupervisor:
         """Send the results, and decide how the job ends."""
         with self._lock:
             self._is_concluding = True
-        if self.ending in ("stop", "max_run", "max_wait"):
-            end = {
-                "stop": Conclusion("Stopped"),
-                "max_run": Conclusion("Stopped", "MaxRuntimeExceeded"),
-                "max_wait": Conclusion("Stopped", "MaxWaitTimeExceeded"),
-            }[self.ending]
+        if self.ending in _LAST_STEPS:
+            end = Conclusion("Stopped", _LAST_STEPS[self.ending])
         elif self.ending == "hung":
             end = Conclusion("Failed", reason=f"AlgorithmError: stopped because it hung: {self.hung}")
         elif outcome.kind == "completed":
@@ -306,10 +304,6 @@ class TrainingSupervisor:
         """Let the main thread check the deadlines: there may be a new one."""
         self._post("")
 
-    def raise_if_cancelled(self) -> None:
-        """Raise `Cancelled` if the hosts are to stop."""
-        self.store.raise_if_cancelled()
-
     def await_room(
         self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
     ) -> T:
@@ -329,7 +323,7 @@ class TrainingSupervisor:
         wait = Backoff(0.2, 5.0, jitter=0, limit=limit, stop=self.cancelled if may_cancel else None)
         while True:
             if may_cancel:
-                self.raise_if_cancelled()
+                self.store.raise_if_cancelled()
             try:
                 return action()
             except (OSError, store.StoreError) as error:

@@ -40,7 +40,7 @@ SHARED_NETWORK, ISOLATED_NETWORK = "trainyard-single-hosts", "trainyard-isolated
 MOST_RENEWALS = 8
 CREDENTIALS = "/run/trainyard/credentials"
 _FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
+_LOOPBACK = re.compile(r"(?<=://)(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0)(?=[:/]|\Z)")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
 
 
@@ -123,18 +123,8 @@ class Cluster:
 
     def endpoint_variables(self) -> dict[str, str]:
         """Return the variables that name AWS endpoints, with the gateway's address in place of loopback."""
-        found = {}
-        for name in _ENDPOINTS:
-            url = os.environ.get(name)
-            if not url:
-                continue
-            scheme, _, rest = url.partition("://")
-            for address in _LOOPBACK:
-                if rest == address or rest.startswith((f"{address}:", f"{address}/")):
-                    rest = self.gateway + rest[len(address) :]
-                    break
-            found[name] = f"{scheme}://{rest}"
-        return found
+        urls = {name: os.environ.get(name) for name in _ENDPOINTS}
+        return {name: _LOOPBACK.sub(self.gateway, url, count=1) for name, url in urls.items() if url}
 
 
 class ContainerHost:

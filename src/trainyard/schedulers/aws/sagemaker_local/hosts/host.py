@@ -65,27 +65,21 @@ class Running(Protocol):
 
     def start(self) -> None:
         """Start its program."""
-        ...
 
     def wait(self) -> Exit:
         """Wait for its end, and for its log to be complete."""
-        ...
 
     def is_alive(self) -> bool:
         """Tell whether its program runs, or may run; True before its start."""
-        ...
 
     def terminate(self) -> None:
         """Ask its program to stop, if it runs."""
-        ...
 
     def kill(self) -> None:
         """Kill its program, if it runs."""
-        ...
 
     def remove(self) -> None:
         """Remove the host, but not its files."""
-        ...
 
 
 def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[str, str]:

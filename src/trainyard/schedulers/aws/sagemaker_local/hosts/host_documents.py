@@ -19,6 +19,7 @@ from typing import Any
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
     CHECKPOINTS,
+    FLAGS,
     Host,
     channels_of,
     input_mode,
@@ -198,25 +199,19 @@ def _init_channel(channel: dict[str, Any], mode: str, *, is_bare: bool = False) 
 
 def _training_job(request: dict[str, Any], arn: str) -> dict[str, Any]:
     """Return the request, in which some enumerations are spelled as programs of the service spell them."""
-    document = {**request, "TrainingJobArn": arn}
-    for flag in ("NetworkIsolation", "InterContainerTrafficEncryption", "ManagedSpotTraining"):
-        document.setdefault(f"Enable{flag}", False)
+    document = {**dict.fromkeys(FLAGS, False), **request, "TrainingJobArn": arn}
     if "InputDataConfig" in request:
-        document["InputDataConfig"] = [
-            _training_job_channel(channel) for channel in request["InputDataConfig"]
-        ]
+        document["InputDataConfig"] = list(map(_training_job_channel, request["InputDataConfig"]))
     return document
 
 
 def _training_job_channel(channel: dict[str, Any]) -> dict[str, Any]:
     source = channel["DataSource"].get("S3DataSource")
-    changed = dict(channel)
-    for name in ("CompressionType", "RecordWrapperType"):
-        changed[name] = _upper(channel.get(name, "None"))
+    spelled = {name: _upper(channel.get(name, "None")) for name in ("CompressionType", "RecordWrapperType")}
+    changed = {**channel, **spelled}
     if source is not None:
-        spelled = {
-            name: _upper(source[name]) for name in ("S3DataType", "S3DataDistributionType") if name in source
-        }
+        kinds = ("S3DataType", "S3DataDistributionType")
+        spelled = {name: _upper(source[name]) for name in kinds if name in source}
         changed["DataSource"] = {"S3DataSource": {**source, **spelled}}
     return changed
 

@@ -13,6 +13,8 @@ ONLY_GROUP = "homogeneousCluster"
 BASE = "/opt/ml"
 CHECKPOINTS = "/opt/ml/checkpoints"
 INTERFACE = "eth0"
+#: Members of a request that are false if they are missing.
+FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,11 @@ def count_of(request: dict[str, Any]) -> int:
 
 def hosts_of(request: dict[str, Any]) -> list[Host]:
     """Return the hosts that a request asks for, numbered through all groups in their order."""
-    hosts: list[Host] = []
-    for group in _groups(request):
-        for index in range(group["InstanceCount"]):
-            number = len(hosts)
-            name = f"algo-{number + 1}"
-            hosts.append(Host(name, number, group["InstanceGroupName"], index, group["InstanceType"]))
-    return hosts
+    places = [(group, index) for group in _groups(request) for index in range(group["InstanceCount"])]
+    return [
+        Host(f"algo-{number + 1}", number, group["InstanceGroupName"], index, group["InstanceType"])
+        for number, (group, index) in enumerate(places)
+    ]
 
 
 def _groups(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -153,12 +153,7 @@ def are_available() -> bool:
 
 
 def address_of(host: Host, network: int) -> str:
-    """Return the loopback address of a host.
-
-    Args:
-        host: the host.
-        network: the second and third number of the address, as one.
-    """
+    """Return the loopback address of a host; ``network`` is its second and third number, as one."""
     block = network + host.number // HOSTS_PER_NETWORK
     return f"127.{block >> 8}.{block & 255}.{1 + host.number % HOSTS_PER_NETWORK}"
 
