@@ -213,13 +213,10 @@ def pack(entries: Iterable[tuple[str, str]], archive: str, *, keeps_times: bool 
 
     partial = f"{archive}.partial"
     try:
-        with (
-            open(partial, "wb") as raw,
-            gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped,
-            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
-        ):
-            for name, path in entries:
-                tar.add(path, name, recursive=False, filter=anonymous)
+        with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:  # noqa: SIM117
+            with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                for name, path in entries:
+                    tar.add(path, name, recursive=False, filter=anonymous)
         os.replace(partial, archive)
     finally:
         if os.path.exists(partial):

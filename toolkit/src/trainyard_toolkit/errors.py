@@ -120,9 +120,7 @@ class _CalledProcessError(ClientError):
 
 
 class InstallError(_CalledProcessError):
-    """Installing the requirements or the user's package failed; ``output`` holds the installer's last
-    lines.
-    """
+    """Installing the requirements or the user's package failed; ``output`` has the installer's last lines."""
 
     failure_class = INSTALL_ERROR
 

@@ -82,7 +82,7 @@ class Training:
             from . import job_document
 
             self.job = job_document.load(self.job_source)
-            # A platform's log is where its users look for these lines; a person's own terminal is not.
+            # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self._mask_secrets_of(self.job.hyperparameters)
             self._open_view(self.job.hosts, self.job.current_host)
@@ -90,7 +90,7 @@ class Training:
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        if self.job is None and self.layout.base != DEFAULT_BASE:  # else a platform has seen to it
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # otherwise the platform has done it
             self._open_view(env.hosts, env.current_host)
         self._mask_secrets_of(env.hyperparameters)
         if self.job is None or self.job.log_level:
@@ -109,7 +109,7 @@ class Training:
 
     @property
     def masker(self) -> Masker:
-        """Masks secrets; made when there is something to mask, since most runs have nothing to say."""
+        """Masks secrets; made on first use, as most runs print nothing."""
         if self._masker is None:
             from .masking import Masker
 
@@ -117,14 +117,14 @@ class Training:
         return self._masker
 
     def _open_view(self, hosts: Sequence[str], current: str) -> None:
-        """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
+        """Give this process, and so the script, its own /opt/ml and the names of the other hosts."""
         from .host_namespaces import HostView
 
         self.view = HostView(self.layout, hosts, current, self.job)
         self.view.open()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
-        """Fetch the code where it is not in the image, and install what it needs."""
+        """Fetch the code if it is not in the image, and install what it needs."""
         code = self.layout.code
         if env.module_dir != code:
             from . import code_download
@@ -209,14 +209,14 @@ class Training:
         return policy
 
     def _begin(self, pid: int) -> None:
-        """Watch the script, which runs now, and what it writes. Forking comes before threads."""
+        """Watch the script, which runs now, and what it writes. The watch forks; threads start after that."""
         if self.watch is not None:
             self.watch.start(pid)
         if self.results is not None:
             self.results.start()
 
     def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
-        """Prepare to watch the script for hangs, if that is asked for and its output comes to this host."""
+        """Prepare to watch the script for hangs, if requested and if its output comes to this host."""
         if not os.environ.get("TRAINYARD_HANG"):
             return
         from . import script_watch
@@ -230,7 +230,7 @@ class Training:
             self.watch.prepare(variables)
 
     def _observers(self, metrics: dict[int, Observer]) -> dict[int, Observer]:
-        """Who sees the script's output as it passes, by descriptor."""
+        """The functions that get the script's output as it passes, by descriptor."""
         watch = self.watch
         if watch is None:
             return metrics
@@ -246,7 +246,7 @@ class Training:
         return {fd: observer(metrics.get(fd)) for fd in (1, 2)}
 
     def _recorders(self) -> dict[int, Recorder]:
-        """Who reads the output for metrics, if any are asked for."""
+        """The recorders of metrics in the output, by descriptor; none if no metrics are defined."""
         text = os.environ.get("TRAINYARD_METRICS", "")
         definitions = list(self.job.metrics) if self.job is not None else []
         if text or definitions:
@@ -261,7 +261,7 @@ class Training:
         return {}
 
     def _open_results(self, env: Environment) -> None:
-        """Begin to watch what is sent while the script runs, if anything is."""
+        """Begin to watch the folders that are sent while the script runs, if any are."""
         sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
         if sends or env.sagemaker_s3_output():
             from . import outputs
@@ -344,5 +344,5 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     training = Training(Layout.for_job() if job else Layout(), argv, job)
     code = training.run()
     if job and training.status < 0:
-        child_process.end_by(-training.status)  # as the script did: our parent judges by it
+        child_process.end_by(-training.status)  # as the script did: our parent looks at the signal
     return code
