@@ -41,7 +41,7 @@ class PluginType(str, Enum):
 
 
 class PluginSource(IntFlag):
-    """Where plugins are looked for."""
+    """Where plugins are searched for."""
 
     NONE = 0
     NAMESPACE_PKG = 1
@@ -215,7 +215,7 @@ class PluginRegistry:
 
     @property
     def errors(self) -> builtins.list[RegistrationError]:
-        """The plugins that cannot be used, of the kinds that were asked for."""
+        """The plugins that cannot be used, of the kinds that were requested."""
         return list(self._errors)
 
     def clear(self) -> None:

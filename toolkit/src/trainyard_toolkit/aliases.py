@@ -83,7 +83,7 @@ _HOMES = {
     "trainyard.tracker": _TRACKING + "runs",
     "trainyard.tracker.backend": "",
 }
-#: The launcher sets it in jobs. Outside of jobs, ``torchx`` exists only where it is installed.
+#: The launcher sets it in jobs. Outside of jobs, ``torchx`` can only be imported if it is installed.
 JOB_VARIABLE = "TORCHX_JOB_ID"
 
 

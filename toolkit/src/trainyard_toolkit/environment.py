@@ -78,7 +78,7 @@ class Environment(mapping.MappingMixin):
         resource_config: the cluster, as in ``resourceconfig.json``.
         input_data_config: the channels, as in ``inputdataconfig.json``.
         hyperparameters: decoded hyperparameters, the reserved ``sagemaker_*`` ones included.
-        layout: where things lie; default: the base directory of this process.
+        layout: the paths; default: those of this process's base directory.
 
     Raises:
         ConfigError: a file is missing, is not JSON, or has the wrong shape.
@@ -251,7 +251,7 @@ class Environment(mapping.MappingMixin):
 
     @property
     def layout(self) -> Layout:
-        """Where things lie for this job."""
+        """The paths of this job."""
         return self._layout
 
     @property

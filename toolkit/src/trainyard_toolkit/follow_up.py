@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Record = Dict[str, str]
 
 NODE = "node"
-#: How long the queue may take to say how a job ended, in seconds, where it says so at all.
+#: How many seconds the queue may take until it says how a job ended, if it does at all.
 LAG_SECONDS = 20.0
 #: How much of a log's end is read.
 LOG_BYTES = 64 * 1024
@@ -47,7 +47,7 @@ class NotNow(Exception):
 
 
 class JobFolder:
-    """A job's folder: what it asks for, and what its records tell.
+    """A job's folder: what was requested, and what its records say.
 
     Args:
         path: the folder.
@@ -365,7 +365,7 @@ def _exclude_option(job: JobFolder, hosts: Sequence[str]) -> list[str]:
 
 
 def _note_hosts(job: JobFolder, end: End) -> None:
-    """Note hosts that were lost or are defective; only those that are down, where the queue knows them."""
+    """Note hosts that were lost or are defective; of several, only those that the queue reports as down."""
     assert end.found is not None
     if len(end.hosts) > 1 and job.asked["down"]:
         words = [word.replace("@HOSTS@", ",".join(end.hosts)) for word in job.asked["down"]]
@@ -391,7 +391,7 @@ def _avoided(job: JobFolder, end: End) -> list[str]:
 
 
 def ledger_path(folder: str) -> str:
-    """Return where the ledger of a cluster is, which all of this user's jobs there share."""
+    """Return the path of a cluster's ledger, which all of this user's jobs there share."""
     return os.path.join(os.path.dirname(os.path.dirname(folder)), host_ledger.FILE_NAME)
 
 

@@ -55,7 +55,7 @@ class HostView:
     """The view that one host should get, and whether it is in place.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         hosts: the names of all hosts.
         current: this host's.
         job: the job document, or None on a platform that has prepared the base directory.
@@ -109,7 +109,7 @@ class HostView:
             self._keeper.close()
 
     def _hidden(self) -> str:
-        """A path that the job needs and that lies in the machine's own /opt/ml; "" without one."""
+        """A path that the job needs in the machine's own /opt/ml; "" without one."""
         place = os.path.realpath(DEFAULT_BASE) + os.sep
         document = self.job.document if self.job is not None else {}
         channels = [channel.uri for channel in self.job.channels] if self.job is not None else []
@@ -179,7 +179,7 @@ class HostView:
         return HOSTS_FILE if _is_mounted(HOSTS_FILE) and os.access(HOSTS_FILE, os.W_OK) else ""
 
     def _copy_of_hosts_file(self) -> str:
-        """Copy the machine's /etc/hosts to where it can be written; return the path."""
+        """Copy the machine's /etc/hosts to a file that can be written; return its path."""
         path = os.path.join(self.layout.config, "hosts")
         os.makedirs(self.layout.config, exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:

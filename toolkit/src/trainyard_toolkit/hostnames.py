@@ -90,12 +90,7 @@ class Keeper:
     def close(self) -> None:
         """End the child."""
         os.close(self._known)
-        try:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # it was collected with the others
-        orphans.note_exit(self._pid)
+        orphans.end_service(self._pid)
 
 
 def _keep(
@@ -126,7 +121,7 @@ def _port() -> int:
 
 
 def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> None:
-    """The first host: accept every host, and tell each where all are."""
+    """The first host: accept every host, and send the addresses of all to each."""
     listener = rendezvous.listen(_port(), PORT_VARIABLE)
     table: dict[str, str] = {}
     lines: dict[int, rendezvous.Line] = {}
@@ -164,7 +159,7 @@ def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]]
             continue
         pause = 0.02
         line.send({"host": current})
-        # The first host tells the others' addresses as it sees them; its own is the one by which we reach it.
+        # The first host sends the others' addresses as it sees them; its own is the one by which we reach it.
         here, there = line.addresses()
         own = {hosts[0]: there, current: here}
         while not line.lost:

@@ -31,7 +31,7 @@ CORE_PARAMETERS = frozenset(
 
 
 def check_ordinary(path: str) -> None:
-    """Refuse FIFOs and devices, except below /dev and /proc, where they are named on purpose.
+    """Refuse FIFOs and devices, except below /dev and /proc, where users name them on purpose.
 
     Raises:
         OSError: the path is neither a file nor a folder, or does not exist.

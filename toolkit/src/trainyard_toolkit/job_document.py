@@ -195,7 +195,7 @@ class Job:
         return [place.key for place in map(Place.of, uris) if not place.bucket]
 
     def checkpoint_dir(self, layout: Layout) -> str:
-        """Where this host's checkpoints lie."""
+        """The directory of this host's checkpoints."""
         path: str = self.checkpoints.get("path", "")
         return layout.place_of(path) if path else layout.checkpoints
 
@@ -217,11 +217,10 @@ class Job:
 
     def _resource_config(self) -> dict[str, Any]:
         document = self.document
+        has_order = "hosts" in document or "host_count" in document
         resource: dict[str, Any] = {
             "current_host": self.current_host,
-            "hosts": sorted(self.hosts)
-            if "hosts" not in document and "host_count" not in document
-            else self.hosts,
+            "hosts": self.hosts if has_order else sorted(self.hosts),
             "network_interface_name": document.get("network_interface") or kernel.network_interface(),
         }
         if "instance_type" in document:

@@ -88,7 +88,7 @@ class Layout:
         return os.path.normpath(self.base + path[len(DEFAULT_BASE) :]) if below else path
 
     def make_writable_dirs(self) -> None:
-        """Make the directories that a script may write to, and the one that its code lies in.
+        """Make the directories that a script may write to, and that of its code.
 
         Raises:
             OSError: the base directory cannot be written.

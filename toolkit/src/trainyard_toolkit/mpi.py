@@ -128,7 +128,7 @@ def command(
 
 
 def _wrapper(launch: Launch, kind: str) -> list[str]:
-    """The vendor's program that starts each rank, where it is in the image."""
+    """The vendor's program that starts each rank, if the image has it."""
     environment = launch.environment
     if kind == launching.SMDDP:
         return ["smddprun"] if environment.is_smddprun_installed else []
@@ -210,7 +210,7 @@ def _script(launch: Launch) -> list[str]:
 
 
 def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
-    """The first host: gather the others, run mpirun, tell them how it ended."""
+    """The first host: wait for the others, run mpirun, tell them how it ended."""
     hosts = launch.environment.distribution_hosts
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:

@@ -42,7 +42,7 @@ COMMAND_SECONDS = 300.0
 POST_SECONDS = 60.0
 #: A command that ends with this exit code is tried again (sysexits.h, EX_TEMPFAIL).
 TRY_AGAIN = 75
-#: Holds the document of an outbox where no file can.
+#: The variable with the document of an outbox, if that is not in a file.
 VARIABLE = "TRAINYARD_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300

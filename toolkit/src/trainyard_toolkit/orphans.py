@@ -78,6 +78,14 @@ def keep(pid: int) -> None:
     _services.add(pid)
 
 
+def end_service(pid: int) -> None:
+    """Kill a child that `keep` has marked, and collect it."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it was collected with the others
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    note_exit(pid)
+
+
 def note_exit(pid: int) -> None:
     """Note that a child was collected."""
     _services.discard(pid)

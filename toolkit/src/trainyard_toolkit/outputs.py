@@ -22,7 +22,7 @@ class Results:
     """Everything of one host that goes to a store, during and after the run.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         environment: the job as the script sees it.
         job: the job document, or None on SageMaker, where only intermediate output is ours to send.
     """

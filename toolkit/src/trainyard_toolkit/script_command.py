@@ -18,7 +18,7 @@ PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
 COMMAND = "COMMAND"
 REQUIREMENTS = "requirements.txt"
-#: Value of TRAINYARD_INSTALLER with which nothing is installed: the Python is used as it is.
+#: Value of TRAINYARD_INSTALLER with which nothing is installed.
 NO_INSTALLER = "none"
 
 

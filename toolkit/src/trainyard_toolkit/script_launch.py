@@ -135,7 +135,7 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
 
 
 def processes_per_host(environment: Environment, distribution: str) -> int:
-    """How many processes each host runs: as asked for, else one per GPU, per Neuron core, or one.
+    """How many processes each host runs: as requested, else one per GPU, one per Neuron core, or one.
 
     Raises:
         ConfigError: the parameter is not a positive number.
@@ -201,7 +201,7 @@ def python_path(code_dir: str, base: Mapping[str, str]) -> str:
     If the toolkit runs from a zipapp, packed or unpacked, that and its stand-ins for the predecessors' names
     (unless they are switched off) come last.
     """
-    # A link leads to the user's own directory, where modules have always had their paths.
+    # A link leads to the user's own directory, and modules are to have their paths there.
     parts = [os.path.realpath(code_dir) if os.path.islink(code_dir) else code_dir, base.get("PYTHONPATH", "")]
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home) or os.path.isdir(os.path.join(home, "aliases")):

@@ -56,7 +56,7 @@ class ScriptWatch:
         _COUNT.pack_into(self._shared, 0, self._count)
 
     def prepare(self, variables: MutableMapping[str, str]) -> None:
-        """Make the script's Python processes write their stacks on a signal, where that is possible."""
+        """Make the script's Python processes write their stacks on a signal, if possible."""
         try:
             self._folder = tempfile.mkdtemp(prefix="trainyard-")
             path = os.path.join(self._folder, stack_dump.HANDLER_FILE)
@@ -93,12 +93,7 @@ class ScriptWatch:
     def end(self) -> None:
         """Stop watching."""
         if self._pid:
-            try:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-            except (ProcessLookupError, ChildProcessError):  # collected with the orphans
-                pass
-            orphans.note_exit(self._pid)
+            orphans.end_service(self._pid)
             self._pid = 0
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -15,6 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
 GPU, DUMP = "gpu", "dump"
@@ -89,24 +90,26 @@ def write_stacks(pid: int, output: int, headline: str, written: Callable[[], int
 
 def gpu_at_work(visible: str | None) -> bool:
     """Tell whether one of these GPUs (ids as in CUDA_VISIBLE_DEVICES; None for all) is at work just now."""
+    if visible in ("", "-1"):
+        return False
+    chosen = [f"--id={visible}"] if visible else []
+    done = _run("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", *chosen)
+    lines = [] if done is None else done.stdout.splitlines()
+    return any(line.strip().isdigit() and int(line) > 0 for line in lines)
+
+
+def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a tool; None if it is not installed, or takes more than `TOOL_SECONDS`."""
     import shutil
     import subprocess
 
-    program = shutil.which("nvidia-smi")
-    if program is None or visible in ("", "-1"):
-        return False
-    query = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    program = shutil.which(name)
+    if program is None:
+        return None
     try:
-        done = subprocess.run(
-            [*query, *([f"--id={visible}"] if visible else [])],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-            check=False,
-        )
+        return subprocess.run([program, *arguments], capture_output=True, timeout=TOOL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return any(line.strip().isdigit() and int(line) > 0 for line in done.stdout.splitlines())
+        return None
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -150,21 +153,11 @@ def _title(pid: int) -> str:
 
 def _by_py_spy(pid: int, output: int) -> bool:
     """Have py-spy write the stacks; False if it is not installed, or the process does not run Python."""
-    import shutil
-    import subprocess
-
-    program = shutil.which("py-spy")
-    if program is None:
+    done = _run("py-spy", "dump", "--pid", str(pid))
+    if done is None or done.returncode != 0:
         return False
-    try:
-        done = subprocess.run(
-            [program, "dump", "--pid", str(pid)], capture_output=True, timeout=TOOL_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if done.returncode == 0:
-        os.write(output, done.stdout)
-    return done.returncode == 0
+    os.write(output, done.stdout)
+    return True
 
 
 def _by_faulthandler(pid: int, written: Callable[[], int]) -> bool:

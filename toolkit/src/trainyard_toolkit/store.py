@@ -188,7 +188,7 @@ class Store:
     # ---- reading
 
     def listing(self, place: Place, *, is_prefix: bool = False) -> list[Item]:
-        """Return what lies in a place taken as a folder, or the one object there; sorted by path.
+        """Return the objects or files of a place taken as a folder, or the one object there; sorted by path.
 
         Args:
             place: the folder or object.
@@ -543,7 +543,7 @@ def _collect(directory: str, prefix: str, above: set[tuple[int, int]], found: di
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file's content and times; shares the blocks where the file system can."""
+    """Copy a file's content and times; share the blocks on disk if the file system can."""
     import shutil
 
     copy_content(source, target)
@@ -551,7 +551,7 @@ def copy_file(source: str, target: str) -> None:
 
 
 def copy_content(source: str, target: str) -> None:
-    """Copy a file's content; shares the blocks where the file system can."""
+    """Copy a file's content; share the blocks on disk if the file system can."""
     import shutil
 
     with open(source, "rb") as old, open(target, "wb") as new:

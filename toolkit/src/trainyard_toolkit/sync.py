@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
 QUIET_OF_OTHERS = 0.5  # the same for another program's file: by then we know if that program was killed
-SCAN_INTERVAL = 0.5  # seconds, where the system does not report changes
+SCAN_INTERVAL = 0.5  # seconds, if the system does not report changes
 LONGEST_WAIT = 2.0  # a file that is written again and again is sent this often, in seconds
 THREADS = 8
 _ATTEMPTS = 3  # to send a file that changes while it is sent
@@ -121,7 +121,7 @@ class Mirror:
         poll.register(self._wake_read, select.POLLIN)
         if self._watch is not None:
             poll.register(self._watch.descriptor, select.POLLIN)
-        due: dict[str, tuple[float, float]] = {}  # when to send it: at the latest, and if it stays as it is
+        due: dict[str, tuple[float, float]] = {}  # when to send it: at the latest, and if it does not change
         while True:
             soonest = min((min(times) for times in due.values()), default=None)
             timeout = None if soonest is None else max(0.0, soonest - time.monotonic())

@@ -53,21 +53,15 @@ def command(launch: Launch) -> list[str]:
 
 def network_variables(launch: Launch) -> dict[str, str]:
     """Variables that tell the communication libraries which network to use, unless the job sets them."""
-    return {
-        **efa.variables(launch.environment.current_instance_type, launch.env),
-        **_interface_variables(launch),
-    }
-
-
-def _interface_variables(launch: Launch) -> dict[str, str]:
+    found = efa.variables(launch.environment.current_instance_type, launch.env)
     interface = launch.environment.network_interface_name
     if not kernel.has_interface(interface):
         log.warning(
             f"There is no network interface {interface} here; the communication libraries choose one."
         )
-        return {}
+        return found
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-    return {name: interface for name in names if name not in launch.env}
+    return {**found, **{name: interface for name in names if name not in launch.env}}
 
 
 def run(launch: Launch) -> Outcome:

@@ -31,7 +31,7 @@ class Training:
     """One run of ``train``.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         argv: the script's arguments exactly as given; None maps the hyperparameters.
         job: the path or text of a job document, or None for a prepared base directory.
     """
@@ -46,7 +46,11 @@ class Training:
         self.results: Results | None = None
         self.view: HostView | None = None
         self.watch: ScriptWatch | None = None
-        self.notice = _end_notice()
+        self.notice: EndNotice | None = None
+        if "TRAINYARD_NOTIFY" in os.environ:
+            from . import end_notice
+
+            self.notice = end_notice.EndNotice(os.environ)  # takes its variables out of the environment
         self._line: list[str] = []
         self.status = 0
 
@@ -186,11 +190,12 @@ class Training:
         return self._judge(run.supervise(command), run)
 
     def _judge(self, outcome: Outcome, run: script_launch.Launch) -> failure.Report | None:
-        if outcome.stop_signal is None and not outcome.timed_out:
+        ended_by_itself = outcome.stop_signal is None and not outcome.timed_out
+        if ended_by_itself:
             self.status = outcome.status
         if self.watch is not None and self.watch.stop_reason and outcome.stop_signal is None:
             return failure.from_hang(outcome, run.name, self.watch.stop_reason)
-        if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
+        if outcome.status == 0 and ended_by_itself:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())
 
@@ -249,16 +254,14 @@ class Training:
         """The recorders of metrics in the output, by descriptor; none if no metrics are defined."""
         text = os.environ.get("TRAINYARD_METRICS", "")
         definitions = list(self.job.metrics) if self.job is not None else []
-        if text or definitions:
-            from . import metrics
+        if not text and not definitions:
+            return {}
+        from . import metrics
 
-            if text:
-                definitions += metrics.parse_definitions(input_config.decode_value(text))
-            path = self.layout.metrics
-            return {
-                fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))
-            }
-        return {}
+        if text:
+            definitions += metrics.parse_definitions(input_config.decode_value(text))
+        path = self.layout.metrics
+        return {fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))}
 
     def _open_results(self, env: Environment) -> None:
         """Begin to watch the folders that are sent while the script runs, if any are."""
@@ -305,15 +308,6 @@ class Training:
             if self.view is not None:
                 self.view.close()
         return report
-
-
-def _end_notice() -> EndNotice | None:
-    """Return the notice of the job's end, taken out of the environment; None if none is requested."""
-    if "TRAINYARD_NOTIFY" not in os.environ:
-        return None
-    from . import end_notice
-
-    return end_notice.EndNotice(os.environ)
 
 
 def _on_stop(handler: object) -> None:
