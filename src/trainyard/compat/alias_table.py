@@ -9,13 +9,10 @@ from __future__ import annotations
 
 _SPECS = {
     "trainyard.specs": "ALL AppDef AppDryRunInfo AppHandle AppState BindMount CfgVal DeviceMount MISSING "
-    "MountType "
-    "NONE NULL_RESOURCE ReplicaState Resource RetryPolicy Role VolumeMount is_started is_terminal macros "
-    "runopt "
-    "runopts",
+    "MountType NONE NULL_RESOURCE ReplicaState Resource RetryPolicy Role VolumeMount is_started is_terminal "
+    "macros runopt runopts",
     "trainyard.errors": "AppStatusError InvalidRunConfigException MalformedAppHandleException "
-    "UnknownAppException "
-    "UnknownSchedulerException",
+    "UnknownAppException UnknownSchedulerException",
     "trainyard.compat.torchx_specs": "AppStatus=TorchxAppStatus ParsedAppHandle=TorchxAppHandle "
     "ReplicaStatus=TorchxReplicaStatus RoleStatus=TorchxRoleStatus T TORCHX_HOME UNKNOWN "
     "Workspace=TorchxWorkspace cases get_type_name parse_app_handle",
@@ -78,17 +75,16 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.specs.finder": {
         "trainyard.errors": "ComponentNotFoundException ComponentValidationException",
         "trainyard.compat.torchx_components": "ComponentsFinder CustomComponentsFinder "
-        "ModuleComponentsFinder "
-        "get_builtin_source get_component get_components is_namespace_package is_package "
-        "logger module_relname",
+        "ModuleComponentsFinder get_builtin_source get_component get_components is_namespace_package "
+        "is_package logger module_relname",
     },
     "torchx.specs.file_linter": {
         "trainyard.components.file_linter": "ArgTypeValidator ComponentFunctionValidator LinterMessage "
         "ReturnTypeValidator",
         "trainyard.compat.torchx_components": "ComponentFnVisitor OK TorchFunctionVisitor "
         "TorchXArgumentHelpFormatter TorchxFunctionArgsValidator TorchxFunctionValidator "
-        "TorchxReturnValidator "
-        "get_fn_docstring get_generic_type get_optional_type is_primitive=is_primitive_annotation validate",
+        "TorchxReturnValidator get_fn_docstring get_generic_type get_optional_type "
+        "is_primitive=is_primitive_annotation validate",
     },
     "torchx.specs.named_resources_aws": {"trainyard.compat.torchx_resources": "*"},
     "torchx.specs.named_resources_generic": {"trainyard.specs.named_resources_generic": "*"},
@@ -109,8 +105,8 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.runner.config": {
         "trainyard.compat.torchx_config": "CONFIG_FILE CONFIG_PREFIX_DELIM DEFAULT_CONFIG_DIRS "
-        "ENV_TORCHXCONFIG "
-        "apply dump find_configs get_config get_configs get_scheduler_factories load load_sections log",
+        "ENV_TORCHXCONFIG apply dump find_configs get_config get_configs get_scheduler_factories load "
+        "load_sections log",
     },
     "torchx.runner.events": {
         "trainyard.compat.torchx_events": "SourceType TorchxEvent get_logging_handler "
@@ -128,12 +124,12 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.schedulers.api": _SCHEDULERS_API,
     "torchx.schedulers.ids": {
-        "trainyard.compat.torchx_schedulers": "END_CANDIDATES START_CANDIDATES "
-        "get_len_random_id make_unique random_id random_uint64"
+        "trainyard.compat.torchx_schedulers": "END_CANDIDATES START_CANDIDATES get_len_random_id make_unique "
+        "random_id random_uint64"
     },
     "torchx.schedulers.devices": {
-        "trainyard.compat.torchx_schedulers": "DEVICES efa_to_devicemounts "
-        "get_device_mounts neuron_to_devicemounts to_devicemounts"
+        "trainyard.compat.torchx_schedulers": "DEVICES efa_to_devicemounts get_device_mounts "
+        "neuron_to_devicemounts to_devicemounts"
     },
     "torchx.schedulers.streams": {"trainyard.compat.torchx_local": "Tee"},
     "torchx.schedulers.local_scheduler": {
@@ -209,8 +205,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.workspace.docker_workspace": {
         "trainyard.compat.torchx_workspace": "DEFAULT_DOCKERFILE "
-        "DockerWorkspaceMixin=TorchxDockerWorkspaceMixin "
-        "TORCHX_DOCKERFILE log print_push_events",
+        "DockerWorkspaceMixin=TorchxDockerWorkspaceMixin TORCHX_DOCKERFILE log print_push_events",
     },
     # ---- components
     "torchx.components": {},
@@ -266,8 +261,8 @@ _TABLE: dict[str, dict[str, str]] = {
         "get_logs get_runner print_log_lines validate=check_log_identifier"
     },
     "torchx.cli.cmd_run": {
-        "trainyard.compat.torchx_cli": "LOCAL_SCHEDULER_WARNING_MSG "
-        "MISSING_COMPONENT_ERROR_MSG TorchXRunArgs torchx_run_args_from_argparse torchx_run_args_from_json"
+        "trainyard.compat.torchx_cli": "LOCAL_SCHEDULER_WARNING_MSG MISSING_COMPONENT_ERROR_MSG "
+        "TorchXRunArgs torchx_run_args_from_argparse torchx_run_args_from_json"
     },
     "torchx.cli.cmd_status": {"trainyard.compat.torchx_cli": "parse_list_arg"},
     "torchx.cli.main": {"trainyard.cli": "main"},
@@ -305,8 +300,8 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.util.shlex": {"trainyard.compat.torchx_util": "join"},
     "torchx.util.strings": {"trainyard.compat.torchx_util": "normalize_str"},
     "torchx.util.types": {
-        "trainyard.compat.torchx_util": "decode decode_from_string decode_optional "
-        "get_argparse_param_type is_bool is_primitive none_throws to_dict to_list"
+        "trainyard.compat.torchx_util": "decode decode_from_string decode_optional get_argparse_param_type "
+        "is_bool is_primitive none_throws to_dict to_list"
     },
 }
 

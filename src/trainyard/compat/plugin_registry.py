@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ class PluginType(str, Enum):
 
 
 class PluginSource(IntFlag):
-    """Where plugins are looked for."""
+    """Where plugins are searched for."""
 
     NONE = 0
     NAMESPACE_PKG = 1
@@ -106,7 +106,7 @@ class register:
         Args:
             name: name of the resource; the function's name by default.
             aliases: other names of the resource.
-            fractionals: maps a share of the whole to the suffix of its name; or a function that returns this
+            fractionals: share of the whole -> suffix of the fraction's name; or a function that returns this
                 mapping for a resource. The decorated function then takes ``fractional``.
         """
 
@@ -188,7 +188,7 @@ def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
 
 
 class PluginRegistry:
-    """The plugins that are installed, looked for when they are first asked for.
+    """The installed plugins; those of a kind are searched for on first use.
 
     Args:
         plugin_sources: where to look.
@@ -215,7 +215,7 @@ class PluginRegistry:
 
     @property
     def errors(self) -> builtins.list[RegistrationError]:
-        """The plugins that cannot be used, of the kinds that were asked for."""
+        """The plugins that cannot be used, of the kinds that were requested."""
         return list(self._errors)
 
     def clear(self) -> None:
@@ -246,24 +246,16 @@ class PluginRegistry:
 
     def _discover(self, kind: PluginType) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        kind_name = kind.value.removeprefix("torchx.")
         if self._sources & PluginSource.NAMESPACE_PKG:
             errors: list[tuple[str, str]] = []
-            _load_into(found, namespace_plugins(_kind_name(kind), errors))
+            found = {plugin.name: plugin.load() for plugin in namespace_plugins(kind_name, errors)}
             self._errors += [RegistrationError(module, error, plugin_type=kind) for module, error in errors]
         if self._sources & PluginSource.ENTRYPOINT:
-            for point in entry_points(_kind_name(kind)):
+            for point in entry_points(kind_name):
                 if point.group.startswith("torchx.") and not isinstance(point, NamespacePlugin):
                     found[point.name] = _deferred(point.load)  # also in place of one in a namespace
         return found
-
-
-def _load_into(found: dict[str, Any], plugins: Iterable[NamespacePlugin]) -> None:
-    for plugin in plugins:
-        found[plugin.name] = plugin.load()
-
-
-def _kind_name(kind: PluginType) -> str:
-    return kind.value.removeprefix("torchx.")
 
 
 def _deferred(load: Callable[[], Any]) -> Callable[..., Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
@@ -24,14 +24,12 @@ def local_rank() -> int:
 
 def rank() -> int:
     """Return the index of this process in its group; 0 without a group."""
-    dist = _distributed()
-    return int(dist.get_rank()) if dist.is_available() and dist.is_initialized() else 0
+    return int(_distributed().get_rank()) if _is_grouped() else 0
 
 
 def world_size() -> int:
     """Return the number of processes in the group; 1 without a group."""
-    dist = _distributed()
-    return int(dist.get_world_size()) if dist.is_available() and dist.is_initialized() else 1
+    return int(_distributed().get_world_size()) if _is_grouped() else 1
 
 
 def is_rank0() -> bool:
@@ -66,7 +64,7 @@ def local_device() -> Any:
 
 
 def init_pg(backend: str = "auto", **kwargs: Any) -> Any:
-    """Join the group of processes that torchrun started; alone outside of it. Returns this process's device.
+    """Join the processes that torchrun started, or make a group of this process alone; return its device.
 
     Args:
         backend: ``auto`` is nccl with gpus and gloo without.
@@ -86,32 +84,32 @@ def init_pg(backend: str = "auto", **kwargs: Any) -> Any:
     return device
 
 
-@contextmanager
-def on_rank0_first() -> Iterator[None]:
+def on_rank0_first() -> AbstractContextManager[None]:
     """Let the first process of the group do something before all others."""
-    dist = _distributed()
-    grouped = dist.is_available() and dist.is_initialized()
-    if grouped and rank() != 0:
-        dist.barrier()
-    try:
-        yield
-    finally:
-        if grouped and rank() == 0:
-            dist.barrier()
+    return _first(is_rank0)
+
+
+def on_local_rank0_first() -> AbstractContextManager[None]:
+    """Let the first process of each host do something before the others of the host."""
+    return _first(is_local_rank0)
 
 
 @contextmanager
-def on_local_rank0_first() -> Iterator[None]:
-    """Let the first process of each host do something before the others of the host."""
-    dist = _distributed()
-    grouped = dist.is_available() and dist.is_initialized()
-    if grouped and local_rank() != 0:
-        dist.barrier()
+def _first(is_first: Callable[[], bool]) -> Iterator[None]:
+    """Let the other processes of the group wait until the first one has left the block."""
+    grouped = _is_grouped()
+    if grouped and not is_first():
+        _distributed().barrier()
     try:
         yield
     finally:
-        if grouped and local_rank() == 0:
-            dist.barrier()
+        if grouped and is_first():
+            _distributed().barrier()
+
+
+def _is_grouped() -> bool:
+    dist = _distributed()
+    return bool(dist.is_available() and dist.is_initialized())
 
 
 def _distributed() -> Any:

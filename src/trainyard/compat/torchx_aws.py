@@ -1,4 +1,4 @@
-"""TorchX's names around AWS Batch and SageMaker (``torchx.schedulers.aws_batch_scheduler``, ...)."""
+"""TorchX's names for AWS Batch and SageMaker (``torchx.schedulers.aws_batch_scheduler``, ...)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resource_requirements_from_resource(resource: Resource) -> list[dict[str, st
 
 
 def resource_from_resource_requirements(resource_requirements: Iterable[Mapping[str, str]]) -> Resource:
-    """Return the resource that AWS Batch was asked for."""
+    """Return the resource that a request to AWS Batch asks for."""
     asked = {each["type"]: int(float(each["value"])) for each in resource_requirements}
     return Resource(cpu=asked.get("VCPU", 0), gpu=asked.get("GPU", 0), memMB=asked.get("MEMORY", 0))
 

@@ -1,4 +1,4 @@
-"""TorchX's names around containers (``torchx.schedulers.docker_scheduler``)."""
+"""TorchX's names for containers (``torchx.schedulers.docker_scheduler``)."""
 
 from __future__ import annotations
 

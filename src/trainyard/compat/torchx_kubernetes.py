@@ -1,4 +1,4 @@
-"""TorchX's names around Kubernetes (``torchx.schedulers.kubernetes_scheduler``)."""
+"""TorchX's names for Kubernetes (``torchx.schedulers.kubernetes_scheduler``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchX's names around local processes (``torchx.schedulers.local_scheduler``, ``.streams``).
+"""TorchX's names for local processes (``torchx.schedulers.local_scheduler``, ``.streams``).
 
 Our local scheduler starts jobs in another process: these are for classes that derive from TorchX's.
 """
@@ -81,7 +81,7 @@ class PopenRequest:
 
 
 class ImageProvider(ABC):
-    """Says where the files of an image lie on this machine."""
+    """Locates the files of an image on this machine."""
 
     @abstractmethod
     def fetch(self, image: str) -> str:

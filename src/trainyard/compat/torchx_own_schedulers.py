@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 from trainyard.compat.plugin_scheduler import PluginScheduler
-from trainyard.compat.torchx_schedulers import TorchxDescribeAppResponse, TorchxListAppResponse
+from trainyard.compat.torchx_schedulers import TorchxDescribeAppResponse, as_torchx_rows
 from trainyard.compat.torchx_specs import known_state
 from trainyard.compat.torchx_workspace import DirWorkspaceMixin, TorchxDockerWorkspaceMixin
 from trainyard.schedulers.base import Scheduler
@@ -48,8 +48,9 @@ class OwnScheduler(PluginScheduler[T]):
         return self._answering if _UNCHANGED.get(type(self)) == _hooks(type(self)) else None
 
     def _answer_by(self, *given: Any) -> None:
+        """Make our scheduler from these arguments."""
         module, _, name = self.ours.partition(":")
-        self._answering: Scheduler[Any] = getattr(import_module(module), name)(self.session_name, *given)
+        self._answering: Scheduler[Any] = getattr(import_module(module), name)(*given)
 
     @property
     def _makes_its_requests(self) -> bool:
@@ -102,10 +103,7 @@ class OwnScheduler(PluginScheduler[T]):
 
     def list(self, cfg: Any = None) -> builtins.list[ListAppResponse]:
         """Return the jobs of this scheduler."""
-        return [
-            TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
-            for row in self._answering.list(cfg)
-        ]
+        return as_torchx_rows(self._answering.list(cfg))
 
     def _cancel_existing(self, app_id: str) -> None:
         self._answering.cancel(app_id)
@@ -135,7 +133,7 @@ class TorchxDockerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str
 
     def __init__(self, session_name: str) -> None:
         super().__init__("docker", session_name)
-        self._answer_by()
+        self._answer_by(session_name)
 
     def _get_app_state(self, container: Any) -> Any:
         """Return the state of a container of docker-py."""
@@ -151,7 +149,7 @@ class TorchxSlurmScheduler(DirWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
-        self._answer_by()
+        self._answer_by(session_name)
 
 
 class TorchxKubernetesScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
@@ -161,7 +159,7 @@ class TorchxKubernetesScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping
 
     def __init__(self, session_name: str, client: Any = None, docker_client: Any = None) -> None:
         super().__init__("kubernetes", session_name, docker_client=docker_client)
-        self._answer_by(client, docker_client)
+        self._answer_by(session_name, client, docker_client)
 
 
 class TorchxAWSBatchScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
@@ -174,7 +172,7 @@ class TorchxAWSBatchScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[s
     ) -> None:
         super().__init__("aws_batch", session_name, docker_client=docker_client)
         self._given = {"batch": client, "logs": log_client}
-        self._answer_by(client, log_client, docker_client)
+        self._answer_by(session_name, client, log_client, docker_client)
 
     @property
     def _client(self) -> Any:
@@ -193,7 +191,7 @@ class TorchxAWSSageMakerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mappi
     def __init__(self, session_name: str, client: Any = None, docker_client: Any = None) -> None:
         super().__init__("aws_sagemaker", session_name, docker_client=docker_client)
         self._given = {"sagemaker": client}
-        self._answer_by(client, docker_client)
+        self._answer_by(session_name, client, docker_client)
 
     @property
     def _client(self) -> Any:
@@ -207,8 +205,7 @@ class TorchxLsfScheduler(OwnScheduler[Mapping[str, Any]]):
 
     def __init__(self, session_name: str) -> None:
         super().__init__("lsf", session_name)
-        module, _, name = self.ours.partition(":")
-        self._answering = getattr(import_module(module), name)("lsf", session_name)
+        self._answer_by("lsf", session_name)
 
 
 def _boto3_client(made: dict[str, Any], service: str) -> Any:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from trainyard.compat import torchx_events
 from trainyard.compat.torchx_components import exits_like_argparse
-from trainyard.compat.torchx_schedulers import TorchxListAppResponse, get_scheduler_factories
-from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
+from trainyard.compat.torchx_schedulers import as_torchx_rows, get_scheduler_factories
+from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status
 from trainyard.errors import PluginError, UnknownAppException
 from trainyard.runner import events
 from trainyard.runner.api import Runner
@@ -149,10 +149,7 @@ class TorchxRunner(Runner):
 
     def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that the scheduler knows."""
-        return [
-            TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
-            for row in super().list(scheduler, cfg)
-        ]
+        return as_torchx_rows(super().list(scheduler, cfg))
 
     def cancel(self, app_handle: str) -> None:
         """Ask a job to stop, if there is such a job."""

@@ -6,14 +6,13 @@ import functools
 import inspect
 import itertools
 import random
-import types
 import typing
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from trainyard.compat.torchx_specs import shown_as
+from trainyard.compat.torchx_specs import cases, known_state, shown_as
 from trainyard.errors import InvalidRunConfigException
 from trainyard.lazy_dataclass import default_of, has_default
 from trainyard.schedulers import lines
@@ -61,6 +60,11 @@ class TorchxListAppResponse(ListAppResponse):
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))
+
+
+def as_torchx_rows(rows: Iterable[ListAppResponse]) -> list[ListAppResponse]:
+    """Return rows of a list of jobs in TorchX's shape."""
+    return [TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)}) for row in rows]
 
 
 # ---- factories
@@ -135,6 +139,8 @@ class StructuredOpts(Mapping[str, Any]):
     @classmethod
     def as_runopts(cls) -> runopts:
         """Return the fields as options."""
+        from trainyard.compat.torchx_util import decode_optional
+
         hints = typing.get_type_hints(cls)
         helps = cls.get_docstrings()
         groups = _groups(cls)
@@ -147,7 +153,7 @@ class StructuredOpts(Mapping[str, Any]):
                 continue
             help_text = helps.get(item.name, "")
             options.add(
-                own, _without_none(hints[item.name]), help_text, default_of(item), not has_default(item)
+                own, decode_optional(hints[item.name]), help_text, default_of(item), not has_default(item)
             )
         return options
 
@@ -215,11 +221,13 @@ class StructuredOpts(Mapping[str, Any]):
 
 def _groups(cls: type) -> dict[str, Any]:
     """Return the fields that are groups of options, with the classes of the groups."""
+    from trainyard.compat.torchx_util import decode_optional
+
     try:
         hints = typing.get_type_hints(cls)
     except NameError:  # a class defined in a function: its annotations are strings that cannot be resolved
         hints = {}
-    kinds = {item.name: _without_none(hints.get(item.name)) for item in fields(cls)}
+    kinds = {item.name: decode_optional(hints.get(item.name)) for item in fields(cls)}
     return {
         name: kind
         for name, kind in kinds.items()
@@ -229,17 +237,8 @@ def _groups(cls: type) -> dict[str, Any]:
 
 def option_keys(item: Any) -> list[str]:
     """Return the names under which a field's value is given, its name as an option first."""
-    from trainyard.compat.torchx_specs import cases
-
     own = item.metadata.get("cfg_key", item.name)
     return list(dict.fromkeys([own, item.name, cases.snake_to_camel(item.name)]))
-
-
-def _without_none(tp: Any) -> Any:
-    if typing.get_origin(tp) in (typing.Union, types.UnionType):
-        inner = [each for each in typing.get_args(tp) if each is not type(None)]
-        return inner[0] if len(inner) == 1 else tp
-    return tp
 
 
 # ---- ids

@@ -1,4 +1,4 @@
-"""TorchX's names around Slurm (``torchx.schedulers.slurm_scheduler``)."""
+"""TorchX's names for Slurm (``torchx.schedulers.slurm_scheduler``)."""
 
 from __future__ import annotations
 

@@ -166,8 +166,8 @@ class TorchxAppStatus(AppStatus):
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
         """Return the lines that ``torchx status`` prints."""
-        roles = "\n".join(
-            line
+        roles = "".join(
+            f"\n{line}"
             for role in self._roles(filter_roles)
             for each in role.replicas
             for line in _replica_lines(each)
@@ -176,7 +176,7 @@ class TorchxAppStatus(AppStatus):
             "AppStatus:\n"
             f"    State: {self.state}\n"
             f"    Num Restarts: {self.num_restarts}\n"
-            f"    Roles: {_newline(roles)}\n"
+            f"    Roles: {roles}\n"
             f"    Msg: {self.msg}\n"
             f"    Structured Error Msg: {self.structured_error_msg}\n"
             f"    UI URL: {self.ui_url}\n"
@@ -221,13 +221,8 @@ def _scalar(value: Any) -> str:
     ):
         return value
     if isinstance(value, str) and "\n" not in value:
-        plain = value == NONE
-        return value if plain else "'" + value.replace("'", "''") + "'"
+        return value if value == NONE else "'" + value.replace("'", "''") + "'"
     return json.dumps(value, default=str)
-
-
-def _newline(text: str) -> str:
-    return f"\n{text}" if text else ""
 
 
 def _replica_lines(replica: ReplicaStatus) -> builtins.list[str]:
@@ -261,8 +256,7 @@ def as_torchx_replica(replica: ReplicaStatus) -> TorchxReplicaStatus:
     """Return a replica's state in TorchX's shape."""
     if isinstance(replica, TorchxReplicaStatus) and replica.state == known_state(replica.state):
         return replica
-    values = {name: getattr(replica, name) for name in vars(replica)}
-    return TorchxReplicaStatus(**{**values, "state": known_state(replica.state)})
+    return TorchxReplicaStatus(**{**vars(replica), "state": known_state(replica.state)})
 
 
 def as_torchx_status(status: AppStatus | None) -> TorchxAppStatus | None:

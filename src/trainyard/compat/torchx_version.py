@@ -11,7 +11,7 @@ TORCHX_IMAGE: str
 
 
 def __getattr__(name: str) -> str:
-    """Find `TORCHX_IMAGE` when it is asked for: a plugin (``torchx.version``) may name another image."""
+    """Find `TORCHX_IMAGE` on each use: a plugin (``torchx.version``) may name another image."""
     if name != "TORCHX_IMAGE":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trainyard.runner.default_image import default_image

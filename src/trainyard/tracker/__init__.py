@@ -1,4 +1,4 @@
-"""Experiment tracking by TorchX's names: `app_run_from_env` in jobs, trackers for reading what was recorded.
+"""Experiment tracking under TorchX's names: `app_run_from_env` in jobs, trackers for reading the records.
 
 The modules re-export those of the toolkit, which are what jobs without trainyard use.
 """

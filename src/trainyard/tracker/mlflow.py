@@ -1,4 +1,4 @@
-"""The tracker that keeps runs in MLflow, by TorchX's names. MLflow is imported when a tracker is made."""
+"""The tracker that keeps runs in MLflow, under TorchX's names. MLflow is imported when a tracker is made."""
 
 from __future__ import annotations
 

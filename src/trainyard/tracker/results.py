@@ -1,4 +1,4 @@
-"""Results of trials by key, by the names of ``torchx.runtime.tracking``."""
+"""Results of trials by key, under the names of ``torchx.runtime.tracking``."""
 
 from __future__ import annotations
 

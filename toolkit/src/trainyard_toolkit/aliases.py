@@ -1,13 +1,13 @@
-"""Serves the predecessors' import names from this package where the predecessors are not installed.
+"""Provides the predecessors' import names from this package if the predecessors are not installed.
 
-In jobs it also serves the part of the launchers, ``torchx`` and ``trainyard``, that scripts import: trackers.
+In jobs it also provides the part of the launchers, ``torchx`` and ``trainyard``, that scripts import:
+trackers.
 
-Where the wheel is installed, a ``.pth`` file appends a finder to the import system's list whenever Python
+If the wheel is installed, a ``.pth`` file appends a finder to the import system's list whenever Python
 starts, unless ``TRAINYARD_ALIASES=0``; the finder imports this module when one of the names is requested.
-Because the finder comes last, it never shadows an installed package, and it never supplies modules that an
-installed original lacks.
-The zipapp has no ``.pth`` file; it carries stand-ins, in another folder on the PYTHONPATH of the script,
-that call :func:`stand_in`.
+Because the finder comes last, it never shadows an installed package, and never supplies modules that an
+installed original lacks. The zipapp has no ``.pth`` file; it has stand-ins, in another folder on the
+PYTHONPATH of the script, that call :func:`stand_in`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _HOMES = {
     "trainyard.tracker": _TRACKING + "runs",
     "trainyard.tracker.backend": "",
 }
-#: The launcher sets it in jobs. Outside of jobs, ``torchx`` exists only where it is installed.
+#: The launcher sets it in jobs. Outside of jobs, ``torchx`` can only be imported if it is installed.
 JOB_VARIABLE = "TORCHX_JOB_ID"
 
 
@@ -109,7 +109,7 @@ class Finder:
 
 
 class _Package:
-    """Loads a package whose modules are imported when they are first asked for."""
+    """Loads a package whose modules are imported on first use."""
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         import importlib
@@ -140,7 +140,7 @@ class _Package:
 
 
 class _Alias:
-    """Gives the module of ours that a name stands for: the same object, not a copy."""
+    """Loads the module of ours that a name stands for: the same object, not a copy."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -158,11 +158,11 @@ class _Alias:
 
 
 def stand_in(name: str, folder: str) -> None:
-    """Become an alias package, or the original if it comes later on ``sys.path``.
+    """Replace a stand-in by the alias package, or by the original if that comes later on ``sys.path``.
 
     Args:
         name: the predecessor's package that is being imported.
-        folder: the entry of ``sys.path`` that the stand-in was found in; it comes before installed packages.
+        folder: the entry of ``sys.path`` in which the stand-in was found, before installed packages.
     """
     import importlib
 
@@ -174,7 +174,7 @@ def stand_in(name: str, folder: str) -> None:
 
 
 def switched_on(environ: Mapping[str, str]) -> bool:
-    """Whether the predecessors' names are served: unless ``TRAINYARD_ALIASES`` is 0 or empty."""
+    """Whether the predecessors' names are provided: unless ``TRAINYARD_ALIASES`` is 0 or empty."""
     return environ.get("TRAINYARD_ALIASES", "1") not in ("", "0")
 
 

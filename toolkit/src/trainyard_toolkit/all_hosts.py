@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from . import child_process, failure, rendezvous
-from .child_process import Outcome, SignalPipe, Supervisor
+from .child_process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Outcome:
-    """Run this host's part, and take the other hosts' parts into account.
+    """Run this host's part of the job; it ends as the whole job ends.
 
     Args:
         launch: the script.
-        make_command: prepares this host and returns the command of its part. Called when all hosts are
-            connected, so that a host that cannot get ready fails the job on all of them at once.
+        make_command: prepares this host and returns the command of its part. It is called when all hosts are
+            connected, so that an error in a host's preparation fails the job on every host at once.
 
     Raises:
         ClusterError: another host failed or was lost, so this host's part was stopped.
@@ -29,21 +29,16 @@ def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Ou
     environment = launch.environment
     hosts = environment.distribution_hosts
     if environment.is_master:
-        chief = rendezvous.Chief(hosts)
-        try:
+        with contextlib.closing(rendezvous.Chief(hosts)) as chief:
             chief.gather({"welcome": environment.current_host})
             with telling(lambda end: chief.send({"verdict": end, "host": environment.current_host})):
                 command = make_command()
             return lead(launch, _supervisor(launch, command), chief)
-        finally:
-            chief.close()
     line, _ = rendezvous.join(environment.current_host, rendezvous.address_of(hosts[0], hosts), {})
-    try:
+    with contextlib.closing(line):
         with telling(line.send):
             command = make_command()
         return _follow(launch, command, line)
-    finally:
-        line.close()
 
 
 @contextlib.contextmanager
@@ -58,7 +53,7 @@ def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 
 def ending(launch: Launch, outcome: Outcome) -> dict[str, Any]:
-    """What a host says about the end of its part."""
+    """The message in which a host reports how its part ended."""
     stopped = outcome.stop_signal is not None
     if outcome.status == 0 and not stopped and not outcome.timed_out:
         return {"exit": 0}
@@ -74,7 +69,7 @@ def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_oth
         launch: the script.
         part: what this host does.
         chief: connected to all other hosts.
-        wait_for_others: the others run their own parts, which have to end too.
+        wait_for_others: whether the others run parts of their own, which have to end too.
 
     Raises:
         ClusterError: another host failed or was lost.
@@ -94,7 +89,7 @@ def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_oth
     part.told_to_stop = lambda number: chief.send({"stop": number})
     for host, line in chief.lines.items():
         part.watch(line.fileno(), lambda host=host: heard(host))  # type: ignore[misc]
-    outcome = run_part(part)
+    outcome = part.run()
     end = ending(launch, outcome)
     if end["exit"] == 0 and wait_for_others:
         chief.await_ends()
@@ -114,7 +109,7 @@ def _raise_if_failed(chief: rendezvous.Chief) -> None:
 
 
 def _follow(launch: Launch, command: child_process.Command, line: rendezvous.Line) -> Outcome:
-    """Any other host: stop when the first says so or is lost, and ask it how the job ended."""
+    """Any other host: stop when the first says so or is lost, and learn from it how the job ended."""
     verdict: list[dict[str, Any]] = []
 
     def heard() -> None:
@@ -128,7 +123,7 @@ def _follow(launch: Launch, command: child_process.Command, line: rendezvous.Lin
     accept_early(launch, line)
     part = _supervisor(launch, command)
     part.watch(line.fileno(), heard)
-    outcome = run_part(part)
+    outcome = part.run()
     end = ending(launch, outcome)
     line.send(end)
     if end["exit"] != 0 and not _stopped_by_us(outcome):
@@ -150,7 +145,7 @@ def accept_early(launch: Launch, line: rendezvous.Line) -> None:
 
 
 def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> Outcome:
-    """End as the first host says that the job ended.
+    """Return this host's outcome if the first host says that the job succeeded.
 
     Raises:
         ClusterError: it failed, or the first host was lost.
@@ -168,15 +163,6 @@ def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> O
 
 def _supervisor(launch: Launch, command: child_process.Command) -> Supervisor:
     return Supervisor(command, launch.policy, launch.relays(), launch.owns_process)
-
-
-def run_part(part: Supervisor) -> Outcome:
-    """Run a host's part to its end."""
-    try:
-        with SignalPipe() as signals:
-            return part.run(signals)
-    finally:
-        part.close()
 
 
 def _stopped_by_us(outcome: Outcome) -> bool:

@@ -15,7 +15,7 @@ from .errors import CodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import IO
 
 SIZE_VARIABLE = "TRAINYARD_UNPACK_MAX_BYTES"
@@ -45,9 +45,8 @@ def extract(archive: str, folder: str) -> None:
         _move_content(root, folder)
     except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise CodeError(
-            f"Cannot unpack {archive}: {str(error) or type(error).__name__}. "
-            "It must be a whole tar.gz archive, "
-            "made for example with `tar czf sourcedir.tar.gz -C src .`."
+            f"Cannot unpack {archive}: {str(error) or type(error).__name__}. It must be a whole tar.gz "
+            "archive, made for example with `tar czf sourcedir.tar.gz -C src .`."
         ) from None
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -57,8 +56,7 @@ def _extract(archive: str, root: str) -> None:
     with _open(archive) as plain:
         bounded = _Bounded(plain, archive)
         with bounded, tarfile.open(fileobj=bounded, mode="r:") as tar:
-            members = list(_checked(tar, root, archive, bounded))
-            for member in members:
+            for member in list(_checked(tar, root, archive, bounded)):
                 _refuse_crossing(member, root, archive)
                 tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
 
@@ -81,7 +79,7 @@ def _open(archive: str) -> IO[bytes]:
 
 
 class _Bounded(io.RawIOBase):
-    """The decompressed content of an archive, which ends in an error where it grows too large."""
+    """The decompressed content of an archive; going beyond the allowed size raises an error."""
 
     def __init__(self, plain: IO[bytes], archive: str) -> None:
         super().__init__()
@@ -114,7 +112,7 @@ class _Bounded(io.RawIOBase):
         return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place, counted from the start."""
+        """Go to a position, counted from the start."""
         self._check(offset)
         return self._plain.seek(offset, whence)
 
@@ -138,8 +136,7 @@ def _move_content(source: str, target: str) -> None:
     """Move the content of a folder into another, replacing what is there."""
     for name in os.listdir(source):
         old, new = os.path.join(source, name), os.path.join(target, name)
-        folders = all(os.path.isdir(path) and not os.path.islink(path) for path in (old, new))
-        if folders:
+        if all(os.path.isdir(path) and not os.path.islink(path) for path in (old, new)):
             _move_content(old, new)
         else:
             os.replace(old, new)
@@ -165,17 +162,15 @@ def _checked(tar: tarfile.TarFile, root: str, archive: str, bounded: _Bounded) -
 
 
 def _objection(member: tarfile.TarInfo, root: str) -> str:
-    """What is wrong with a member, or nothing."""
+    """What is wrong with a member; "" if nothing is."""
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "is a device or a fifo"
     if os.path.isabs(member.name) or not _inside(root, member.name):
         return "lies outside the directory"
-    if member.issym():
-        target = os.path.join(os.path.dirname(member.name), member.linkname)
-        if os.path.isabs(member.linkname) or not _inside(root, target):
+    if member.issym() or member.islnk():
+        start = os.path.dirname(member.name) if member.issym() else ""
+        if os.path.isabs(member.linkname) or not _inside(root, os.path.join(start, member.linkname)):
             return f"is a link out of the directory, to {member.linkname!r}"
-    if member.islnk() and (os.path.isabs(member.linkname) or not _inside(root, member.linkname)):
-        return f"is a link out of the directory, to {member.linkname!r}"
     return ""
 
 
@@ -185,15 +180,14 @@ def _inside(root: str, relative: str) -> bool:
 
 
 def _refuse_crossing(member: tarfile.TarInfo, root: str, archive: str) -> None:
-    """Refuse to write through a link: the names were fine one by one, but not in this order."""
+    """Refuse to write through a link: each name is fine by itself, but not after the members before it."""
     parent = os.path.realpath(os.path.join(root, os.path.dirname(member.name)))
     linked = os.path.realpath(os.path.join(root, member.linkname)) if member.islnk() else root
     for path in (parent, linked):
         if path != root and not path.startswith(root + os.sep):
             raise CodeError(
-                f"Refused to unpack {archive}: member {member.name!r} goes through a link "
-                "out of the directory. "
-                "Make the archive without such links."
+                f"Refused to unpack {archive}: member {member.name!r} goes through a link out of the "
+                "directory. Make the archive without such links."
             )
     target = os.path.join(root, member.name)
     if os.path.islink(target):
@@ -219,22 +213,14 @@ def pack(entries: Iterable[tuple[str, str]], archive: str, *, keeps_times: bool 
 
     partial = f"{archive}.partial"
     try:
-        with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
-            _add_all(zipped, entries, anonymous)
+        with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:  # noqa: SIM117
+            with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                for name, path in entries:
+                    tar.add(path, name, recursive=False, filter=anonymous)
         os.replace(partial, archive)
     finally:
         if os.path.exists(partial):
             os.unlink(partial)  # it takes room that others need
-
-
-def _add_all(
-    target: gzip.GzipFile,
-    entries: Iterable[tuple[str, str]],
-    filtered: Callable[[tarfile.TarInfo], tarfile.TarInfo],
-) -> None:
-    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, path in entries:
-            tar.add(path, name, recursive=False, filter=filtered)
 
 
 def entries_of(folder: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Puts the data of a channel where the contract says: linked, copied or downloaded, sharded if asked."""
+"""Puts the data of a channel where the contract says: linked, copied or downloaded, sharded on request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LINK, COPY = "link", "copy"
 
 
 def share(everything: Sequence[T], distribution: str, host: int, hosts: int) -> Sequence[T]:
-    """Return what one of n hosts gets of a channel: all of it, or with ``ShardedByS3Key`` every n-th."""
+    """Return one host's part of a channel: everything, or with ``ShardedByS3Key`` every n-th item."""
     return everything[host::hosts] if distribution == SHARDED else everything
 
 
 def copy_items(items: Sequence[Item], folder: str, put: Callable[[Item, str], None]) -> None:
-    """Put every item at its path below a folder, some at a time."""
+    """Put every item at its path below a folder, several at the same time."""
     os.makedirs(folder, exist_ok=True)
     in_parallel(lambda item: put(item, os.path.join(folder, item.path)), items)
 
@@ -77,8 +77,8 @@ class Channel:
 
         Args:
             target: the channel's directory.
-            host: this host's place among those that share the data, from 0.
-            hosts: how many share it.
+            host: this host's number among those that share the data, from 0.
+            hosts: how many hosts share it.
 
         Raises:
             ConfigError: there is nothing at the URI.
@@ -106,7 +106,7 @@ class Channel:
                 f"Channel {self.name!r}: there is nothing at {self.uri}. Check the bucket and the prefix."
             )
         mine = share(items, self.distribution, host, hosts)
-        copy_items(mine, target, self._local_file if not place.bucket else _downloads(store))
+        copy_items(mine, target, _downloads(store) if place.bucket else self._local_file)
         size = sum(item.size for item in mine) / 1e6
         seconds = time.monotonic() - started
         log.info(f"Channel {self.name}: {len(mine)} of {len(items)} files, {size:.1f} MB in {seconds:.1f} s")
@@ -128,7 +128,7 @@ def _downloads(store: Store) -> Callable[[Item, str], None]:
         is_there = os.path.isfile(path) and os.path.getsize(path) == item.size
         if not (is_there and kernel.tag_of(path) == item.tag):
             store.download(item, path)
-            # if the file system cannot store the tag, the item is fetched again next time
+            # if the file system cannot store the tag, the item will be fetched again next time
             with contextlib.suppress(OSError):
                 kernel.set_tag(path, item.tag)
 

@@ -1,7 +1,7 @@
-"""Starts one child and looks after it: signals go down, output comes up, nothing stays behind.
+"""Runs one child process: signals are passed down to it, its output is passed up, no process is left behind.
 
-``supervise`` is what ``train`` does as PID 1 (or anywhere): one poll loop over the signal pipe and the
-relays, so that it passes on a SIGTERM and sees the end of the child without delay.
+``supervise`` is what ``train`` does, as PID 1 or not: one poll loop over the signal pipe and the relays, so
+that it passes on a SIGTERM and notices the end of the child without delay.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Command:
         argv: the program and its arguments; no shell reads them.
         env: the complete environment.
         cwd: the working directory.
-        whole_group: pass signals to every process of the child's group. Right for a shell, which would not
-            hand them on itself; wrong for Python, whose data-loader workers should outlive the signal.
+        whole_group: pass signals to every process of the child's group. Right for a shell, which does not
+            pass them on itself; wrong for Python, whose data-loader workers should survive the signal.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Policy:
 
     Args:
         grace: seconds between passing on a stop and SIGKILL.
-        timeout: seconds that the child may run, or None.
+        timeout: seconds that the child may run; None for no limit.
         on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper
-            process, which then has the rest of the grace to end.
-        on_start: called once with the child's pid when it is running. Start threads here, not earlier: there
-            must be none when the child is forked.
+            process, which then has the rest of the grace period to end.
+        on_start: called once with the child's pid when it is running. Start threads here, not earlier: no
+            thread may exist when the child is forked.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Outcome:
     Attributes:
         status: the exit status; negative for a signal (-9 is SIGKILL).
         stop_signal: the signal that asked us to stop, or None.
-        timed_out: the child was stopped because its time was up.
-        stopped_by_us: a stop was asked for by the toolkit itself, because another host failed or time was up.
+        timed_out: whether the child was stopped because its time was up.
+        stopped_by_us: whether the toolkit itself stopped the child: another host failed, or time was up.
         stderr: the last bytes that it wrote to stderr, at most 64 KiB.
         seconds: how long it ran.
     """
@@ -98,10 +98,10 @@ class Outcome:
 
 
 def spawn(command: Command, stdout: int | None = None, stderr: int | None = None) -> int:
-    """Start a child in a new session that dies with us; return its pid.
+    """Start a child, in a new session, that dies with this process; return its pid.
 
     Raises:
-        StartError: the system will not run it; the message has its reason.
+        StartError: the system refuses to run it; the message says why.
     """
     orphans.prepare()
     error_read, error_write = os.pipe()
@@ -143,7 +143,7 @@ def _become(command: Command, stdout: int | None, stderr: int | None, error_writ
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, without a core dump. Returns where that cannot be: as PID 1."""
+    """End this process by a signal, without a core dump. Returns if that is impossible: as PID 1."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -153,9 +153,9 @@ def end_by(number: int) -> None:
 
 
 class SignalPipe:
-    """Signals as bytes in a pipe, so that one poll sees them together with everything else.
+    """Signals as bytes in a pipe, so that the poll loop waits for them together with everything else.
 
-    Only the main thread can take signals; elsewhere this is an empty pipe.
+    Only the main thread receives signals; on another thread, the pipe stays empty.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class SignalPipe:
         os.close(self._write_end)
 
     def drain(self) -> list[int]:
-        """The signals that came since the last call."""
+        """The signals received since the last call."""
         try:
             return list(os.read(self.read_end, 4096))
         except BlockingIOError:
@@ -220,7 +220,7 @@ class Supervisor:
         self.watched[descriptor] = callback
 
     def unwatch(self, descriptor: int) -> None:
-        """No longer watch a descriptor."""
+        """Stop watching a descriptor."""
         self.watched.pop(descriptor, None)
 
     @property
@@ -228,8 +228,19 @@ class Supervisor:
         """Whether the child has been asked to end."""
         return self._kill_at is not None
 
-    def run(self, signals: SignalPipe) -> Outcome:
-        """Start the child and see it through."""
+    def run(self) -> Outcome:
+        """Run the command to its end, and close what is left of the relays.
+
+        Raises:
+            StartError: the program cannot be started.
+        """
+        try:
+            with SignalPipe() as signals:
+                return self._run(signals)
+        finally:
+            self.close()
+
+    def _run(self, signals: SignalPipe) -> Outcome:
         started = time.monotonic()
         stderr_start = os.fstat(2).st_size if is_regular_file(2) else 0
         self.pid = spawn(self.command, *(r.child_end if r else None for r in map(self.relays.get, (1, 2))))
@@ -251,10 +262,10 @@ class Supervisor:
         return outcome
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask the child to end: pass the signal on, and kill the group when the grace is over.
+        """Ask the child to end: pass the signal on, and kill the group after the grace period.
 
-        The child gets the signal once, however many times we are asked: a second SIGTERM would interrupt it
-        while it saves its state, or kill a Python that has restored the default handler on its way out.
+        The child gets the signal once, however often a stop is requested: a second SIGTERM would interrupt it
+        while it saves its state, or kill a Python that is exiting and has restored the default handler.
         Ctrl-C may be repeated.
         """
         if self._kill_at is not None:
@@ -280,7 +291,7 @@ class Supervisor:
                     self._take(signals)
                 elif descriptor in self.watched:
                     self.watched[descriptor]()
-            open_relays = [r for r in open_relays if _move(r)]
+            open_relays = [relay for relay in open_relays if relay.pump()]
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 deadline, self._timed_out = None, True
@@ -341,14 +352,14 @@ class Supervisor:
             orphans.note_exit(pid)
 
     def _await_helper(self, signals: SignalPipe) -> None:
-        """Let the helper of a stop end within the grace; kill it after."""
+        """Let the helper of a stop end within the grace period; then kill it."""
         poll = select.poll()
         poll.register(signals.read_end, select.POLLIN)
         while self._helper:
             try:
                 ended, _ = os.waitpid(self._helper, os.WNOHANG)
             except ChildProcessError:
-                return  # collected with the others already
+                return  # already collected with the other children
             remaining = (self._kill_at or 0.0) - time.monotonic()
             if ended:
                 return
@@ -358,20 +369,13 @@ class Supervisor:
             signals.drain()
 
     def _clear_up(self, signals: SignalPipe) -> None:
-        """End what the child left behind, then hand on the last of its output."""
+        """End the processes that the child left behind, then pass on the rest of its output."""
         grace = LEFTOVER_GRACE if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
         told = self._kill_at is not None and self.command.whole_group
         relays = self.relays.values()
         orphans.end_group(self.pid, grace, signals.read_end, relays, everything=self.owns_process, told=told)
-        for relay in self.relays.values():
+        for relay in relays:
             relay.drain()
-
-
-def _move(relay: Relay) -> bool:
-    if relay.waiting_for_target:
-        relay.flush()
-        return True
-    return relay.pump()
 
 
 def supervise(
@@ -384,16 +388,11 @@ def supervise(
 
     Args:
         command: what to run.
-        policy: time limits; default: 100 s of grace, no timeout.
-        relays: our copies of its output, by descriptor (1, 2); what is not named goes straight through.
+        policy: time limits; default: a grace period of 100 s, no timeout.
+        relays: pass on its output, by descriptor (1, 2); a stream without one goes straight through.
         owns_process: this process exists for that child alone (``train``): collect every orphan.
 
     Raises:
         StartError: the program cannot be started.
     """
-    supervisor = Supervisor(command, policy or Policy(), relays or {}, owns_process)
-    try:
-        with SignalPipe() as signals:
-            return supervisor.run(signals)
-    finally:
-        supervisor.close()
+    return Supervisor(command, policy or Policy(), relays or {}, owns_process).run()

@@ -16,8 +16,8 @@ def fetch_code(uri: str, code_dir: str) -> None:
 
     Args:
         uri: a folder, an archive or a file on this machine (with or without ``file://``); ``s3://`` or
-            ``https://`` with an archive behind it. Empty, or the code directory itself: nothing to do.
-        code_dir: the folder to fill. Code that is there already (baked into the image) wins, with a warning.
+            ``https://`` of an archive. If it is empty, or the code directory itself, nothing is done.
+        code_dir: the folder to fill. If it has code already (from the image), that is kept, with a warning.
 
     Raises:
         CodeError: it cannot be read, fetched or unpacked safely.
@@ -33,15 +33,16 @@ def fetch_code(uri: str, code_dir: str) -> None:
         )
         return
     os.makedirs(code_dir, exist_ok=True)
-    if path.startswith("s3://") or path.startswith(_WEB):
+    if path.startswith(("s3://", *_WEB)):
         _fetch_archive(path, code_dir)
     else:
         _copy(path, code_dir)
 
 
 def link_folder(folder: str, code_dir: str) -> str:
-    """Make the code directory a link to a folder, and return where the code lies: in the folder itself where
-    no link can be made, or where the image holds other code in that place.
+    """Make the code directory a link to a folder; return the directory of the code.
+
+    It is the folder itself if no link can be made, for example as the image has other code in that place.
     """
     folder = os.path.abspath(folder)
     if os.path.realpath(folder) == os.path.realpath(code_dir):
@@ -111,8 +112,7 @@ def _download(uri: str, target: str) -> None:
         advice = "Check that the address is right and reachable from here."
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             advice = (
-                "This container does not trust that server: add the certificate of the authority that "
-                "signed its certificate "
-                "(ca-certificates in the image, or a file named in SSL_CERT_FILE)."
+                "This container does not trust that server: add the certificate of the authority that signed "
+                "its certificate (ca-certificates in the image, or a file named in SSL_CERT_FILE)."
             )
         raise CodeError(f"Cannot fetch the code from {uri}: {error}. {advice}") from None

@@ -19,7 +19,7 @@ SM_EFA_NCCL_INSTANCES = [
     "ml.trn1.32xlarge",
     "ml.p6e-gb200.36xlarge",
 ]
-#: Those of them whose GPUs read each other's memory over it.
+#: Those of them whose GPUs read each other's memory over EFA.
 SM_EFA_RDMA_INSTANCES = [
     "ml.p4d.24xlarge",
     "ml.p4de.24xlarge",

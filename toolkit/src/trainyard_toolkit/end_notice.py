@@ -1,7 +1,7 @@
-"""Sends notifications of a job's end from its first host, where nothing of ours outlives the containers.
+"""Sends notifications of a job's end from its first host, on backends where only containers run our code.
 
-The launcher passes what to send in variables, which the script does not get. It is sent once the results are
-saved and the report is written, but never if the backend starts the job again after this end.
+The launcher passes what to send in variables, which the script does not get. It is sent when the results are
+saved and the report is written, but not if the backend will restart the job.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from .failure import Report
     from .masking import Masker
 
-#: Who is notified and when, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a job
-#: that was asked to stop; "" if the backend may restart it then).
+#: The targets and conditions, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a
+#: job that was asked to stop; "" if the backend may restart such a job).
 VARIABLE = notification.VARIABLE
-#: Signs what is sent to URLs.
+#: The secret that signs what is sent to URLs.
 SECRET_VARIABLE = "TRAINYARD_NOTIFY_SECRET"
 #: The launcher's table of causes: JSON, compressed, in base64.
 CAUSES_VARIABLE = "TRAINYARD_CAUSES"
-#: A target that is in a variable of the container, which the backend fills from where it keeps secrets.
+#: Prefix of a target that is in a variable of the container, which the backend sets from its secrets.
 IN_VARIABLE = "env:"
-#: Seconds after which the container ends without having notified all.
+#: Seconds after which the container ends even if some targets were not notified.
 MOST_SECONDS = 60.0
 
 
@@ -113,7 +113,7 @@ class EndNotice:
         """Return the cause, by the launcher's own table."""
         table = failure_class.Table(json.loads(zlib.decompress(base64.b64decode(self._causes))))
         fields = report.fields
-        # the words of the report's own class come first, as a scheduler's would
+        # the reason of a report with a class of its own counts like the words of a scheduler
         said = [fields["reason"]] if fields["class"] != "user_error" else []
         text = "\n".join(fields["stderr"])
         return table.cause_of(said, code, text, json.dumps({"message": fields["reason"]}))

@@ -78,7 +78,7 @@ class Environment(mapping.MappingMixin):
         resource_config: the cluster, as in ``resourceconfig.json``.
         input_data_config: the channels, as in ``inputdataconfig.json``.
         hyperparameters: decoded hyperparameters, the reserved ``sagemaker_*`` ones included.
-        layout: where things lie; default: the base directory of this process.
+        layout: the paths; default: those of this process's base directory.
 
     Raises:
         ConfigError: a file is missing, is not JSON, or has the wrong shape.
@@ -251,7 +251,7 @@ class Environment(mapping.MappingMixin):
 
     @property
     def layout(self) -> Layout:
-        """Where things lie for this job."""
+        """The paths of this job."""
         return self._layout
 
     @property
@@ -272,9 +272,7 @@ class Environment(mapping.MappingMixin):
         return mapping.to_cmd_args(self.hyperparameters)
 
     def to_env_vars(self) -> dict[str, str]:
-        """Every ``SM_*`` variable of the contract, with a legal alias for each name that no shell can
-        spell.
-        """
+        """Every ``SM_*`` variable of the contract, with an alias for each name that shells cannot use."""
         named = {name: getattr(self, name) for name in _EXPORTED}
         named.update(
             framework_module=self.framework_module,
@@ -344,7 +342,7 @@ def read_hyperparameters(layout: Layout | None = None) -> dict[str, Any]:
 def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
     """The content of ``inputdataconfig.json``: channel name -> its settings.
 
-    Channels through which the launcher delivers code and toolkit are not for the script, and are left out.
+    Channels through which the launcher delivers the code and the toolkit are left out.
     """
     path = (layout or Layout()).input_data_config
     channels = input_config.read_object(path, "the input channels")
@@ -358,17 +356,16 @@ def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
 
 
 def read_checkpoint_dir(layout: Layout | None = None) -> str:
-    """Where the job's checkpoints lie: where ``checkpointconfig.json`` says, else in ``checkpoints``.
+    """The directory of the job's checkpoints, as ``checkpointconfig.json`` says; default ``checkpoints``.
 
-    The service writes that file, but does not document it: one that cannot be read counts as none.
+    The service writes that file, but does not document it: one that cannot be read is ignored.
     """
     layout = layout or Layout()
     try:
-        path = input_config.read_object(layout.checkpoint_config, "the checkpoint configuration").get(
-            "LocalPath"
-        )
+        found = input_config.read_object(layout.checkpoint_config, "the checkpoint configuration")
     except ConfigError:
-        path = None
+        found = {}
+    path = found.get("LocalPath")
     return layout.place_of(path) if isinstance(path, str) and path else layout.checkpoints
 
 

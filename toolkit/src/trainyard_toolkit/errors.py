@@ -90,7 +90,7 @@ class StoreError(ClientError):
 
 
 class _CalledProcessError(ClientError):
-    """A program ended badly. Made from its command, as the predecessors did, or with a message of our own.
+    """A program failed. Made from its command, as by the predecessors, or with a message of our own.
 
     Args:
         cmd: its command line.
@@ -120,9 +120,7 @@ class _CalledProcessError(ClientError):
 
 
 class InstallError(_CalledProcessError):
-    """Installing the requirements or the user's package failed; ``output`` holds the installer's last
-    lines.
-    """
+    """Installing the requirements or the user's package failed; ``output`` has the installer's last lines."""
 
     failure_class = INSTALL_ERROR
 
@@ -181,7 +179,7 @@ class StoppedError(ToolkitError):
 
 
 class ChannelDoesNotExistError(ToolkitError):
-    """A channel was asked for that the job does not have."""
+    """The job does not have the requested channel."""
 
     def __init__(self, channel_name: str, known: tuple[str, ...] = ()) -> None:
         have = f" The job's channels: {', '.join(known)}." if known else ""

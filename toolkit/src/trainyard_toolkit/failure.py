@@ -23,7 +23,7 @@ REASON_LIMIT = 1024  # characters of `failure` that SageMaker keeps as FailureRe
 STDERR_LINES = 20
 LINE_LIMIT = 2000
 _RESERVE = 32 * 1024
-#: Names the file in which the platform looks for a program's last words.
+#: Names the file in which the platform looks for a program's final message.
 TERMINATION_MESSAGE = "TRAINYARD_TERMINATION_MESSAGE"
 _MEMORY_TYPES = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 _DISK_FULL = ("No space left on device", "[Errno 28]", "Disk quota exceeded")
@@ -72,10 +72,8 @@ class Report:
         if fields["hint"]:
             lines.append(fields["hint"])
         for frame in reversed(fields["traceback"][-3:]):
-            lines += [
-                f'  File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}',
-                f"    {frame['code']}",
-            ]
+            lines.append(f'  File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}')
+            lines.append(f"    {frame['code']}")
         if not fields["traceback"]:
             lines += fields["stderr"][-8:]
         if fields["command"]:
@@ -89,9 +87,7 @@ def _first_line(reason: str) -> str:
 
 
 def from_error(error: BaseException) -> Report:
-    """The report on an error of the toolkit's own work: configuration, code, installation, storage,
-    cluster.
-    """
+    """The report on an error in the toolkit's own work: configuration, code, installation, stores, hosts."""
     if isinstance(error, errors.ToolkitError):
         report = Report(error.failure_class, str(error), error.exit_code)
         report.fields["exception"] = type(error).__name__
@@ -150,8 +146,9 @@ def from_hang(outcome: Outcome, name: str, reason: str) -> Report:
 
 
 def _status(outcome: Outcome, first: dict[str, str]) -> int:
-    """The script's own status: that of the first rank that failed, by its launcher's report. torchrun itself
-    always ends with 1, and mpirun gives the signal that killed a rank as an exit code.
+    """The script's own status: that of the first rank that failed, from the launcher's report.
+
+    torchrun itself always ends with 1, and mpirun gives the signal that killed a rank as an exit code.
     """
     if "signal" in first:
         return -int(first["signal"])
@@ -236,11 +233,9 @@ class Writer:
         _write(self.layout.success, "")
 
     def fail(self, report: Report, masker: Masker | None) -> None:
-        """Write ``failure.json``, and ``failure`` unless the script wrote its own or the job was only
-        stopped.
-        """
+        """Write ``failure.json``, and ``failure`` unless the script wrote one or the job was only stopped."""
         _remove(self._reserve)
-        if masker is not None:  # before the text is cut: half a secret would not be recognised
+        if masker is not None:  # before the text is shortened: half a secret would not be recognised
             report.fields = masker.json(report.fields)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()
@@ -255,13 +250,9 @@ class Writer:
         _write(self.layout.failure_json, document)
         _leave_message(fields)
 
-    def discard(self) -> None:
-        """Release the reserved space."""
-        _remove(self._reserve)
-
 
 def _leave_message(fields: dict[str, Any]) -> None:
-    """Leave the report's beginning in the file that the platform keeps longer than others, if it names one.
+    """Write the report's most important fields to the file that the platform keeps longest, if it names one.
 
     Kubernetes keeps 4096 bytes of its ``terminationMessagePath`` with the pod.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Where a rule looks: at the scheduler's words, at exceptions and reports, at any line of the log's end.
 SCHEDULER, ERROR, LOG = "scheduler", "error", "log"
-#: Causes that explain nothing: what the queue's programs wrote is better evidence.
+#: Causes that explain nothing: the output of the queue's programs is better evidence.
 UNEXPLAINED = frozenset({"unknown", "killed"})
 _BY_QUEUE = re.compile(r"\berror\b", re.I)
 _CRASHES = frozenset({126, 127, 132, 135, 139})

@@ -5,7 +5,7 @@ module in the job's folder on shared storage. If the outcome is clear, the job's
 removes the follow-up from the queue. It reads ``follow-up.json`` and the records of ``run.sh``, and writes:
 
 - ``retries``: one JSON object per line: what was done about a failure and why, the oldest first;
-- ``settled``: nothing more is to be done;
+- ``settled``: there if nothing is left to be done;
 - ``native`` and ``follow-up.ids``: the ids of what it submits.
 
 The launcher declares the content of ``follow-up.json`` in ``schedulers/hpc/follow_up_request.py``.
@@ -13,6 +13,7 @@ The launcher declares the content of ``follow-up.json`` in ``schedulers/hpc/foll
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     Record = Dict[str, str]
 
 NODE = "node"
-#: How long the queue may take to say how a job ended, in seconds, where it says so at all.
+#: How many seconds the queue may take until it says how a job ended, if it does at all.
 LAG_SECONDS = 20.0
 #: How much of a log's end is read.
 LOG_BYTES = 64 * 1024
@@ -46,7 +47,7 @@ class NotNow(Exception):
 
 
 class JobFolder:
-    """A job's folder: what it asks for, and what its records tell.
+    """A job's folder: what was requested, and what its records say.
 
     Args:
         path: the folder.
@@ -114,12 +115,8 @@ class JobFolder:
         """Return the end of a replica's log, stderr last."""
         found = ""
         for stream in ("out", "err"):
-            try:
-                with open(os.path.join(self.path, "logs", name, f"{attempt}.{stream}"), "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-                    found += file.read(LOG_BYTES).decode("utf-8", "replace") + "\n"
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):
+                found += _end_of(os.path.join(self.path, "logs", name, f"{attempt}.{stream}")) + "\n"
         return found
 
     def queue_output(self) -> list[str]:
@@ -131,11 +128,15 @@ class JobFolder:
                 for name in os.listdir(folder)
                 if name.endswith(".out") and name != "follow-up.out"
             ]
-            with open(max(paths, key=os.path.getmtime), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-                return file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+            return _end_of(max(paths, key=os.path.getmtime)).splitlines()
         except (OSError, ValueError):  # there is none
             return []
+
+
+def _end_of(path: str) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+        return file.read(LOG_BYTES).decode("utf-8", "replace")
 
 
 class End:
@@ -174,7 +175,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _early(job: JobFolder, code: int) -> int:
-    """Do from the job's script what the exit code decides, quickly; the follow-up does the rest."""
+    """Do from the job's script what the exit code decides and takes no time; the follow-up does the rest."""
     if code and job.asked.get("retry") is not None:
         return 0
     exits = [job.last[name][2] or {} for name in job.replicas() if name in job.last]
@@ -250,14 +251,15 @@ def _explained(job: JobFolder, end: End) -> End:
     lost = [each for each in records if each[3] is None]
     said_of_job = [end.reason] if end.reason else []
     for name, attempt, _, ended in failed[:8]:
-        code = _number((ended or {}).get("code"))
+        number = _number((ended or {}).get("code"))
+        code = None if number is None else int(number)
         said = [text for text in [(ended or {}).get("reason", "")] if text]
         if lost or len(records) == 1 or not said:
             said += said_of_job
         report = job.text(f"logs/{name}/{attempt}.error.json") or job.text(f"ml/{name}/output/failure")
-        found = table.cause_of(said, None if code is None else int(code), job.log_end(name, attempt), report)
+        found = table.cause_of(said, code, job.log_end(name, attempt), report)
         if first is None or first[0].is_consequence:
-            first = found, name, None if code is None else int(code)
+            first = found, name, code
         if not first[0].is_consequence:
             break
     if first is None or (lost and said_of_job and first[0].is_consequence):
@@ -363,12 +365,12 @@ def _exclude_option(job: JobFolder, hosts: Sequence[str]) -> list[str]:
 
 
 def _note_hosts(job: JobFolder, end: End) -> None:
-    """Note hosts that were lost or are defective; only those that are down, where the queue knows them."""
+    """Note hosts that were lost or are defective; of several, only those that the queue reports as down."""
     assert end.found is not None
     if len(end.hosts) > 1 and job.asked["down"]:
         words = [word.replace("@HOSTS@", ",".join(end.hosts)) for word in job.asked["down"]]
         down = {host.partition(".")[0] for host in _run(words)[1].split()}
-        end.hosts = [host for host in end.hosts if host.partition(".")[0] in down] or end.hosts[:0]
+        end.hosts = [host for host in end.hosts if host.partition(".")[0] in down]
     for host in end.hosts:
         try:
             evidence = end.found.evidence or end.found.text
@@ -380,7 +382,7 @@ def _note_hosts(job: JobFolder, end: End) -> None:
 
 
 def _avoided(job: JobFolder, end: End) -> list[str]:
-    """Return the hosts that the next attempt avoids: those of this failure first, then the ledger's."""
+    """Return the hosts that the next attempt avoids: first those of this failure, then the ledger's."""
     if not job.asked["exclude_option"]:
         return []
     known = host_ledger.read(ledger_path(job.path), time.time()).get(NODE, {})
@@ -389,7 +391,7 @@ def _avoided(job: JobFolder, end: End) -> list[str]:
 
 
 def ledger_path(folder: str) -> str:
-    """Return where the ledger of a cluster is, which all of this user's jobs there share."""
+    """Return the path of a cluster's ledger, which all of this user's jobs there share."""
     return os.path.join(os.path.dirname(os.path.dirname(folder)), host_ledger.FILE_NAME)
 
 
@@ -427,7 +429,7 @@ def _run(words: Sequence[str], stdin: str = "") -> tuple[int, str]:
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
-# ---- telling
+# ---- notifications
 
 
 def _tell(job: JobFolder, end: End, sleep: Any) -> None:

@@ -33,7 +33,7 @@ def command(name: str, env: Mapping[str, str], cwd: str) -> Command:
 
 
 def call(module: str, function: str) -> None:
-    """Import the module, call the function, and end as the script that it ran has ended. Does not return."""
+    """Import the module, call the function, and exit with the status of its script. Does not return."""
     import importlib
 
     if aliases.switched_on(os.environ):

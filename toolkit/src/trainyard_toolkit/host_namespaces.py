@@ -1,8 +1,9 @@
 """Gives each host's processes their own view: its base directory at ``/opt/ml``, all hosts in ``/etc/hosts``.
 
-Scripts write to ``/opt/ml/checkpoints`` by that name, and connect to ``algo-2``. Where hosts are processes of
-a machine, a mount namespace shows each of them its own; it ends with the host's last process, and nothing is
-left on the machine. A user who may not mount gets a user namespace for it, with the same user and group.
+Scripts write to the path ``/opt/ml/checkpoints`` and connect to ``algo-2``. If hosts are processes of one
+machine, each gets its own ``/opt/ml`` in a mount namespace, which ends with the host's last process and
+leaves nothing on the machine. A user who may not mount gets a user namespace too, with the same user and
+group.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _HOSTS_PER_NETWORK = 250
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _BIND, _MOVE, _RECURSIVE, _SLAVE, _DETACH = 1 << 12, 1 << 13, 1 << 14, 1 << 19, 2
 _SETGID, _SETUID, _SYS_ADMIN, _SETFCAP = 1 << 6, 1 << 7, 1 << 21, 1 << 31
-#: Only these are covered to add a directory to them: nobody expects files to appear in them while a job runs.
+#: Only these are covered to add a directory to them: no new files are expected in them while a job runs.
 _COVERABLE = ("/", "/opt")
 _SSH_CONFIG = "/etc/ssh/ssh_config"
 _SWITCHED_OFF = "their number, user.max_user_namespaces, is 0 or used up"
@@ -54,7 +55,7 @@ class HostView:
     """The view that one host should get, and whether it is in place.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         hosts: the names of all hosts.
         current: this host's.
         job: the job document, or None on a platform that has prepared the base directory.
@@ -65,7 +66,7 @@ class HostView:
         self.hosts = list(hosts)
         self.current = current
         self.job = job
-        #: Why /opt/ml is the machine's and not this host's; "" if it is this host's.
+        #: Why /opt/ml is that of the machine and not this host's own; "" if it is its own.
         self.refusal = ""
         self._began = 0.0
         self._hosts_file = ""
@@ -73,7 +74,7 @@ class HostView:
         self._keeper: Keeper | None = None
 
     def open(self) -> None:
-        """Enter the view, with this process and all that it will start. Failures only cause warnings.
+        """Enter the view, for this process and all that it will start. Failures only cause warnings.
 
         Call it before anything is linked into the base directory, and before there are threads.
         """
@@ -83,7 +84,11 @@ class HostView:
             self._warn_of_base(f"the machine's own {DEFAULT_BASE} holds {hidden}, which this job needs")
         pairs = [(self.layout.base, DEFAULT_BASE)] if has_own_base and not hidden else []
         unnamed = self._unnamed()
-        if unnamed and (pairs or _may_mount() or not self._own_hosts_file()) and os.path.exists(HOSTS_FILE):
+        if (
+            unnamed
+            and (pairs or _has_capabilities(_SYS_ADMIN) or not self._own_hosts_file())
+            and os.path.exists(HOSTS_FILE)
+        ):
             self._hosts_file = self._copy_of_hosts_file()
             pairs.append((self._hosts_file, HOSTS_FILE))
         reason = f"there is no {HOSTS_FILE}"
@@ -104,7 +109,7 @@ class HostView:
             self._keeper.close()
 
     def _hidden(self) -> str:
-        """A path that the job needs and that lies in the machine's own /opt/ml; "" without one."""
+        """A path that the job needs in the machine's own /opt/ml; "" without one."""
         place = os.path.realpath(DEFAULT_BASE) + os.sep
         document = self.job.document if self.job is not None else {}
         channels = [channel.uri for channel in self.job.channels] if self.job is not None else []
@@ -118,7 +123,7 @@ class HostView:
         self.refusal = reason
         self._began = time.time()
         if not kernel.IS_LINUX:
-            return  # nobody expects one there; a script that uses it nevertheless fails or is reported later
+            return  # none is expected there; a script that uses it nevertheless fails or is reported later
         log.warning(
             f"This job does not have its own {DEFAULT_BASE} here: {reason}. What the script writes to "
             f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints is not kept, and "
@@ -137,13 +142,13 @@ class HostView:
     # ---- names
 
     def _unnamed(self) -> list[str]:
-        """The hosts whose names do not resolve yet, if it is up to us to make them resolve."""
+        """The hosts whose names do not resolve yet, if the toolkit has to make them resolve."""
         known = names_in(_read(HOSTS_FILE))
         unnamed = [host for host in self.hosts if host not in known and host.split() == [host]]
         if not unnamed or len(self.hosts) == 1 or self._share_machine:
             return unnamed
         if self.job is None or FIRST_HOST_VARIABLE not in os.environ:
-            return []  # the platform names its hosts, or nobody knows where the first one is
+            return []  # the platform names its hosts, or the first host's address is not known
         from . import hostnames
 
         return [] if hostnames.are_known(self.hosts, self.current) else unnamed
@@ -153,7 +158,7 @@ class HostView:
         return os.environ.get(NETWORK_VARIABLE) == LOOPBACK
 
     def _name(self, unnamed: Sequence[str]) -> None:
-        """Give the hosts' names addresses in the hosts file."""
+        """Write the hosts' names and addresses to the hosts file."""
         if len(self.hosts) == 1 or self._share_machine:
             name = self.job.name if self.job else os.environ.get("TRAINING_JOB_NAME", self.layout.base)
             table = loopback_addresses(name, self.hosts)
@@ -174,7 +179,7 @@ class HostView:
         return HOSTS_FILE if _is_mounted(HOSTS_FILE) and os.access(HOSTS_FILE, os.W_OK) else ""
 
     def _copy_of_hosts_file(self) -> str:
-        """Copy the machine's /etc/hosts to where it can be written; return the path."""
+        """Copy the machine's /etc/hosts to a file that can be written; return its path."""
         path = os.path.join(self.layout.config, "hosts")
         os.makedirs(self.layout.config, exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -182,7 +187,7 @@ class HostView:
         return path
 
     def _write_hosts(self, table: Mapping[str, str]) -> None:
-        """Add these addresses to the original hosts file content. The file is never empty meanwhile."""
+        """Add these addresses to the original content of the hosts file, which is never empty meanwhile."""
         if self._before is None:
             text = _read(self._hosts_file)
             self._before = text if text.endswith("\n") or not text else text + "\n"
@@ -214,10 +219,10 @@ class HostView:
         return found
 
     def judge(self) -> None:
-        """Report what the script has left in the machine's own /opt/ml.
+        """Report the files that the script left in the machine's own /opt/ml.
 
         Raises:
-            ClientError: results or checkpoints were to be kept, but all of them are there.
+            ClientError: results or checkpoints should be kept, but all of them were written there.
         """
         lost = self.lost()
         if not lost:
@@ -250,8 +255,8 @@ def _files(folders: Iterable[str]) -> Iterator[str]:
 def loopback_addresses(job: str, hosts: Sequence[str]) -> dict[str, str]:
     """The addresses of hosts that share a machine: 127.128.0.1 and above, different for every job.
 
-    Every process of the job computes the same ones, without communication. Two jobs can each serve the same
-    port on their ``algo-1``.
+    All processes of the job compute the same addresses, without communication. So two jobs can use the same
+    port on their hosts ``algo-1``.
     """
     first = binascii.crc32(job.encode("utf-8", "surrogateescape"))
     table = {}
@@ -276,12 +281,8 @@ def _read(path: str) -> str:
 
 
 def _is_mounted(path: str) -> bool:
-    """Whether a file is mounted, as container runtimes mount their own over some of the image's."""
+    """Whether a file is a mount: container runtimes mount their own files over some of the image's."""
     return any(line.split()[4] == path for line in _read(f"{kernel.PROC}/self/mountinfo").splitlines())
-
-
-def _may_mount() -> bool:
-    return _has_capabilities(_SYS_ADMIN)
 
 
 def _has_capabilities(wanted: int) -> bool:
@@ -302,14 +303,14 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def show(pairs: Sequence[tuple[str, str]], stage: str) -> None:
-    """Show each first path at the second one, to this process and its children only.
+    """Mount each first path at the second one, for this process and its children only.
 
     A child creates the namespaces, and this process joins them only when they are complete: if the system
     refuses a step, this process is unchanged.
 
     Args:
-        pairs: what is shown, and where. A place that does not exist is made in the namespace alone.
-        stage: a directory for the time that this takes. It is made and removed.
+        pairs: source and target. A target that does not exist is made, in the namespace only.
+        stage: a directory that is used meanwhile. It is made and removed.
 
     Raises:
         ViewError: the system refuses; nothing has changed.
@@ -434,9 +435,8 @@ def _write(path: str, text: str) -> None:
     try:
         os.write(descriptor, text.encode("ascii"))  # the kernel accepts all of it or nothing
     except OSError as error:
-        raise OSError(
-            error.errno, "cannot map a user into a user namespace: " + (error.strerror or "")
-        ) from None
+        text = f"cannot map a user into a user namespace: {error.strerror or ''}"
+        raise OSError(error.errno, text) from None
     finally:
         os.close(descriptor)
 

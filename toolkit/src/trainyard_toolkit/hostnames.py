@@ -1,7 +1,8 @@
-"""Finds out where a job's hosts are, on platforms that give them no names, and keeps it in a hosts file.
+"""Finds the addresses of a job's hosts on platforms that give them no names, and writes them to a hosts file.
 
-The first host listens, the others connect and identify themselves; whenever one joins, all are told. A child
-of ``train`` does this for as long as ``train`` runs, so that hosts that join late, or rejoin, are known too.
+The first host listens, the others connect and identify themselves; whenever one joins, all get the addresses.
+A child of ``train`` does this for as long as ``train`` runs, so that hosts that join late, or rejoin, are
+known too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 PORT = 7778
 PORT_VARIABLE = "TRAINYARD_NAMES_PORT"
-#: Seconds that a platform that names hosts may take until a host that is starting can be resolved.
+#: Seconds until a platform that names its hosts can resolve the name of a host that is just starting.
 _STARTING_SECONDS = 5.0
 
 
@@ -69,7 +70,7 @@ class Keeper:
         orphans.keep(self._pid)
 
     def missing(self) -> list[str]:
-        """Wait until the addresses of all hosts are known; return the hosts that did not come in time."""
+        """Wait until the addresses of all hosts are known; return the hosts that did not join in time."""
         deadline = time.monotonic() + rendezvous.wait_seconds()
         known: set[str] = set()
         poll = select.poll()
@@ -89,12 +90,7 @@ class Keeper:
     def close(self) -> None:
         """End the child."""
         os.close(self._known)
-        try:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # it was collected with the others
-        orphans.note_exit(self._pid)
+        orphans.end_service(self._pid)
 
 
 def _keep(
@@ -115,7 +111,7 @@ def _keep(
         else:
             _connect(hosts, current, known)
     except (OSError, ClusterError):
-        pass  # the parent notices it by the end of the pipe
+        pass  # the parent notices that the pipe has ended
     finally:
         os._exit(0)
 
@@ -125,7 +121,7 @@ def _port() -> int:
 
 
 def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> None:
-    """The first host: accept every host, and tell each where all are."""
+    """The first host: accept every host, and send the addresses of all to each."""
     listener = rendezvous.listen(_port(), PORT_VARIABLE)
     table: dict[str, str] = {}
     lines: dict[int, rendezvous.Line] = {}
@@ -144,15 +140,14 @@ def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> Non
                 poll.unregister(descriptor)
                 lines.pop(descriptor).close()
             elif came and came[0] in hosts[1:]:
-                table[hosts[0]] = rendezvous.numeric(line.connection.getsockname()[0])
-                table[came[0]] = rendezvous.numeric(line.connection.getpeername()[0])
+                table[hosts[0]], table[came[0]] = line.addresses()
                 known(table)
                 for other in list(lines.values()):
                     other.send({"addresses": table})
 
 
 def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]], None]) -> None:
-    """Any other host: say who we are, hear who else has come; begin again if the connection is lost."""
+    """Any other host: identify itself, receive the addresses; reconnect if the connection is lost."""
     address = rendezvous.address_of(hosts[0], hosts)
     pause = 0.02
     while True:
@@ -164,9 +159,9 @@ def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]]
             continue
         pause = 0.02
         line.send({"host": current})
-        # The first host has others' addresses as it sees them; its own is the one that we reach it by.
-        own = {hosts[0]: rendezvous.numeric(line.connection.getpeername()[0])}
-        own[current] = rendezvous.numeric(line.connection.getsockname()[0])
+        # The first host sends the others' addresses as it sees them; its own is the one by which we reach it.
+        here, there = line.addresses()
+        own = {hosts[0]: there, current: here}
         while not line.lost:
             for message in line.wait(3600.0):
                 told = message.get("addresses", {})

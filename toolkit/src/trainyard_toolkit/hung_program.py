@@ -1,7 +1,7 @@
-"""Watches a program from a separate process: with no output, results or GPU activity for a while, it hangs.
+"""Watches a program from a separate process; without output, results or GPU activity for a while, it hangs.
 
-The stacks of its processes are then written to its log, and a file says that it hangs. It continues, or is
-stopped.
+Then the stacks of its processes are written to its log, and a file says that it hangs. The program continues
+or is stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: What becomes of a program that hangs.
+#: What is done with a program that hangs.
 REPORT, STOP = "report", "stop"
 #: Checks within the time after which a program counts as hung; most seconds between two checks.
 LOOKS, LONGEST_PAUSE = 8, 15.0
@@ -156,7 +156,9 @@ def watch(program: HungProgram, on_hang: str, grace: float, stopping: Callable[[
     """
     while _lives(program.pid):
         if program.look() and on_hang == STOP:
-            time.sleep(min(program.seconds, LONGEST_PAUSE))  # others that wait for it show their stacks first
+            time.sleep(
+                min(program.seconds, LONGEST_PAUSE)
+            )  # so that replicas that wait for it show their stacks
             stopping(stop_reason(program.seconds))
             program.stop(grace)
             return
@@ -196,13 +198,13 @@ def _send(pids: Sequence[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-            os.kill(pid, signal.SIGCONT)  # one that is stopped could not act on it
+            os.kill(pid, signal.SIGCONT)  # a stopped process could not handle the signal
         except OSError:
             pass
 
 
 def _lives(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and was not collected yet does not."""
+    """Tell whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", "rb") as file:

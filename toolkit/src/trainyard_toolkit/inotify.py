@@ -67,7 +67,7 @@ class Tree:
     def _add(self, folder: str) -> set[str]:
         """Watch a folder and those below it; return the files found there.
 
-        Each folder is watched before it is listed: what comes in between is seen twice, not missed.
+        Each folder is watched before it is listed: a file that appears in between is seen twice, not missed.
         """
         flags = MODIFY | CLOSE_WRITE | MOVED_TO | CREATE | _ONLYDIR
         watch = self._libc.inotify_add_watch(self.descriptor, os.fsencode(folder), flags)

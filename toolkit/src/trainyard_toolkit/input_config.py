@@ -1,4 +1,4 @@
-"""Reads what the platform wrote under ``input/config``, and says plainly what is wrong with it."""
+"""Reads the files that the platform wrote under ``input/config``; errors say exactly what is wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Taken by the toolkit, never shown to the script. Other names that start with the prefix go to
-# SM_FRAMEWORK_PARAMS.
+# Used by the toolkit, not shown to the script. Other names with the prefix go to SM_FRAMEWORK_PARAMS.
 RESERVED_PREFIX = "sagemaker_"
 CORE_PARAMETERS = frozenset(
     {
@@ -32,7 +31,7 @@ CORE_PARAMETERS = frozenset(
 
 
 def check_ordinary(path: str) -> None:
-    """Refuse FIFOs and devices, except below /dev and /proc, where they are named on purpose.
+    """Refuse FIFOs and devices, except below /dev and /proc, where users name them on purpose.
 
     Raises:
         OSError: the path is neither a file nor a folder, or does not exist.
@@ -85,7 +84,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
 
 
 def decode_hyperparameters(raw: dict[str, Any]) -> dict[str, Any]:
-    """Decode each value once as JSON; what is not JSON stays the text that it is.
+    """Decode each value once as JSON; text that is not JSON is unchanged.
 
     ``{"epochs": "10", "opt": "adam", "zip": "01234"}`` -> ``{"epochs": 10, "opt": "adam", "zip": "01234"}``.
     """

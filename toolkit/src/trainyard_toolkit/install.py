@@ -1,4 +1,4 @@
-"""Installs what the user's code needs, and tells a failure here apart from one of the script."""
+"""Installs what the user's code needs; a failure here is reported as such, not as one of the script."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
-    """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
-    one; nothing with ``TRAINYARD_INSTALLER=none``.
+    """Install the ``requirements.txt`` of the code directory, if any, then the code if it is a package.
 
-    Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
+    Nothing is installed with ``TRAINYARD_INSTALLER=none``. Uses uv if it is on PATH, otherwise pip; both read
+    their usual variables and files for private indexes.
 
     Raises:
         InstallError: no installer, or it failed; the message carries its last lines.
@@ -61,8 +61,8 @@ def installer(env: Mapping[str, str], what: str, error: type[InstallError] = Ins
     """The start of the install command: ``uv pip`` for this interpreter, or ``python -m pip``.
 
     Args:
-        env: where ``TRAINYARD_INSTALLER`` may ask for pip.
-        what: is to be installed, for the message.
+        env: the environment; ``TRAINYARD_INSTALLER`` in it may ask for pip.
+        what: what is to be installed, for the message.
         error: the class to raise.
 
     Raises:
@@ -83,30 +83,28 @@ def installer(env: Mapping[str, str], what: str, error: type[InstallError] = Ins
 def _run(
     arguments: list[str], code_dir: str, env: Mapping[str, str], what: str, error: type[InstallError]
 ) -> None:
-    start = installer(env, what, error)
-    verb = ["install"]
-    if start[0] == "uv":
+    line = [*installer(env, what, error), "install"]
+    by_uv = line[0] == "uv"
+    if by_uv:
         python = resources.script_python()
-        verb = [*verb, "--python", python]
+        line += ["--python", python]
         if not os.path.exists(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg")):
-            verb.append("--break-system-packages")
-    log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
+            line.append("--break-system-packages")
+    log.info(f"Installing {what} with {'uv' if by_uv else 'pip'}")
     environment = {**env, **_index_of_repository(env)}
     relays = {1: Relay(1), 2: Relay(2)}
-    line = [*start, *verb, *arguments]
+    line += arguments
     outcome = child_process.supervise(child_process.Command(line, environment, code_dir), relays=relays)
     if outcome.stop_signal is not None:
         raise StoppedError(outcome.stop_signal)
     if outcome.status != 0:
         output = (relays[1].tail + relays[2].tail).decode("utf-8", "replace")
         message = f"Installing {what} failed (exit code {outcome.exit_code}): {_reason(output)}"
-        raise error(line, outcome.status, "\n".join(_last(output)), message=message)
+        raise error(line, outcome.status, "\n".join(output.splitlines()[-_SHOWN_LINES:]), message=message)
 
 
 def _reason(output: str) -> str:
-    """What went wrong: the exception of the user's ``setup.py``, the installer's first error line with uv's
-    cause, or the last line.
-    """
+    """What went wrong: the exception in ``setup.py``, an error line with uv's cause, or the last line."""
     trace = _trace(output)
     if trace is not None:
         return trace.summary()
@@ -120,7 +118,7 @@ def _reason(output: str) -> str:
 
 
 def _trace(output: str) -> Trace | None:
-    """The last traceback that the installer shows, as it does of a ``setup.py`` that fails, indented."""
+    """The last traceback in the output: installers show that of a failing ``setup.py``, indented."""
     from . import tracebacks
 
     before, found, after = output.rpartition(_TRACEBACK)
@@ -131,14 +129,10 @@ def _trace(output: str) -> Trace | None:
     return tracebacks.find("\n".join([_TRACEBACK, *lines]))
 
 
-def _last(output: str) -> list[str]:
-    return output.splitlines()[-_SHOWN_LINES:]
-
-
 def _index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
     """The index URL of the AWS CodeArtifact repository in ``CA_REPOSITORY_ARN``, with a fresh token.
 
-    It goes to the installer in its environment: an argument would be seen by every process, and be printed.
+    The installer gets it in its environment: an argument would be visible to every process, and be printed.
     """
     arn = env.get("CA_REPOSITORY_ARN", "")
     if not arn:

@@ -124,9 +124,7 @@ class Job:
         ]
 
     def _current_host(self) -> str:
-        """Which of the hosts this is: as said, by the replica's number, by the machine's name, or the only
-        one.
-        """
+        """Which host this is: as given, by the replica's number, by the machine's name, or the only one."""
         said = self.document.get("current_host") or os.environ.get("TRAINYARD_CURRENT_HOST")
         index = os.environ.get("TORCHX_REPLICA_IDX", "")
         name = os.uname().nodename
@@ -149,7 +147,7 @@ class Job:
         return self.hosts.index(self.current_host)
 
     def prepare(self, layout: Layout) -> None:
-        """Write the configuration files, put code and channels in place and bring checkpoints back.
+        """Write the configuration files, put code and channels in place and restore checkpoints.
 
         Raises:
             ConfigError: there is nothing at the URI of a channel.
@@ -157,7 +155,7 @@ class Job:
             OSError: the base directory cannot be written.
         """
         os.makedirs(layout.config, exist_ok=True)
-        if self.document.get("program"):  # what an image, or the user's shell, would have SageMaker run
+        if self.document.get("program"):  # it wins over the variables of the image or the user's shell
             os.environ.pop("SAGEMAKER_PROGRAM", None)
             os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
@@ -183,12 +181,12 @@ class Job:
 
     @property
     def log_level(self) -> object:
-        """The level of the toolkit's own messages that the job asks for; None by default."""
+        """The level that the job sets for the toolkit's own messages; None by default."""
         asked = self.hyperparameters.get("sagemaker_container_log_level")
         return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
 
     def local_targets(self) -> list[str]:
-        """The folders that results and checkpoints are sent to, where they are folders."""
+        """The targets of results and checkpoints that are local folders."""
         uris = [section["uri"] for section in (self.output, self.checkpoints) if section.get("uri")]
         if not uris:
             return []
@@ -197,12 +195,12 @@ class Job:
         return [place.key for place in map(Place.of, uris) if not place.bucket]
 
     def checkpoint_dir(self, layout: Layout) -> str:
-        """Where this host's checkpoints lie."""
+        """The directory of this host's checkpoints."""
         path: str = self.checkpoints.get("path", "")
         return layout.place_of(path) if path else layout.checkpoints
 
     def _parameters(self) -> dict[str, Any]:
-        """The user's hyperparameters, and what the document's other keys mean among the reserved ones."""
+        """The user's hyperparameters, and the reserved ones that stand for the document's other keys."""
         kind = self.distribution.get("kind", "none")
         reserved = {
             "sagemaker_program": self.document.get("program"),
@@ -219,11 +217,10 @@ class Job:
 
     def _resource_config(self) -> dict[str, Any]:
         document = self.document
+        has_order = "hosts" in document or "host_count" in document
         resource: dict[str, Any] = {
             "current_host": self.current_host,
-            "hosts": sorted(self.hosts)
-            if "hosts" not in document and "host_count" not in document
-            else self.hosts,
+            "hosts": self.hosts if has_order else sorted(self.hosts),
             "network_interface_name": document.get("network_interface") or kernel.network_interface(),
         }
         if "instance_type" in document:

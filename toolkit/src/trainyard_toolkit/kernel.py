@@ -47,7 +47,7 @@ def usable_cpus() -> int:
 
 
 def reserve_space(descriptor: int, size: int) -> None:
-    """Give an empty file room on the disk, so that it can be written later even when the disk is full."""
+    """Reserve disk space for an empty file, so that it can be written later even if the disk is full."""
     if sys.platform == "linux" and IS_LINUX:
         os.posix_fallocate(descriptor, 0, size)
     else:
@@ -55,10 +55,10 @@ def reserve_space(descriptor: int, size: int) -> None:
 
 
 def set_tag(path: str, tag: str) -> None:
-    """Note a tag on a file itself, where the system and the file system can.
+    """Store a tag with a file, as an extended attribute; on other systems than Linux, do nothing.
 
     Raises:
-        OSError: the file system cannot.
+        OSError: the file system cannot store it.
     """
     if sys.platform == "linux" and IS_LINUX:
         os.setxattr(path, _TAG, tag.encode())
@@ -75,7 +75,7 @@ def tag_of(path: str) -> str:
 
 
 def share_blocks(source: int, target: int) -> None:
-    """Make an empty file a copy of another that shares its blocks on the disk.
+    """Make an empty file a copy of another one that shares its blocks on the disk.
 
     Raises:
         OSError: the system or the file system cannot.
@@ -112,10 +112,8 @@ def path_of(descriptor: int) -> str:
     if sys.platform == "darwin":
         import fcntl
 
-        path = os.fsdecode(fcntl.fcntl(descriptor, _F_GETPATH, bytes(1024)).rstrip(b"\0"))
-    else:
-        path = f"{PROC}/self/fd/{descriptor}"
-    return path
+        return os.fsdecode(fcntl.fcntl(descriptor, _F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return f"{PROC}/self/fd/{descriptor}"
 
 
 def children_of(parent: int) -> Iterable[int]:

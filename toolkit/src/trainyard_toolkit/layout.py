@@ -1,4 +1,4 @@
-"""Where things lie under the base directory (``/opt/ml``, or ``SAGEMAKER_BASE_DIR``)."""
+"""The paths under the base directory (``/opt/ml``, or ``SAGEMAKER_BASE_DIR``)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Layout:
 
     @classmethod
     def for_job(cls) -> Layout:
-        """Return the layout of a job document's job: in its own directory, named in
-        ``SAGEMAKER_BASE_DIR``, where ``/opt/ml`` is not this user's to write.
+        """Return the layout of a job document's job.
+
+        If this user cannot write to ``/opt/ml``, make another directory and set ``SAGEMAKER_BASE_DIR`` to it.
         """
         layout = cls()
         if os.environ.get("SAGEMAKER_BASE_DIR") or layout._can_be_made():
@@ -59,8 +60,9 @@ class Layout:
         return True
 
     def hand_over(self, *folders: str) -> None:
-        """Give what root wrote to the owner of each part of the base directory and of further folders, which
-        may be directories of the machine that are mounted in the container.
+        """Give what root wrote to the owner of the part of the base directory, or further folder, around it.
+
+        These may be directories of the machine that are mounted in the container.
         """
         if os.geteuid() != 0:
             return
@@ -80,13 +82,13 @@ class Layout:
         return os.path.join(self.data, name)
 
     def place_of(self, path: str) -> str:
-        """Where a path of the contract lies: what is below ``/opt/ml`` lies below the base directory."""
+        """The place of a path of the contract: paths below ``/opt/ml`` are below the base directory."""
         path = os.path.normpath(path)
         below = path == DEFAULT_BASE or path.startswith(DEFAULT_BASE + "/")
         return os.path.normpath(self.base + path[len(DEFAULT_BASE) :]) if below else path
 
     def make_writable_dirs(self) -> None:
-        """Make the directories that a script may write to, and the one that its code lies in.
+        """Make the directories that a script may write to, and that of its code.
 
         Raises:
             OSError: the base directory cannot be written.

@@ -1,6 +1,6 @@
 """Hyperparameters as command-line arguments and as environment variables.
 
-The rule is that of ``sagemaker-training`` 5.1.4, vector by vector; ``docs/contract.md`` has the table.
+The rules are exactly those of ``sagemaker-training`` 5.1.4; ``docs/contract.md`` has the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def to_json(value: Any) -> str:
 def to_env_value(value: Any) -> str:
     """One value as the text of an environment variable.
 
-    Text stays as it is, ``None`` is the empty text, bytes are read as latin-1, all else is JSON.
+    Text is unchanged, ``None`` is the empty text, bytes are decoded as latin-1, all else becomes JSON.
     """
     if isinstance(value, str):
         return value
@@ -36,8 +36,9 @@ def to_env_value(value: Any) -> str:
 
 
 def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Name every entry ``SM_<UPPER NAME>`` and decode nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS":
-    "2"}``. An empty name stays empty.
+    """Name every entry ``SM_<UPPER NAME>``: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS": "2"}``.
+
+    An empty name stays empty.
     """
     return {f"SM_{str(name).upper()}" if name else "": to_env_value(v) for name, v in mapping.items()}
 

@@ -1,5 +1,6 @@
-"""Keeps secrets out of what the toolkit prints and writes: what `secret_rules` finds, and the values of the
-job's secrets wherever they stand.
+"""Keeps secrets out of what the toolkit prints and writes.
+
+These are what `secret_rules` finds, and the values of the job's secrets wherever they occur.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["MASK", "Masker", "is_secret_name"]
 
 MASK = "******"
-_SHORTEST_VALUE = 6  # shorter values are masked where their name is shown, but not searched for in text
+_SHORTEST_VALUE = 6  # shorter values are masked next to their names, but not searched for in text
 
 
 class Masker:
@@ -58,7 +59,7 @@ class Masker:
         return " ".join(word if word and not word.isspace() else repr(word) for word in shown)
 
     def _structured(self, text: str) -> str:
-        """JSON with the secrets in it masked by its structure; any other text as it is."""
+        """JSON with the secrets masked that its structure shows; any other text unchanged."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

@@ -1,8 +1,7 @@
-"""MetricDefinitions: finds values in the script's output as it passes, and appends them to
-``metrics.jsonl``.
+"""MetricDefinitions: finds values in the script's output as it passes, and appends them to ``metrics.jsonl``.
 
 A regex such as ``(a+)+$`` can take forever on a line that it does not match, and would keep the toolkit from
-passing on output and signals. One that takes too long is given up.
+passing on output and signals. A regex that takes too long is no longer used.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_LINE = 1024 * 1024
-#: CPU seconds that a regex may take on the output that has come.
+#: CPU seconds that a regex may take on one block of output.
 LIMIT = 2.0
-# With these, a search over many lines differs from one per line, even with MULTILINE.
+# With these in a regex, searching many lines differs from searching each line, even with MULTILINE.
 _LINE_BOUND = re.compile(rb"\\[AZ]|\(\?(?![:P])|\(\?P=")
 
 
@@ -65,8 +64,8 @@ def parse_definitions(value: Any) -> list[Definition]:
 class Recorder:
     """Matches the lines of one stream. One line gives at most one value per metric, as on SageMaker.
 
-    Blocks are searched whole: a regex runs once over many lines, and once more on a line that it hit, so that
-    lines without metrics cost next to nothing.
+    A regex searches a block of many lines at once, and then each line in which it was found, so that lines
+    without metrics cost next to nothing.
     """
 
     def __init__(self, definitions: list[Definition], path: str, stream: str) -> None:
@@ -76,10 +75,10 @@ class Recorder:
         self._rest = b""
 
     def observe(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Process the next bytes of the stream."""
         block = self._rest + data
         if b"\r" in block:
-            block = block.replace(b"\r", b"\n")  # progress bars redraw a line: each drawing is read
+            block = block.replace(b"\r", b"\n")  # progress bars redraw a line: each version is read
         end = block.rfind(b"\n") + 1
         if end == 0 and len(block) < _LONGEST_LINE:
             self._rest = block
@@ -89,7 +88,7 @@ class Recorder:
         self._record(block[:end])
 
     def close(self) -> None:
-        """Take what is left as a last line without an end."""
+        """Process the rest as a last line without a line feed."""
         if self._rest:
             self._record(self._rest)
             self._rest = b""
@@ -127,7 +126,7 @@ def _values(definition: Definition, block: bytes) -> list[tuple[int, float]]:
     """(position, value) of each line that has one.
 
     Raises:
-        TimeoutError: that took too long. Only the main thread can tell: elsewhere there is no limit.
+        TimeoutError: that took too long. Only the main thread has a limit.
     """
     try:
         before = signal.signal(signal.SIGVTALRM, _give_up)

@@ -1,13 +1,13 @@
-"""Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can
-enter.
+"""Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can use.
 
-The hosts come together over :mod:`trainyard_toolkit.rendezvous`; keys, ports and addresses travel that
-way, so an image needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not
-match what ``gethostname`` says: addresses are used. When mpirun ends, the others hear of it at once.
+The hosts find each other through :mod:`trainyard_toolkit.rendezvous`, and exchange keys, ports and addresses
+there. So an image needs OpenSSH and Open MPI, but neither keys nor a configuration; and as addresses are
+used, host names need not be what ``gethostname`` says. The other hosts are told at once when mpirun ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
@@ -40,16 +40,17 @@ _RUNTIME_V4 = {
     "orte_abort_on_non_zero_status": "1",
 }
 _RUNTIME_V5 = {"oob_tcp_if_include": "{interface}", "plm_ssh_no_tree_spawn": "1"}
+_TRANSPORT = {"pml": "ob1", "btl": "^openib", "btl_vader_single_copy_mechanism": "none"}
 _SOCKET = "ranks"
 _SESSION_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 
 
 def run(launch: Launch, kind: str = launching.MPI) -> Outcome:
-    """Run the script under mpirun, or be one of the hosts that mpirun uses.
+    """Run the script under mpirun; on a host that is not the first, serve that host's mpirun.
 
     Args:
         launch: the script.
-        kind: ``mpi``, or ``smddp``: with what SageMaker's data parallel library needs.
+        kind: ``mpi``, or ``smddp`` for SageMaker's data parallel library.
 
     Raises:
         ClientError: no Open MPI here.
@@ -127,7 +128,7 @@ def command(
 
 
 def _wrapper(launch: Launch, kind: str) -> list[str]:
-    """The vendor's program that starts each rank, where it is in the image."""
+    """The vendor's program that starts each rank, if the image has it."""
     environment = launch.environment
     if kind == launching.SMDDP:
         return ["smddprun"] if environment.is_smddprun_installed else []
@@ -153,22 +154,13 @@ def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]
         line += [flag, "plm_rsh_agent" if major < 5 else "plm_ssh_agent", f"ssh -F {ssh_config}"]
     if known:
         line += ["--mca", "btl_tcp_if_include", interface]
-    return [
-        *line,
-        "--mca",
-        "pml",
-        "ob1",
-        "--mca",
-        "btl",
-        "^openib",
-        "--mca",
-        "btl_vader_single_copy_mechanism",
-        "none",
-    ]
+    for name, value in _TRANSPORT.items():
+        line += ["--mca", name, value]
+    return line
 
 
 def _default_exports(launch: Launch, kind: str, hosts: list[str]) -> dict[str, str]:
-    """What every rank gets by value: settings of the cluster, alike on all hosts."""
+    """Variables that every rank gets, with their values: settings of the cluster, the same on all hosts."""
     environment = launch.environment
     interface = environment.network_interface_name
     exports: dict[str, str] = {}
@@ -189,9 +181,7 @@ def _default_exports(launch: Launch, kind: str, hosts: list[str]) -> dict[str, s
 
 
 def _custom_options(parameter: str, text: str) -> tuple[list[str], dict[str, str]]:
-    """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG
-    value``).
-    """
+    """The job's own options, and the variables among them (``-x NAME=value``, ``--NCCL_DEBUG value``)."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -211,9 +201,7 @@ def _custom_options(parameter: str, text: str) -> tuple[list[str], dict[str, str
 
 
 def _script(launch: Launch) -> list[str]:
-    """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
-    once.
-    """
+    """The script's command line; under mpi4py if it is installed, so that an exception ends all ranks."""
     line = launch.script()
     kind = script_command.kind_of(launch.code_dir, launch.name)
     if kind == script_command.COMMAND or not resources.has_module("mpi4py"):
@@ -222,25 +210,24 @@ def _script(launch: Launch) -> list[str]:
 
 
 def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
-    """The first host: gather the others, run mpirun, tell them how it ended."""
+    """The first host: wait for the others, run mpirun, tell them how it ended."""
     hosts = launch.environment.distribution_hosts
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         launch.prepare()
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
         line = command(launch, major, ["localhost"], None, hostfile, kind)
-        return all_hosts.run_part(_RankHost(launch, _task(launch, keys, line), keys))
-    chief = rendezvous.Chief(hosts)
-    try:
+        return _RankHost(launch, _task(launch, keys, line), keys).run()
+    with contextlib.closing(rendezvous.Chief(hosts)) as chief:
         chief.gather({"key": keys.make_key("id")})
         with all_hosts.telling(lambda end: chief.send({"verdict": end, "host": hosts[0]})):
             launch.prepare()
             chief.await_ready()
-        addresses = {host: _peer(chief.lines[host]) for host in hosts[1:]}
+        addresses = {host: chief.lines[host].addresses()[1] for host in hosts[1:]}
         reach = {
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
         }
-        own = rendezvous.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
+        own = chief.lines[hosts[1]].addresses()[0]
         _check_addresses(hosts, {hosts[0]: own, **addresses})
         if own.startswith("127."):  # hosts on one machine: mpirun knows itself only by this loopback name
             own = "localhost"
@@ -250,8 +237,6 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
         part = _RankHost(launch, _task(launch, keys, line), keys)
         _release_together(part, chief)
         return all_hosts.lead(launch, part, chief, wait_for_others=False)
-    finally:
-        chief.close()
 
 
 def _check_addresses(hosts: Sequence[str], addresses: Mapping[str, str]) -> None:
@@ -295,12 +280,8 @@ def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> child_process.Comm
     return child_process.Command(line, env, launch.code_dir)
 
 
-def _peer(line: rendezvous.Line) -> str:
-    return rendezvous.numeric(line.connection.getpeername()[0])
-
-
 class _RankHost(Supervisor):
-    """A host with ranks: gives them their environment, and sends a stop to them, not to what started them.
+    """A host with ranks: gives them their environment, and signals them, not the program that started them.
 
     mpirun would kill ranks one second after it is asked to end, and all of them once a signal has ended one.
     So mpirun is not signalled while ranks save their state, and sees that they have ended only when all of
@@ -342,14 +323,12 @@ class _RankHost(Supervisor):
             found.release()
 
     def _send(self, hearer: mpi_rank.Rank, number: int) -> None:
-        try:
-            # MPI gives each rank a process group; a shell would not hand the signal on
+        with contextlib.suppress(ProcessLookupError):
+            # MPI gives each rank a process group; a shell would not pass the signal on
             if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
                 os.killpg(hearer.keeper, number)  # its keeper ignores all of these but SIGKILL
             else:
                 os.kill(hearer.pid, number)
-        except ProcessLookupError:
-            pass
 
     def _signal(self, number: int, whole_group: bool = False) -> None:
         if number == signal.SIGKILL or not self._ranks:
@@ -358,7 +337,8 @@ class _RankHost(Supervisor):
             if found.pid and not found.has_ended:
                 self._send(found, number)
             if number == signal.SIGKILL:
-                _kill(found.keeper)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(found.keeper, number)
 
     def close(self) -> None:
         """Close the sockets and the relays."""
@@ -368,15 +348,8 @@ class _RankHost(Supervisor):
             found.release()
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
 def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
-    """Any other host: let mpirun in, hand the ranks their environment, end when the first host says so."""
+    """Any other host: run sshd for mpirun and serve the ranks; end when the first host says so."""
     environment = launch.environment
     hosts = environment.distribution_hosts
     host_key = keys.make_key("host")
@@ -386,19 +359,17 @@ def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
     keys.write("authorized_keys", "")
     address = rendezvous.address_of(hosts[0], hosts)
     line, greeting = rendezvous.join(environment.current_host, address, {"port": port, "host_key": host_key})
-    try:
+    with contextlib.closing(line):
         keys.write("authorized_keys", f"restrict {greeting['key']}\n")
         with all_hosts.telling(line.send):
             launch.prepare()
         all_hosts.accept_early(launch, line)
         part = _RankHost(launch, child_process.Command(sshd, _minimal(launch.env)), keys)
         return _until_told(launch, part, port, line)
-    finally:
-        line.close()
 
 
 def _until_told(launch: Launch, part: _RankHost, port: int, line: rendezvous.Line) -> Outcome:
-    """Let mpirun in until the first host says how the job ended."""
+    """Run sshd until the first host says how the job ended."""
     verdict: list[dict[str, Any]] = []
     also = part.policy.on_start
 
@@ -423,7 +394,7 @@ def _until_told(launch: Launch, part: _RankHost, port: int, line: rendezvous.Lin
     part.policy.on_start = started
     part.all_ended = lambda: line.send({"idle": True})
     part.watch(line.fileno(), heard)
-    outcome = all_hosts.run_part(part)
+    outcome = part.run()
     outcome.status = 0 if verdict else outcome.status or 1
     if outcome.stop_signal is not None:
         return outcome
@@ -446,7 +417,7 @@ def _await_listening(port: int) -> None:
 
 
 def _minimal(env: Mapping[str, str]) -> dict[str, str]:
-    """What sshd itself needs; the job's variables stay out of it."""
+    """The variables that sshd itself needs; it does not get those of the job."""
     return {name: env[name] for name in (*_SESSION_VARIABLES, "HOME", "LANG") if name in env}
 
 

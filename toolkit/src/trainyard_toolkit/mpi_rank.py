@@ -1,12 +1,12 @@
-"""What each MPI rank on another host runs first: it takes that host's own environment and starts the script.
+"""The program that MPI starts for each rank: it gets the environment of its own host and starts the script.
 
-Exporting the first host's variables to every rank, as ``mpirun -x`` would, tells each rank that it is on
-the first host, and shows them on the command line. So each host hands its ranks their environment itself,
-through a socket that only this user can open.
+``mpirun -x`` would export the first host's variables: every rank would believe that it is on the first host,
+and the command line would show the variables. So each host gives its ranks their environment itself, through
+a socket that only this user can open.
 
-This process stays beside the script: mpirun kills all ranks as soon as one of them ends badly, which is right
-when it fails, and wrong when all of them have been asked to stop and some still save their state. So the
-host's toolkit decides when mpirun may see the end of a rank.
+This process stays beside the script. mpirun kills all ranks as soon as one of them fails; that is wrong after
+all of them were asked to stop, while some still save their state. So the host's toolkit decides when mpirun
+sees the end of a rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from . import kernel, orphans
+from . import child_process, kernel, orphans
 
 SOCKET_VARIABLE = "TRAINYARD_RANK_SOCKET"
 EXPORTS_VARIABLE = "TRAINYARD_MPI_EXPORTS"
@@ -74,14 +74,8 @@ def _become(script: list[str], environ: dict[str, str]) -> None:
 def _end_as(status: int) -> None:
     """End with the exit code, or by the signal, of another process."""
     if os.WIFSIGNALED(status):
-        import resource
-
-        number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the script's own core is enough
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        os._exit(128 + number)
+        child_process.end_by(os.WTERMSIG(status))  # without a core dump: the script's own is enough
+        os._exit(128 + os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
 
 

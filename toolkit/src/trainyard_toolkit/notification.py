@@ -1,9 +1,9 @@
-"""Notifying others that a job has ended, once each: URLs by a signed POST, commands on standard input.
+"""Notifies others that a job has ended, each of them once: URLs by a signed POST, commands on standard input.
 
 Notifications wait in an outbox, a document that is replaced atomically before and after every attempt. So a
-target that has got its notification never gets it again, whichever process is killed. It can be sent
-twice only if a process is killed between an attempt and its record: both attempts have the same
-``webhook-id``, by which a receiver can recognise the second one.
+target that was notified is not notified again, whichever process is killed. Only if a process is killed
+between an attempt and its record, the notification is sent twice: both attempts have the same ``webhook-id``,
+by which a receiver can recognise the second one.
 
 Signatures and headers are those of https://www.standardwebhooks.com: HMAC-SHA256 over
 ``ID.TIMESTAMP.BODY``, in base64, after ``v1,``.
@@ -27,8 +27,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Callable, Mapping, Optional
-
+    from collections.abc import Callable, Mapping
+    from typing import IO, Any
 
 VERSION = 1
 #: States of a target: it is due, an attempt is in progress, it was notified, or it cannot be notified.
@@ -38,11 +38,11 @@ SETTLED = (TOLD, FAILED)
 MOST_ATTEMPTS, FIRST_DELAY, LONGEST_DELAY = 8, 1.0, 120.0
 TIMEOUT_SECONDS = 30.0
 COMMAND_SECONDS = 300.0
-#: How long an attempt at a URL takes in all: `TIMEOUT_SECONDS` holds for each byte of an answer.
+#: The time limit of a whole attempt at a URL: `TIMEOUT_SECONDS` applies to each read from the connection.
 POST_SECONDS = 60.0
-#: A command that ends with it is tried again (sysexits.h, EX_TEMPFAIL).
+#: A command that ends with this exit code is tried again (sysexits.h, EX_TEMPFAIL).
 TRY_AGAIN = 75
-#: Holds the document of an outbox where no file can.
+#: The variable with the document of an outbox, if that is not in a file.
 VARIABLE = "TRAINYARD_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300
@@ -66,7 +66,7 @@ class NotDelivered(Exception):
         self.wait = wait
 
 
-def new_targets(targets: "list[str]") -> "list[dict[str, Any]]":
+def new_targets(targets: list[str]) -> list[dict[str, Any]]:
     """Return the entries of an outbox for these URLs and commands, each with the id of its notification."""
     return [
         {"to": to, "id": "msg_" + os.urandom(16).hex(), "state": DUE, "attempts": 0, "error": ""}
@@ -96,12 +96,12 @@ def end_message(
     state: str,
     *,
     reason: str = "",
-    cause: "Optional[Mapping[str, Any]]" = None,
+    cause: Mapping[str, Any] | None = None,
     restarts: int = 0,
-    started_at: "Optional[float]" = None,
-    ended_at: "Optional[float]" = None,
-    results: "Optional[str]" = None,
-) -> "dict[str, Any]":
+    started_at: float | None = None,
+    ended_at: float | None = None,
+    results: str | None = None,
+) -> dict[str, Any]:
     """Return the notification of a job that has ended; the caller masks the secrets in it.
 
     Args:
@@ -131,16 +131,14 @@ def end_message(
     }
 
 
-def main(words: "list[str]") -> int:
+def main(words: list[str]) -> int:
     """Notify the targets of an outbox, ``FILE STATE [REASON]``; returns an exit code.
 
     FILE holds a JSON object with ``handle``, ``targets`` (from `new_targets`, or URLs and commands) and
     perhaps ``secret`` and ``more``, parameters of `end_message`; ``-`` stands for the content of the variable
-    TRAINYARD_NOTIFY. A file is replaced while it is worked on, and becomes FILE.settled; what a variable
-    holds is not kept.
+    TRAINYARD_NOTIFY. A file is replaced while targets are notified, and becomes FILE.settled; the content of
+    a variable is not kept.
     """
-    import tempfile
-
     path, state, reason = (*words, "")[:3]
     with tempfile.TemporaryDirectory() as folder:
         if path == "-":
@@ -172,7 +170,7 @@ class Outbox:
     def __init__(self, path: str, settled: str) -> None:
         self.path = path
         self.settled = settled
-        self.document: "dict[str, Any]" = {}
+        self.document: dict[str, Any] = {}
         self._lock = -1
         self._changes = threading.Lock()
 
@@ -196,7 +194,7 @@ class Outbox:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
 
-    def send(self, message: "Mapping[str, Any]", sleep: "Callable[[float], object]" = time.sleep) -> None:
+    def send(self, message: Mapping[str, Any], sleep: Callable[[float], object] = time.sleep) -> None:
         """Notify all targets that are still due; returns when all are settled.
 
         Targets are notified at the same time, so that one that does not answer does not delay the others.
@@ -212,9 +210,9 @@ class Outbox:
         if not self.document.get("message"):
             self.document["message"] = dict(message)
         waiting = [target for target in self.document["targets"] if target["state"] not in SETTLED]
-        failures: "list[BaseException]" = []
+        failures: list[BaseException] = []
 
-        def settle(target: "dict[str, Any]") -> None:
+        def settle(target: dict[str, Any]) -> None:
             try:
                 self._settle(target, sleep)
             except BaseException as error:
@@ -240,7 +238,7 @@ class Outbox:
         except OSError:
             pass
 
-    def _settle(self, target: "dict[str, Any]", sleep: "Callable[[float], object]") -> None:
+    def _settle(self, target: dict[str, Any], sleep: Callable[[float], object]) -> None:
         """Make attempts at a target until it is settled."""
         delay = FIRST_DELAY
         while True:
@@ -250,7 +248,7 @@ class Outbox:
             sleep(max(delay * (1 - 0.5 * random.random()), wait))
             delay = min(2 * delay, LONGEST_DELAY)
 
-    def _attempt(self, target: "dict[str, Any]") -> float:
+    def _attempt(self, target: dict[str, Any]) -> float:
         """Make one attempt, and record it before and after; returns how long the target asks to wait."""
         self._record(target, state=TRYING, attempts=target["attempts"] + 1)
         try:
@@ -266,19 +264,19 @@ class Outbox:
         self._record(target, state=TOLD, error="", told_at=time.time())
         return 0.0
 
-    def _record(self, target: "dict[str, Any]", **changes: "Any") -> None:
+    def _record(self, target: dict[str, Any], **changes: Any) -> None:
         with self._changes:
             target.update(changes)
             self.save()
 
 
-def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> None:
+def post(url: str, delivery: str, message: Mapping[str, Any], secret: str) -> None:
     """Send a message by POST, following no redirect.
 
     Raises:
         NotDelivered: it was not accepted (a status from 200 to 299), or not in time.
     """
-    failure: "list[Optional[Exception]]" = []
+    failure: list[Exception | None] = []
 
     def attempt() -> None:
         try:
@@ -296,7 +294,7 @@ def post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> 
         raise failure[0]
 
 
-def _post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) -> None:
+def _post(url: str, delivery: str, message: Mapping[str, Any], secret: str) -> None:
     import http.client
     import urllib.error
     import urllib.parse
@@ -319,7 +317,7 @@ def _post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) ->
         url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *args: "Any", **kwargs: "Any") -> "Optional[urllib.request.Request]":
+        def redirect_request(self, *args: Any, **kwargs: Any) -> urllib.request.Request | None:
             return None
 
     try:
@@ -341,7 +339,7 @@ def _post(url: str, delivery: str, message: "Mapping[str, Any]", secret: str) ->
         raise NotDelivered(f"no answer: {getattr(error, 'reason', error)}") from None
 
 
-def run_command(command: str, delivery: str, message: "Mapping[str, Any]", directory: str = "/") -> None:
+def run_command(command: str, delivery: str, message: Mapping[str, Any], directory: str = "/") -> None:
     """Run a command of the shell in a directory, or in / if that is gone.
 
     It gets the message on its standard input, and parts of it in variables.
@@ -362,7 +360,7 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]", direc
     texts = {
         name: str(value).replace("\0", "").encode("utf-8", "replace") for name, value in variables.items()
     }
-    said: "collections.deque[bytes]" = collections.deque(maxlen=1)
+    said: collections.deque[bytes] = collections.deque(maxlen=1)
     with tempfile.TemporaryFile() as message_file:
         message_file.write(json.dumps(message).encode())
         message_file.seek(0)
@@ -393,7 +391,7 @@ def run_command(command: str, delivery: str, message: "Mapping[str, Any]", direc
         raise NotDelivered(text, is_final=code != TRY_AGAIN)
 
 
-def _keep_last_line(stream: "IO[bytes]", kept: "collections.deque[bytes]") -> None:
+def _keep_last_line(stream: IO[bytes], kept: collections.deque[bytes]) -> None:
     """Read a stream to its end in bounded memory; the last line that is not empty is kept."""
     with stream:
         for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):

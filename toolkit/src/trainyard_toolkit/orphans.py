@@ -24,7 +24,7 @@ _services: set[int] = set()
 
 
 def prepare() -> None:
-    """Load what a forked child needs before it execs. A system without prctl does without."""
+    """Load prctl, which a forked child needs before it execs. Without prctl, the calls do nothing."""
     global _prctl
     if _prctl is None:
         try:
@@ -46,8 +46,9 @@ def adopt() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """In a fresh child: get SIGKILL when the parent dies, so that killing ``train`` leaves no script
-    running. A parent that is dead already counts too.
+    """In a new child: get SIGKILL when the parent dies, or at once if it is dead already.
+
+    So no script is left running when ``train`` is killed.
     """
     assert _prctl is not None
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -56,10 +57,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_launcher() -> None:
-    """In a process that another launcher forked: die with it, where that is safe.
+    """In a process that another launcher forked: die with it, if that is safe.
 
-    The kernel sends the signal when the *thread* that forked us ends. So it is asked for only if that is
-    the first thread, which ends with its process; a launcher may fork on threads that end before.
+    The kernel sends the signal when the *thread* that forked us ends. So it is requested only if that is the
+    first thread, which ends with its process; a launcher may fork on a thread that ends earlier.
     """
     parent = os.getppid()
     try:
@@ -73,12 +74,20 @@ def die_with_launcher() -> None:
 
 
 def keep(pid: int) -> None:
-    """Mark a child as one that we end ourselves (an sshd, say), not as one that was left behind."""
+    """Mark a child as a service: one that we end ourselves, not one that was left behind."""
     _services.add(pid)
 
 
+def end_service(pid: int) -> None:
+    """Kill a child that `keep` has marked, and collect it."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it was collected with the others
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    note_exit(pid)
+
+
 def note_exit(pid: int) -> None:
-    """A child was collected."""
+    """Note that a child was collected."""
     _services.discard(pid)
 
 
@@ -110,7 +119,7 @@ def end_group(
         wake: a descriptor that becomes readable when a child ends.
         relays: output of the group, passed on meanwhile.
         everything: also end orphans that left the group, and collect them all.
-        told: the group has had its SIGTERM already; another could interrupt a program saving its state.
+        told: the group already got SIGTERM; a second one could interrupt a program that saves its state.
     """
     if not _left(group, everything):
         return
@@ -131,7 +140,7 @@ def end_group(
 
 
 def _ask_orphans(group: int, heard: Collection[int]) -> set[int]:
-    """Send SIGTERM to orphans outside the group that have not had it; returns all that have had it by now.
+    """Send SIGTERM to orphans outside the group that have not got it yet; return all that have got it.
 
     More of them may appear: the children of an orphan become orphans when it ends.
     """
@@ -149,7 +158,7 @@ def _ask_orphans(group: int, heard: Collection[int]) -> set[int]:
 
 
 def _left(group: int, everything: bool) -> bool:
-    """Collect what has ended; whether anything still runs."""
+    """Collect the processes that have ended; tell whether any still runs."""
     if everything:
         for pid in children():
             try:

@@ -1,11 +1,11 @@
-"""Passes a child's output on, byte for byte, and keeps its tail. Nothing here ever blocks the supervisor."""
+"""Passes a child's output on, byte for byte, and keeps its tail. Only `Relay.drain` may block."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
+import select
 import stat
 
 from . import kernel
@@ -39,8 +39,8 @@ class Relay:
         self._observe = observe
         self._block = WIDE_READ_BYTES if wide else READ_BYTES
         self._pending = memoryview(b"")
-        self._target, self._chunk = _nonblocking_view(target)
-        self._own_target = self._target != target
+        self.target, self._chunk = _nonblocking_view(target)  # the descriptor to poll while bytes wait
+        self._own_target = self.target != target
         self._broken = False
         os.set_blocking(self.source, False)
         if wide:
@@ -51,43 +51,41 @@ class Relay:
         """Whether bytes wait for the target; until they are gone, nothing more is read."""
         return bool(self._pending)
 
-    @property
-    def target(self) -> int:
-        """The descriptor to poll while bytes wait."""
-        return self._target
-
     def close_child_end(self) -> None:
-        """Forget the child's end, so that its exit gives end of file here."""
+        """Close our copy of the child's end, so that its exit gives end of file here."""
         if self.child_end >= 0:
             os.close(self.child_end)
             self.child_end = -1
 
     def pump(self) -> bool:
-        """Read what there is and pass it on. False at the end of the stream."""
-        if self._pending:
-            return True
+        """Pass on the bytes that wait for the target, or what can be read. False at the end of the stream."""
+        if self._pending or self._read():
+            self._flush()
+        return not self.ended
+
+    def _read(self) -> bool:
+        """Read what there is; False if there is nothing now, or at the end of the stream."""
         try:
             data = os.read(self.source, self._block)
         except BlockingIOError:
-            return True
+            return False
         if not data:
             self.ended = True
             return False
-        self._remember(data)
+        self.tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self.tail + data)[-TAIL_BYTES:]
+        if self._observe is not None:
+            self._observe(data)
         self._pending = memoryview(data)
-        self.flush()
         return True
 
-    def flush(self) -> None:
-        """Write what the target takes now. If the target is gone, drop the rest: the script goes on."""
+    def _flush(self) -> None:
+        """Write what the target takes now. If the target is gone, drop the rest: the script continues."""
         while self._pending and not self._broken:
             try:
-                written = os.write(self._target, self._pending[: self._chunk])
+                written = os.write(self.target, self._pending[: self._chunk])
             except BlockingIOError:
                 return
-            except OSError as error:
-                if error.errno == errno.EINTR:
-                    continue
+            except OSError:
                 self._broken = True
                 break
             self._pending = self._pending[written:]
@@ -97,26 +95,12 @@ class Relay:
             self._pending = memoryview(b"")
 
     def drain(self) -> None:
-        """Pass on all that is left in the pipe, waiting for the target where it must, but not for more
-        input.
-        """
-        import select
-
+        """Pass on all that is left in the pipe; wait for the target if necessary, but not for more input."""
         poll = select.poll()
-        poll.register(self._target, select.POLLOUT)
-        while True:
-            while self._pending:
-                poll.poll()
-                self.flush()
-            try:
-                data = os.read(self.source, self._block)
-            except BlockingIOError:
-                return
-            if not data:
-                self.ended = True
-                return
-            self._remember(data)
-            self._pending = memoryview(data)
+        poll.register(self.target, select.POLLOUT)
+        while self._pending or self._read():
+            poll.poll()
+            self._flush()
 
     def close(self) -> None:
         """Close our descriptors; the target itself stays open."""
@@ -126,20 +110,14 @@ class Relay:
             self.source = -1
         if self._own_target:
             self._own_target = False
-            os.close(self._target)
-
-    def _remember(self, data: bytes) -> None:
-        self.tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self.tail + data)[-TAIL_BYTES:]
-        if self._observe is not None:
-            self._observe(data)
+            os.close(self.target)
 
 
 def _nonblocking_view(target: int) -> tuple[int, int]:
     """A descriptor for ``target`` that never blocks, and how much may be written at once.
 
-    O_NONBLOCK belongs to the open file, which is shared with the child and our parent, so it is
-    set on a second opening of the same pipe or terminal. What cannot be opened again is written in small
-    pieces.
+    O_NONBLOCK belongs to the open file, which the child and our parent share, so the same pipe or terminal is
+    opened a second time with it. What cannot be opened again is written in small pieces.
     """
     mode = os.fstat(target).st_mode
     if stat.S_ISREG(mode):
@@ -152,7 +130,7 @@ def _nonblocking_view(target: int) -> tuple[int, int]:
 
 
 def _widen(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB serve too
+    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB will do
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, WIDE_READ_BYTES)
 
 

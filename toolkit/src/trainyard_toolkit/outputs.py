@@ -1,4 +1,4 @@
-"""Sends what a job leaves behind to its output URI: the model, the data, checkpoints, intermediate output."""
+"""Sends a job's results to its output URI: the model, the data, checkpoints, intermediate output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Results:
     """Everything of one host that goes to a store, during and after the run.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         environment: the job as the script sees it.
         job: the job document, or None on SageMaker, where only intermediate output is ours to send.
     """
@@ -44,7 +44,7 @@ class Results:
             self.mirrors.append(Mirror(self.layout.intermediate, Place.of(uri), "intermediate output"))
 
     def start(self) -> None:
-        """Begin to send. Call it when the script has been started: a process with threads should not fork."""
+        """Begin to send. Call it after the script was started: a process with threads should not fork."""
         for mirror in self.mirrors:
             mirror.start()
 
@@ -63,9 +63,7 @@ class Results:
         _do_all(steps)
 
     def _intermediate_uri(self) -> str | None:
-        """Where intermediate output goes; None if it is not wanted, or if the platform sends it: then the
-        platform has made the folder.
-        """
+        """Where intermediate output goes; None if nowhere, or the platform made the folder and sends it."""
         if self.job is not None:
             return self._output_uri("intermediate")
         output = self.environment.sagemaker_s3_output()
@@ -80,9 +78,7 @@ class Results:
         return "/".join([self.job.output["uri"].rstrip("/"), self.job.name, "output", *parts])
 
     def _send(self, folder: str, packed_name: str, plain_name: str) -> None:
-        """Send one folder; hosts other than the first do so under their own name, and only if there is
-        something.
-        """
+        """Send one folder; other hosts than the first send it under their own name, unless it is empty."""
         assert self.job is not None
         first = self.job.host_index == 0
         if not (os.path.isdir(folder) and os.listdir(folder)) and not (first and plain_name == "model"):

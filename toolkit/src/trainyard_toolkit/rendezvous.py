@@ -57,14 +57,20 @@ class Line:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
         self._rest = b""
         self.lost = False
-        self.early: list[dict[str, Any]] = []  # came together with the greeting
+        self.early: list[dict[str, Any]] = []  # arrived together with the greeting
 
     def fileno(self) -> int:
         """For poll."""
         return self.connection.fileno()
 
+    def addresses(self) -> tuple[str, str]:
+        """The addresses of this host and of the peer; IPv4 ones without the prefix ``::ffff:``."""
+        ends = (self.connection.getsockname()[0], self.connection.getpeername()[0])
+        own, peer = (address[7:] if address.startswith("::ffff:") else address for address in ends)
+        return own, peer
+
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; a peer that is gone is noted, not raised."""
+        """Send a message; if the peer is gone, set ``lost`` and raise nothing."""
         try:
             self.connection.settimeout(10)
             self.connection.sendall(json.dumps(message).encode() + b"\n")
@@ -74,7 +80,7 @@ class Line:
             self.connection.setblocking(False)
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have come; sets ``lost`` at the end of the connection."""
+        """The messages that have arrived; sets ``lost`` at the end of the connection."""
         try:
             data = self.connection.recv(65536)
         except BlockingIOError:
@@ -92,7 +98,7 @@ class Line:
             return []
 
     def wait(self, seconds: float) -> list[dict[str, Any]]:
-        """Wait for messages; an empty list when the time is over or the peer is gone."""
+        """Wait for messages; an empty list on timeout, or if the peer is gone."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self, select.POLLIN)
@@ -111,7 +117,7 @@ class Line:
 
 
 class Chief:
-    """The first host's side: who has come, and how each of them ended.
+    """The first host's side: which hosts have joined, and how the part of each ended.
 
     Args:
         hosts: all hosts of the distribution, this one first.
@@ -132,7 +138,7 @@ class Chief:
         """Wait until every other host has said hello; answer each with ``greeting``.
 
         Raises:
-            ClusterError: the time is over; the message names the hosts that are missing.
+            ClusterError: not in time; the message names the hosts that are missing.
         """
         deadline = time.monotonic() + wait_seconds()
         pending: list[Line] = []
@@ -159,7 +165,7 @@ class Chief:
         """Wait until every host has said that it is ready.
 
         Raises:
-            ClusterError: one failed or was lost, or the time is over.
+            ClusterError: one failed or was lost, or was not ready in time.
         """
         for host, line in self.lines.items():
             messages = line.wait(wait_seconds())
@@ -171,7 +177,7 @@ class Chief:
 
     @property
     def missing(self) -> list[str]:
-        """The hosts that have not come."""
+        """The hosts that have not joined."""
         return [host for host in self.others if host not in self.lines]
 
     def _admit(self, line: Line, greeting: dict[str, Any]) -> bool:
@@ -295,8 +301,3 @@ def other_host_failed(host: str, message: dict[str, Any]) -> ClusterError:
     error.exit_code = code
     error.failure_class = message.get("class", error.failure_class)
     return error
-
-
-def numeric(address: str) -> str:
-    """An address of a socket as others write it: ``::ffff:10.0.0.1`` -> ``10.0.0.1``."""
-    return address[7:] if address.startswith("::ffff:") else address

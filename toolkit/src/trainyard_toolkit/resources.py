@@ -24,9 +24,7 @@ def which(name: str) -> str | None:
 
 
 def script_python() -> str:
-    """The interpreter that runs Python scripts: what ``TRAINYARD_PYTHON`` names on ``PATH``, if that is a
-    Python 3; else the one that runs us.
-    """
+    """The Python that runs scripts: this one, unless ``TRAINYARD_PYTHON`` names a Python 3 on ``PATH``."""
     asked = os.environ.get("TRAINYARD_PYTHON")
     found = which(asked) if asked else None
     if found is None or os.path.basename(os.path.realpath(found)).startswith("python2"):
@@ -49,7 +47,7 @@ def has_module(name: str) -> bool:
 
 
 def load_site_packages() -> None:
-    """Let installed packages be imported, where we were started without ``site`` to start sooner."""
+    """Make installed packages importable if we were started without ``site``, to start sooner."""
     if sys.flags.no_site and "site" not in sys.modules:
         import site
 
@@ -102,9 +100,7 @@ def _folders(root: str, controller: str) -> list[str]:
 
 
 def oom_kills(root: str = _CGROUP) -> int:
-    """How many processes of this cgroup the kernel has killed for memory so far (0 where it cannot be
-    read).
-    """
+    """How many processes of this cgroup the kernel has killed for memory so far; 0 if that cannot be read."""
     candidates = [os.path.join(folder, "memory.events") for folder in reversed(_folders(root, ""))]
     candidates += [
         os.path.join(folder, "memory.oom_control") for folder in reversed(_folders(root, "memory"))
@@ -124,8 +120,9 @@ def _field(path: str, name: str) -> int:
 
 
 def num_gpus(run: Callable[[list[str]], str | None] | None = None) -> int:
-    """NVIDIA GPUs of this container: their device files; without any, what ``nvidia-smi --list-gpus`` names,
-    which may take seconds; 0 where there is none or it fails.
+    """The number of NVIDIA GPUs of this container: of their device files.
+
+    Without any, ``nvidia-smi --list-gpus`` is asked, which may take seconds; 0 if it is missing or fails.
     """
     count = len(_gpu_devices()) if run is None else 0
     if count:
@@ -142,9 +139,7 @@ def _gpu_devices() -> list[str]:
 
 
 def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] | None = None) -> int:
-    """AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge; 0 where there is
-    none.
-    """
+    """The number of AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge."""
     if instance_type.endswith("trn2.48xlarge"):
         return 64
     listing = (run or _output)(["neuron-ls", "-j"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: Stands for no limit.
 MOST_RETRIES = 1_000_000
-#: The class whose retries get more memory: memory ran out.
+#: The class of failures whose retries get more memory: out of memory.
 OOM = "oom"
 #: The factor by which each retry increases the memory.
 GROWTH = 2

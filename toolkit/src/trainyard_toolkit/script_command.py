@@ -1,4 +1,4 @@
-"""What kind of thing the entry point is, and the command that runs it."""
+"""The kind of an entry point, and the command that runs it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
 COMMAND = "COMMAND"
 REQUIREMENTS = "requirements.txt"
-#: Value of TRAINYARD_INSTALLER with which nothing is installed: the Python is used as it is.
+#: Value of TRAINYARD_INSTALLER with which nothing is installed.
 NO_INSTALLER = "none"
 
 
 def kind_of(code_dir: str, name: str) -> str:
-    """Which kind an entry point is.
+    """The kind of an entry point.
 
     ``*.sh`` is a command; any other name beside a ``setup.py`` is a module of that package; ``*.py`` is a
-    program; the rest are commands. A ``pyproject.toml`` with a build makes a package too, but only if the
-    name is not a file: many projects have one next to plain scripts, just to configure linters. Where nothing
-    is installed, the same applies to ``setup.py``.
+    program; the rest are commands. A ``pyproject.toml`` that describes a package counts like ``setup.py``,
+    but only if the name is not that of a file: many projects with plain scripts have one just to configure
+    linters. If nothing may be installed, the same applies to ``setup.py``.
     """
     if name.endswith(".sh"):
         return COMMAND
@@ -61,12 +61,12 @@ def _leaves(name: str) -> bool:
 
 
 def installs() -> bool:
-    """Whether what the code needs may be installed."""
+    """Whether packages may be installed."""
     return os.environ.get("TRAINYARD_INSTALLER") != NO_INSTALLER
 
 
 def needs_install(code_dir: str, name: str) -> bool:
-    """Whether there is something to install before the entry point can run, and it may be."""
+    """Whether something has to be installed before the entry point can run, and may be."""
     if not installs():
         return False
     return has_requirements(code_dir) or kind_of(code_dir, name) == PYTHON_PACKAGE
@@ -78,7 +78,7 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
     Args:
         code_dir: the code directory.
         name: the entry point.
-        anywhere: whether it may lie outside of the code directory; one that is named by its whole path may.
+        anywhere: whether it may lie outside of the code directory. An absolute path may in any case.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
@@ -107,20 +107,19 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
         )
 
 
-def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = None) -> list[str]:
+def argv(code_dir: str, name: str, args: Sequence[str]) -> list[str]:
     """The command line of an entry point: program, package module or command, and its arguments."""
-    interpreter = python or resources.script_python()
     kind = kind_of(code_dir, name)
     if kind == PYTHON_PACKAGE:
         module = name[:-3] if name.endswith(".py") else name
-        return [interpreter, "-m", module.replace("/", "."), *args]
+        return [resources.script_python(), "-m", module.replace("/", "."), *args]
     if kind == PYTHON_PROGRAM:
-        return [interpreter, name, *args]
+        return [resources.script_python(), name, *args]
     return [*_command(os.path.join(code_dir, name), name), *args]
 
 
 def _command(path: str, name: str) -> list[str]:
-    """How to run a shell script or binary: itself where the system can, else through its interpreter."""
+    """The words that run a shell script or binary: itself if the system can run it, else its interpreter."""
     own = name if name.startswith(("/", "./", "../")) else f"./{name}"
     with open(path, "rb") as file:
         start = file.readline(256)
@@ -143,7 +142,7 @@ def _make_executable(path: str) -> bool:
 
 
 def command(code_dir: str, name: str, args: Sequence[str], env: Mapping[str, str]) -> Command:
-    """The command of a plain run, checked for what no system can pass on.
+    """The command of a plain run.
 
     Raises:
         CodeError: an argument or a variable contains a NUL character.

@@ -35,7 +35,7 @@ TORCHRUN_PROCESSES_PARAMETER = "sagemaker_torch_distributed_processes_per_host"
 
 
 class Launch:
-    """What every way of running a script needs to know.
+    """A script that is to run, and what every way of running it needs to know.
 
     Args:
         environment: the job.
@@ -45,8 +45,8 @@ class Launch:
         policy: time limits.
         code_dir: its working directory.
         owns_process: see :func:`trainyard_toolkit.child_process.supervise`.
-        observers: by descriptor (1, 2), who sees the output as it passes.
-        prepare: brings the code and what it needs; called once, before anything looks at the script.
+        observers: called with the output as it passes, by descriptor (1, 2).
+        prepare: fetches the code and installs what it needs; called once, before the script is looked at.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Launch:
         return resources.oom_kills() - self._memory_kills_before
 
     def script(self) -> list[str]:
-        """The command line of the script by itself."""
+        """The command line of the script alone, without a launcher."""
         return script_command.argv(self.code_dir, self.name, self.args)
 
     def relays(self) -> dict[int, Relay]:
-        """The streams that have to pass through us.
+        """Relays for the streams that have to pass through this process.
 
-        stdout only if metrics are read from it. stderr for its last lines, which the failure report needs;
-        but where it is a plain file they are read back from there, and the stream goes straight through.
+        Both if something observes them. Otherwise only stderr, whose last lines the failure report needs; if
+        it is a plain file, they are read from there afterwards, and it needs no relay.
         """
         if self.observers:
             return {fd: Relay(fd, self.observers.get(fd), wide=True) for fd in (1, 2)}
@@ -110,7 +110,7 @@ def distribution_of(environment: Environment) -> str:
 
 
 def run(launch: Launch, distribution: str | None = None) -> Outcome:
-    """Start the script in the way that the job asks for and see it through.
+    """Run the script to its end, in the way that the job asks for.
 
     Raises:
         ToolkitError: it could not be started, or the hosts did not come together.
@@ -135,7 +135,7 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
 
 
 def processes_per_host(environment: Environment, distribution: str) -> int:
-    """How many processes each host runs: as asked for, else one per GPU, per Neuron core, or one.
+    """How many processes each host runs: as requested, else one per GPU, one per Neuron core, or one.
 
     Raises:
         ConfigError: the parameter is not a positive number.
@@ -159,7 +159,7 @@ def processes_per_host(environment: Environment, distribution: str) -> int:
 
 
 def host_of_rank(environment: Environment, rank: int | None) -> str:
-    """The host that a rank runs on: ranks are dealt host by host. Without a rank, this host."""
+    """The host that a rank runs on: ranks are numbered host by host. Without a rank, this host."""
     kind = distribution_of(environment)
     if rank is None or kind == PLAIN:
         return environment.current_host
@@ -180,9 +180,9 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
 
 
 def drop_too_long(variables: dict[str, str]) -> list[str]:
-    """Take out the contract's variables that no program can be started with; return their names.
+    """Remove the contract's variables with which no program can be started; return their names.
 
-    Linux takes 128 KiB for one; arguments alone may be many times that together.
+    Linux allows 128 KiB for one variable; all arguments together may be many times as long.
     """
     names = [
         name
@@ -196,10 +196,12 @@ def drop_too_long(variables: dict[str, str]) -> list[str]:
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:
-    """PYTHONPATH of the script: its own directory first; the zipapp, packed or unpacked, last if we run from
-    one, and in it the predecessors' names if they are asked for.
+    """PYTHONPATH of the script: its own directory first, then the one in ``base``.
+
+    If the toolkit runs from a zipapp, packed or unpacked, that and its stand-ins for the predecessors' names
+    (unless they are switched off) come last.
     """
-    # A link leads to the user's own directory, where modules have always had their paths.
+    # A link leads to the user's own directory, and modules are to have their paths there.
     parts = [os.path.realpath(code_dir) if os.path.islink(code_dir) else code_dir, base.get("PYTHONPATH", "")]
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home) or os.path.isdir(os.path.join(home, "aliases")):
@@ -207,8 +209,3 @@ def python_path(code_dir: str, base: Mapping[str, str]) -> str:
         if aliases.switched_on(base):
             parts.append(os.path.join(home, "aliases"))
     return os.pathsep.join(part for part in parts if part)
-
-
-def python() -> str:
-    """The interpreter that runs Python scripts; see :func:`resources.script_python`."""
-    return resources.script_python()

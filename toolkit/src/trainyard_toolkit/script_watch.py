@@ -1,8 +1,8 @@
-"""Watches a script for hangs from inside its container, where no log is a file.
+"""Watches a script for hangs from inside its container, where the log is not a file.
 
-``train`` passes the script's output on, and counts it in memory that a forked process shares. That process
-looks whether the count grows; if not, it writes the stacks to the container's log, and stops the script if
-that is asked for.
+``train`` passes the script's output on, and counts it in memory that it shares with a forked process. That
+process checks whether the count grows; if not, it writes the stacks to the container's log, and stops the
+script if requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
-#: ``SECONDS report|stop``: after how long without a sign of life the script hangs, and what follows.
+#: ``SECONDS report|stop``: how long without a sign of life counts as a hang, and what is done about it.
 VARIABLE = "TRAINYARD_HANG"
 _COUNT = struct.Struct("Q")
 _MARK = _COUNT.size
@@ -56,14 +56,14 @@ class ScriptWatch:
         _COUNT.pack_into(self._shared, 0, self._count)
 
     def prepare(self, variables: MutableMapping[str, str]) -> None:
-        """Make the script's Python processes write their stacks on a signal, where that is possible."""
+        """Make the script's Python processes write their stacks on a signal, if possible."""
         try:
             self._folder = tempfile.mkdtemp(prefix="trainyard-")
             path = os.path.join(self._folder, stack_dump.HANDLER_FILE)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(stack_dump.HANDLER)
             os.chmod(self._folder, 0o755)
-        except OSError:  # the stacks will be those that the kernel has
+        except OSError:  # only the kernel's stacks will be shown
             return
         paths = [self._folder, variables.get("PYTHONPATH", "")]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -81,7 +81,7 @@ class ScriptWatch:
             orphans.die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)  # they are for the script, which may take its time
+                signal.signal(number, signal.SIG_IGN)  # they are for the script, which may need time to end
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             program = hung_program.PipedProgram(
                 script, self.seconds, self.results, self._written, output=2, say=log.warning
@@ -93,12 +93,7 @@ class ScriptWatch:
     def end(self) -> None:
         """Stop watching."""
         if self._pid:
-            try:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-            except (ProcessLookupError, ChildProcessError):  # collected with the orphans
-                pass
-            orphans.note_exit(self._pid)
+            orphans.end_service(self._pid)
             self._pid = 0
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""What a secret looks like: names, places and shapes. The rules of the toolkit and of the launcher.
+"""How secrets are recognised: by names, places and shapes. The rules of the toolkit and of the launcher.
 
 `SecretFilter` replaces secrets in a text, in a list of arguments and in nested JSON values. It finds them by
 
@@ -8,7 +8,7 @@
   ``echo x | docker login --password-stdin``,
 - their shape: tokens of well-known services, JSON web tokens, private keys.
 
-Every pattern is written so that no character is read from many starting points: arguments can be long.
+No pattern reads the same characters again from many starting points: arguments can be long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SHORTEST_URL_TOKEN = 16
 _LONGEST_NAME = 128
 _LONGEST_JSON = 1 << 20
-#: A longer value counts as a secret: to exempt it would mean to search it again from its middle.
+#: A longer value after a secret's name counts as a secret: exempting it would mean searching it again.
 _LONGEST_EXEMPT = 1024
 
 
@@ -67,7 +67,7 @@ _STRONG_PAIRS = frozenset(
     tuple(pair.split("-"))
     for pair in ("connection-string", "conn-str", "conn-string", "pass-phrase", "pass-word", "pass-key")
 )
-#: A name that ends in one of these is about a secret, and holds none.
+#: A name that ends in one of these is about a secret, and is not the name of one.
 _ABOUT = _set(
     "file files filename path paths dir directory folder name names type types kind url uri endpoint"
     " host hostname port arn ref header headers prefix env var variable length len size count limit ttl"
@@ -224,7 +224,7 @@ _STAND_IN = LazyPattern(
     r"|\{\{?[\w. ]*\}?\}|%\(\w+\)s|%[sdr]",
     re.S,
 )
-#: The name of a secret that AWS keeps.
+#: The name of a secret that is stored in AWS.
 _REFERENCE = LazyPattern(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+|\{\{resolve:.*\}\}")
 _NUMBER = LazyPattern(r"[+-]?(?:\d{1,5}|\d+(?:\.\d*|[kKmMbBtT]|[eE][+-]?\d+)+|\.\d+)$")
 _COUNT = LazyPattern(r"[+-]?\d+(?:_\d+)*$")
@@ -234,7 +234,7 @@ _SCHEME = LazyPattern(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.
 
 
 def _is_secret_value(kind: str, name: str, value: str) -> bool:
-    """Whether the text that a name of this kind was given can be a secret."""
+    """Whether the value of a name of this kind can be a secret."""
     if len(value) > _LONGEST_EXEMPT:
         return True
     if not value or value.lower() in _NOTHING or _STAND_IN.fullmatch(value) or _REFERENCE.fullmatch(value):
@@ -428,7 +428,7 @@ def _assignments(text: str) -> Iterator[Span]:
 
 
 def _is_expanded(text: str, start: int, end: int, at: int) -> bool:
-    """Whether a shell puts something in place of a value: ``$name``, ``"$(command)"``."""
+    """Whether a shell expands a value: ``$name``, ``"$(command)"``."""
     if end - start > _LONGEST_EXEMPT or (start > at and text[start - 1] == "'"):
         return False
     return _EXPANSION.match(text, start, end) is not None
@@ -438,7 +438,7 @@ _EXPANSION = LazyPattern(r"\$[A-Za-z_]\w*\Z|\$[({]|`")
 
 
 def _goes_on(value: str, sep: str, name: str) -> bool:
-    """Whether what stands after a name is not its value, but prose, code or the tag of an image."""
+    """Whether the text after a name is not its value, but prose, code or the tag of an image."""
     if len(value) > _LONGEST_EXEMPT:
         return False
     if sep == ":":
@@ -461,7 +461,7 @@ _CODE = LazyPattern(
 
 
 def _without_scheme(text: str, start: int, end: int, name: str) -> tuple[int, int]:
-    """Leave ``Bearer`` and the like out of what is hidden."""
+    """Exclude ``Bearer`` and the like from what is replaced."""
     if "auth" in name.lower():
         scheme = _SCHEME.match(text, start, end)
         if scheme is not None and scheme.end() < end:
@@ -484,7 +484,7 @@ def _line_end(text: str, at: int, quote: str) -> int:
 
 
 def _value_at(text: str, at: int) -> tuple[int, int]:
-    """Return where the value is that stands at a place: within its quotes, or up to where a bare one ends."""
+    """Return start and end of the value at a position: within its quotes, or of the bare word."""
     quote = _QUOTE.match(text, at)
     if quote is None:
         return _bare_at(text, at)
@@ -552,17 +552,14 @@ def _logins(text: str) -> Iterator[Span]:
 
 def _calls(text: str) -> Iterator[Span]:
     """Find what well-known commands take as a secret under a short name, or from a pipe."""
-    for match in _PIPED.finditer(text):
-        yield _unquoted(match)
-    for match in _NETRC.finditer(text):
-        yield _unquoted(match)
+    yield from map(_unquoted, _PIPED.finditer(text))
+    yield from map(_unquoted, _NETRC.finditer(text))
     for match in _SET.finditer(text):
         if _is_secret(match["name"], match["value"]) and not _is_prose(match["value"], match["name"]):
             yield _unquoted(match)
     for call in _CALLS.finditer(text):
         letters = next(pattern for name, pattern in _LETTERS.items() if call[name])
-        for match in letters.finditer(text, call.start("rest"), call.end("rest")):
-            yield _unquoted(match)
+        yield from map(_unquoted, letters.finditer(text, call.start("rest"), call.end("rest")))
 
 
 def _unquoted(match: re.Match[str]) -> Span:
@@ -636,7 +633,7 @@ class _ShellWord:
             del self.places[-1], self.pieces[-1]
 
     def span(self, start: int, end: int, name: str) -> Span:
-        """Return where a part of the word stands in the command line, so that its quotes stay in pairs."""
+        """Return the span of a part of the word in the command line, so that quotes stay in pairs."""
         first, last = self.places[start], self.places[end - 1] + 1
         if self.pieces[start][2] != self.pieces[end - 1][2]:
             if not start or self.pieces[start - 1] != self.pieces[start]:
@@ -673,7 +670,7 @@ def _shell_words(text: str) -> Iterator[_ShellWord]:
 
 
 def _quoted(text: str, depth: int) -> Iterator[Span]:
-    """Find the secrets that only show once the quotes of a shell are taken away."""
+    """Find the secrets that are only recognised without the quotes of a shell."""
     flag = ""
     for word in _shell_words(text):
         word.strip()
@@ -695,7 +692,7 @@ def _quoted(text: str, depth: int) -> Iterator[Span]:
 
 
 def _whole(word: str) -> Span | None:
-    """Return where the secret is in a word that is one option, header or setting to its last character."""
+    """Return the span of the secret in a word that is, as a whole, one option, header or setting."""
     match = _WHOLE.match(word)
     if match is None:
         match = _SETTING.match(word)
@@ -714,8 +711,8 @@ class SecretFilter:
     """Replaces secrets in texts, lists of arguments and nested JSON values.
 
     Args:
-        replace: gets the name before a secret, or "", and the secret; returns what stands for it.
-        known: secrets that are replaced wherever they stand, with the name that ``replace`` gets for each.
+        replace: gets the name before a secret, or "", and the secret; returns its replacement.
+        known: secrets that are replaced wherever they occur, with the name that ``replace`` gets for each.
     """
 
     def __init__(self, replace: Callable[[str, str], str], known: Mapping[str, str] | None = None) -> None:
@@ -779,7 +776,7 @@ class SecretFilter:
         return value
 
     def secret(self, name: str, value: Any, depth: int = 0) -> Any:
-        """Return what stands for a value that is a secret whatever it looks like."""
+        """Return the replacement of a value that is a secret whatever it looks like."""
         if depth > _DEEPEST:
             return "<too deep>"
         if isinstance(value, dict):
@@ -861,7 +858,7 @@ _DEEPEST = 100
 
 
 def _around(spans: Sequence[Span], known: Sequence[tuple[int, int]]) -> Iterator[Span]:
-    """Merge spans with those of known secrets, which stay whole: each has a name that can bring it back."""
+    """Merge spans with those of known secrets, which stay whole: each has a name by which it is put back."""
     pieces: list[Span] = [(start, end, "") for start, end in known]
     at = 0
     for start, end, name in spans:

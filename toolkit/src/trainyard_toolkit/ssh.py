@@ -1,6 +1,6 @@
-"""An sshd and keys for one job: made when it starts, kept in memory, gone when it ends.
+"""An sshd and its keys for one job: made when the job starts, kept in memory, removed when it ends.
 
-No key is baked into an image.
+No image contains a key.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _SSHD_PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")
 class Keys:
     """A folder for keys and sockets, readable by this user only, removed at the end.
 
-    In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else with temporary files.
-    It is locked while its job runs, so the next job can detect and remove one whose ``train`` was killed.
+    It is in ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else among temporary
+    files. It is locked while its job runs, so the next job can recognise and remove one whose ``train`` was
+    killed.
     """
 
     def __init__(self) -> None:
@@ -34,10 +35,10 @@ class Keys:
         usable = os.path.isdir(memory) and os.access(memory, os.W_OK)
         place = memory if usable else tempfile.gettempdir()
         remove_stale(place)
-        # Locked before it gets the name that others look for: nobody can take it for a stale one.
+        # Locked before it gets the name that other jobs look for: none can take it for a stale one.
         made = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place)
         self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # not every file system can; then nobody removes it for us either
+        with contextlib.suppress(OSError):  # a file system without locks: then no other job removes it
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.folder = os.path.join(place, os.path.basename(made)[1:])
         os.rename(made, self.folder)
@@ -65,8 +66,7 @@ class Keys:
         except (OSError, subprocess.CalledProcessError) as error:
             raise ClusterError(
                 f"Cannot make an ssh key: {error}. MPI on several hosts needs OpenSSH: "
-                "install openssh-server and "
-                "openssh-client in the image."
+                "install openssh-server and openssh-client in the image."
             ) from None
         with open(self.path(f"{name}.pub"), encoding="ascii") as file:
             return file.read().strip()
@@ -78,7 +78,7 @@ class Keys:
 
 
 def remove_stale(place: str) -> None:
-    """Remove the key folders of this user whose jobs are gone: nobody holds their locks any more."""
+    """Remove this user's key folders of jobs that have ended: no process holds their locks any more."""
     for name in os.listdir(place):
         path = os.path.join(place, name)
         if not name.startswith(_PREFIX):
@@ -92,16 +92,16 @@ def remove_stale(place: str) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:
-            pass  # in use, or on a file system without locks: then it stays
+            pass  # in use, or on a file system without locks: it is kept
         finally:
             os.close(lock)
 
 
 def client_config(keys: Keys, hosts: Mapping[str, tuple[int, str]]) -> str:
-    """Write an ssh configuration that reaches exactly these hosts, and knows them by their keys.
+    """Write an ssh configuration for exactly these hosts, which are verified by their keys.
 
     Args:
-        keys: where the key named ``id`` lies.
+        keys: the folder with the key named ``id``.
         hosts: address -> (port, public host key).
 
     Returns:
@@ -118,12 +118,12 @@ def client_config(keys: Keys, hosts: Mapping[str, tuple[int, str]]) -> str:
 
 
 def server_command(keys: Keys, port: int, variables: Mapping[str, str]) -> list[str]:
-    """Write a configuration for an sshd that only the job's key opens; return its command line.
+    """Write a configuration for an sshd that accepts the job's key only; return its command line.
 
     Args:
-        keys: where the host key named ``host`` lies and ``authorized_keys`` will.
+        keys: the folder with the host key named ``host``, to which ``authorized_keys`` will be written.
         port: to listen on.
-        variables: set in every session. Nothing secret: they are written to the configuration.
+        variables: set in every session. They must not be secret: they are written to the configuration.
 
     Raises:
         ClusterError: there is no sshd in the image.

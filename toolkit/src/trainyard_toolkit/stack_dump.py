@@ -1,10 +1,9 @@
 """The program that examines a silent replica: ``python stack_dump.py MODE PID LOG HEADLINE``.
 
-``gpu`` ends with `GPU_AT_WORK` if a GPU that the replica may use is at work; ``dump`` does so too, and
-otherwise appends the stacks of its processes to its log: by py-spy where it is installed, else by
-faulthandler in the processes of Python that `HANDLER` has reached, else what the kernel tells (proc(5):
-``wchan``, ``stack``).
-It is a program, so that a supervisor never waits for it; it needs no other module of the toolkit.
+The exit code is `GPU_AT_WORK` if a GPU that the replica may use is at work. Otherwise ``dump`` appends the
+stacks of its processes to its log: from py-spy if it is installed, else from faulthandler in Python processes
+that have run `HANDLER`, else what the kernel knows (proc(5): ``wchan``, ``stack``).
+It is a separate program, so that a supervisor never waits for it; it needs no other module of the toolkit.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
 GPU, DUMP = "gpu", "dump"
 #: Exit codes.
 DUMPED, GPU_AT_WORK = 0, 3
-#: The signal upon which processes of Python write their stacks, and the variable that names it to them.
+#: The signal on which Python processes write their stacks, and the variable that tells them its number.
 SIGNAL = signal.SIGRTMAX - 3 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 VARIABLE = "TRAINYARD_STACK_SIGNAL"
 #: What `SIGNAL` is on Linux, for jobs that run elsewhere.
 LINUX_SIGNAL = 61
-#: What Python imports at its start, from a folder of PYTHONPATH: it has faulthandler listen to the signal,
-#: and leaves the place to the next module of this name, which the environment may have.
+#: What Python imports when it starts, from a folder in PYTHONPATH: it registers faulthandler for the signal,
+#: and then loads the next module of this name, which the environment may have.
 HANDLER = f"""\
 import os, sys
 if os.environ.get("{VARIABLE}", "").isdigit():
@@ -90,29 +90,26 @@ def write_stacks(pid: int, output: int, headline: str, written: Callable[[], int
 
 def gpu_at_work(visible: str | None) -> bool:
     """Tell whether one of these GPUs (ids as in CUDA_VISIBLE_DEVICES; None for all) is at work just now."""
+    if visible in ("", "-1"):
+        return False
+    chosen = [f"--id={visible}"] if visible else []
+    done = _run("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", *chosen)
+    lines = [] if done is None else done.stdout.splitlines()
+    return any(line.strip().isdigit() and int(line) > 0 for line in lines)
+
+
+def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a tool; None if it is not installed, or takes more than `TOOL_SECONDS`."""
+    import shutil
     import subprocess
 
-    program = _program("nvidia-smi")
-    if program is None or visible in ("", "-1"):
-        return False
-    query = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    program = shutil.which(name)
+    if program is None:
+        return None
     try:
-        done = subprocess.run(
-            [*query, *([f"--id={visible}"] if visible else [])],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-            check=False,
-        )
+        return subprocess.run([program, *arguments], capture_output=True, timeout=TOOL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return any(line.strip().isdigit() and int(line) > 0 for line in done.stdout.splitlines())
-
-
-def _program(name: str) -> str | None:
-    from shutil import which
-
-    return which(name)
+        return None
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -155,25 +152,16 @@ def _title(pid: int) -> str:
 
 
 def _by_py_spy(pid: int, output: int) -> bool:
-    """Have py-spy write the stacks; False if it is not there, or the process is not one of Python."""
-    import subprocess
-
-    program = _program("py-spy")
-    if program is None:
+    """Have py-spy write the stacks; False if it is not installed, or the process does not run Python."""
+    done = _run("py-spy", "dump", "--pid", str(pid))
+    if done is None or done.returncode != 0:
         return False
-    try:
-        done = subprocess.run(
-            [program, "dump", "--pid", str(pid)], capture_output=True, timeout=TOOL_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if done.returncode == 0:
-        os.write(output, done.stdout)
-    return done.returncode == 0
+    os.write(output, done.stdout)
+    return True
 
 
 def _by_faulthandler(pid: int, written: Callable[[], int]) -> bool:
-    """Have a process write its own stacks; False if it would not, or has not."""
+    """Have a process write its own stacks; False if it has no handler for the signal, or has written none."""
     if not listens(pid):
         return False
     before = written()
@@ -191,7 +179,7 @@ def _by_faulthandler(pid: int, written: Callable[[], int]) -> bool:
 
 
 def listens(pid: int) -> bool:
-    """Tell whether a process has a handler for the signal, and it is ours."""
+    """Tell whether a process has our handler for the signal."""
     if f"{VARIABLE}={int(SIGNAL)}" not in _read(pid, "environ").split("\0"):
         return False
     caught = [line.split()[1] for line in _read(pid, "status").splitlines() if line.startswith("SigCgt:")]
@@ -199,7 +187,7 @@ def listens(pid: int) -> bool:
 
 
 def by_kernel(pid: int) -> Iterator[str]:
-    """Yield what the kernel tells of the threads of a process: state, where each waits, its kernel stack."""
+    """Yield what the kernel knows of the threads of a process: state, where each waits, its kernel stack."""
     try:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
     except OSError:

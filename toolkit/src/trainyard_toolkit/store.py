@@ -1,4 +1,4 @@
-"""Where a job's data comes from and goes to: S3 through boto3, or files that this process sees.
+"""Reads and writes a job's data: in S3 through boto3, or in files that this process can access.
 
 All data is moved here: the toolkit uses it inside the job, the launcher's ``sagemaker_local`` around the job.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 THREADS = 16
 #: How many times a broken download is resumed without a byte of progress.
 ATTEMPTS = 5
-#: Seconds for which a store may be out of reach.
+#: How many seconds a store may be unreachable.
 PATIENCE = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 BLOCK = 1 << 20
@@ -119,15 +119,15 @@ class Item:
 
 
 class Store:
-    """Reads and writes objects and files, and asks again while S3 is out of reach.
+    """Reads and writes objects and files, and tries again while S3 is unreachable.
 
     Credentials, region and endpoint come from boto3's usual places, or ``S3_ENDPOINT_URL``.
 
     Args:
-        patience: seconds for which S3 may be out of reach.
+        patience: how many seconds S3 may be unreachable.
         cancelled: set when the job is being stopped; downloads in progress are then abandoned.
         region: region of S3 where the environment names none.
-        warn: takes messages about what is tried again.
+        warn: called with messages about what is tried again.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Store:
     # ---- reading
 
     def listing(self, place: Place, *, is_prefix: bool = False) -> list[Item]:
-        """Return what lies in a place taken as a folder, or the one object there; sorted by path.
+        """Return the objects or files of a place taken as a folder, or the one object there; sorted by path.
 
         Args:
             place: the folder or object.
@@ -349,7 +349,7 @@ class Store:
     # ---- writing
 
     def check_target(self, place: Place) -> None:
-        """Check that results could go to a place, as far as that can be known beforehand.
+        """Check that results can be written to a place, as far as that can be known beforehand.
 
         Raises:
             StoreError: the bucket does not exist, or the folder cannot be made.
@@ -387,7 +387,7 @@ class Store:
         )
 
     def make(self, write: Callable[[str], None], place: Place) -> None:
-        """Have a file written where it is to lie; it appears there complete or not at all.
+        """Have a file written to a place; it appears there complete or not at all.
 
         Raises:
             StoreError: it cannot be written.
@@ -411,10 +411,10 @@ class Store:
             raise Cancelled
 
     def persist(self, what: str, action: Callable[[], T], *, may_cancel: bool = True) -> T:
-        """Do something, and repeat it while S3 is out of reach, until ``patience`` is used up.
+        """Do something, and repeat it while S3 is unreachable, for ``patience`` seconds.
 
         Raises:
-            StoreError: S3 refuses, or stays out of reach.
+            StoreError: S3 refuses, or stays unreachable.
             Cancelled: the job is to end.
         """
         deadline = time.monotonic() + self.patience
@@ -462,7 +462,7 @@ def _status(error: BaseException | None) -> int:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Whether a store may be there again if it is asked later."""
+    """Whether a later attempt may succeed: the store did not answer, or was overloaded."""
     status = _status(error)
     if status:
         return status >= 500 or status == 429
@@ -543,7 +543,7 @@ def _collect(directory: str, prefix: str, above: set[tuple[int, int]], found: di
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file's content and times; shares the blocks where the file system can."""
+    """Copy a file's content and times; share the blocks on disk if the file system can."""
     import shutil
 
     copy_content(source, target)
@@ -551,7 +551,7 @@ def copy_file(source: str, target: str) -> None:
 
 
 def copy_content(source: str, target: str) -> None:
-    """Copy a file's content; shares the blocks where the file system can."""
+    """Copy a file's content; share the blocks on disk if the file system can."""
     import shutil
 
     with open(source, "rb") as old, open(target, "wb") as new:
@@ -562,9 +562,7 @@ def copy_content(source: str, target: str) -> None:
 
 
 def in_parallel(work: Callable[[T], None], items: Iterable[T], threads: int = THREADS) -> None:
-    """Do the work for every item on a few threads; the first error is raised, and what has not begun is
-    dropped.
-    """
+    """Do the work for every item, on a few threads; after an error, begin no more and raise it."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     with ThreadPoolExecutor(threads, thread_name_prefix="trainyard-store") as pool:

@@ -1,4 +1,4 @@
-"""Keeps a store in step with a folder while a job runs: checkpoints and intermediate output."""
+"""Copies a folder to a store while a job changes it: checkpoints and intermediate output."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Stamp = tuple[int, int, int]
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
-QUIET_OF_OTHERS = 0.5  # ... for another program's file: by then it is known if that program was killed
-SCAN_INTERVAL = 0.5  # seconds, where the system does not report changes
-LONGEST_WAIT = 2.0  # a file that is written again all the time is sent this often
+QUIET_OF_OTHERS = 0.5  # the same for another program's file: by then we know if that program was killed
+SCAN_INTERVAL = 0.5  # seconds, if the system does not report changes
+LONGEST_WAIT = 2.0  # a file that is written again and again is sent this often, in seconds
 THREADS = 8
 _ATTEMPTS = 3  # to send a file that changes while it is sent
 
@@ -38,10 +38,10 @@ class Mirror:
         target: where its files go.
         purpose: for messages: "checkpoints".
         store: sends them.
-        is_alive: whether the program that writes there still runs, where it is not our own. What it had open
-            when it was killed may be half a file, and is not sent.
-        has_writer: whether a process has a file open for writing, where the system can say.
-        warn: takes messages about what is tried again.
+        is_alive: whether the program that writes there still runs, if it is not our own child. A file that it
+            had open when it was killed may be incomplete, and is not sent.
+        has_writer: whether a process has a file open for writing, if the system can tell.
+        warn: called with messages about what is tried again.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Mirror:
         poll.register(self._wake_read, select.POLLIN)
         if self._watch is not None:
             poll.register(self._watch.descriptor, select.POLLIN)
-        due: dict[str, tuple[float, float]] = {}  # when to send it: at the latest, and if it stays as it is
+        due: dict[str, tuple[float, float]] = {}  # when to send it: at the latest, and if it does not change
         while True:
             soonest = min((min(times) for times in due.values()), default=None)
             timeout = None if soonest is None else max(0.0, soonest - time.monotonic())
@@ -153,7 +153,7 @@ class Mirror:
         return {path for path in changed if path not in growing and path not in due}, growing
 
     def _send_complete(self, paths: list[str]) -> bool:
-        """Send files that were closed; False if the program has ended, which closes what was half written."""
+        """Send files that were closed; False if the program has ended: that closes incomplete ones too."""
         stamps = [(path, _stamp(path)) for path in paths if not self._has_writer(path)]
         if self._is_alive is not None and not self._is_alive():
             return False

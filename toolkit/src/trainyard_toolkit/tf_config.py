@@ -24,31 +24,23 @@ def variables(environment: Environment) -> dict[str, str]:
         return {}
     hosts, host = environment.distribution_hosts, environment.current_host
     if input_config.is_true(asked.get(PARAMETER_SERVER)) and len(hosts) > 1:
-        return {"TF_CONFIG": json.dumps(_parameter_servers(hosts, host))}
-    if input_config.is_true(asked.get(MIRRORED_STRATEGY)):
-        return {"TF_CONFIG": json.dumps(_mirrored_workers(hosts, host))}
-    return {}
+        cluster, task = _parameter_servers(hosts, hosts.index(host))
+    elif input_config.is_true(asked.get(MIRRORED_STRATEGY)):
+        cluster = {"worker": _addresses(hosts, _MIRRORED_PORT)}
+        task = {"index": hosts.index(host), "type": "worker"}
+    else:
+        return {}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "environment": "cloud", "task": task})}
 
 
-def _parameter_servers(hosts: list[str], host: str) -> dict[str, Any]:
-    """The first host is the master, the others are workers; every host has a parameter server too."""
+def _parameter_servers(hosts: list[str], number: int) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Cluster and task: the first host is the master, the others are workers; all are parameter servers."""
     cluster = {
         "master": _addresses(hosts[:1], _WORKER_PORT),
         "ps": _addresses(hosts, _SERVER_PORT),
         "worker": _addresses(hosts[1:], _WORKER_PORT),
     }
-    number = hosts.index(host)
-    task = {"index": number - 1, "type": "worker"} if number else {"index": 0, "type": "master"}
-    return {"cluster": cluster, "environment": "cloud", "task": task}
-
-
-def _mirrored_workers(hosts: list[str], host: str) -> dict[str, Any]:
-    cluster = {"worker": _addresses(hosts, _MIRRORED_PORT)}
-    return {
-        "cluster": cluster,
-        "environment": "cloud",
-        "task": {"index": hosts.index(host), "type": "worker"},
-    }
+    return cluster, {"index": number - 1, "type": "worker"} if number else {"index": 0, "type": "master"}
 
 
 def _addresses(hosts: list[str], port: int) -> list[str]:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .script_launch import Launch
 
 MASTER_PORT = "7777"
-#: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
+#: How many seconds torchrun gives ranks to save their state; a torch without it kills them after 30 s.
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-#: The signals that torchrun passes on to the ranks, as its option --signals-to-handle; USR1 or USR2 would
-#: kill it alone otherwise. A torch without the option (https://github.com/pytorch/pytorch/pull/160690)
+#: The signals that torchrun passes on to the ranks, like its option --signals-to-handle; otherwise USR1 and
+#: USR2 would kill torchrun only. A torch without the option (https://github.com/pytorch/pytorch/pull/160690)
 #: ignores the variable.
 SIGNALS_VARIABLE = "PET_SIGNALS_TO_HANDLE"
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
@@ -38,7 +38,7 @@ def command(launch: Launch) -> list[str]:
             f"Cannot run {launch.name!r} under torchrun: it starts Python scripts and modules. "
             "Name a .py entry point, or choose another distribution."
         )
-    line = [launching.python(), "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
+    line = [resources.script_python(), "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
     if os.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1":
         line.insert(0, "neuron_parallel_compile")
     line += ["--nproc_per_node", str(count)]
@@ -53,25 +53,19 @@ def command(launch: Launch) -> list[str]:
 
 def network_variables(launch: Launch) -> dict[str, str]:
     """Variables that tell the communication libraries which network to use, unless the job sets them."""
-    return {
-        **efa.variables(launch.environment.current_instance_type, launch.env),
-        **_interface_variables(launch),
-    }
-
-
-def _interface_variables(launch: Launch) -> dict[str, str]:
+    found = efa.variables(launch.environment.current_instance_type, launch.env)
     interface = launch.environment.network_interface_name
     if not kernel.has_interface(interface):
         log.warning(
             f"There is no network interface {interface} here; the communication libraries choose one."
         )
-        return {}
+        return found
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-    return {name: interface for name in names if name not in launch.env}
+    return {**found, **{name: interface for name in names if name not in launch.env}}
 
 
 def run(launch: Launch) -> Outcome:
-    """Run the script under torchrun; with several hosts, all of them end alike.
+    """Run the script under torchrun; several hosts all end with the same result.
 
     Raises:
         ClientError: it cannot run under torchrun, or torch is not in the image.
@@ -87,7 +81,9 @@ def run(launch: Launch) -> Outcome:
 def _task(launch: Launch) -> child_process.Command:
     launch.prepare()
     if not resources.has_module("torch"):
-        raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
+        raise ClientError(
+            f"Cannot use torchrun: {resources.script_python()} has no torch. Add it to the image."
+        )
     line = command(launch)
     ours = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", SIGNALS_VARIABLE: SIGNALS}
     env = {**ours, **launch.env, **network_variables(launch)}

@@ -1,4 +1,4 @@
-"""Finds what went wrong in the last lines of stderr: the exception, its frames, the rank that raised it."""
+"""Finds the cause of a failure in the last lines of stderr: the exception, its frames, its rank."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Training:
     """One run of ``train``.
 
     Args:
-        layout: where things lie.
+        layout: the paths of the job.
         argv: the script's arguments exactly as given; None maps the hyperparameters.
         job: the path or text of a job document, or None for a prepared base directory.
     """
@@ -46,7 +46,11 @@ class Training:
         self.results: Results | None = None
         self.view: HostView | None = None
         self.watch: ScriptWatch | None = None
-        self.notice = _end_notice()
+        self.notice: EndNotice | None = None
+        if "TRAINYARD_NOTIFY" in os.environ:
+            from . import end_notice
+
+            self.notice = end_notice.EndNotice(os.environ)  # takes its variables out of the environment
         self._line: list[str] = []
         self.status = 0
 
@@ -82,7 +86,7 @@ class Training:
             from . import job_document
 
             self.job = job_document.load(self.job_source)
-            # A platform's log is where its users look for these lines; a person's own terminal is not.
+            # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self._mask_secrets_of(self.job.hyperparameters)
             self._open_view(self.job.hosts, self.job.current_host)
@@ -90,7 +94,7 @@ class Training:
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        if self.job is None and self.layout.base != DEFAULT_BASE:  # else a platform has seen to it
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # otherwise the platform has done it
             self._open_view(env.hosts, env.current_host)
         self._mask_secrets_of(env.hyperparameters)
         if self.job is None or self.job.log_level:
@@ -109,7 +113,7 @@ class Training:
 
     @property
     def masker(self) -> Masker:
-        """Masks secrets; made when there is something to mask, since most runs have nothing to say."""
+        """Masks secrets; made on first use, as most runs print nothing."""
         if self._masker is None:
             from .masking import Masker
 
@@ -117,14 +121,14 @@ class Training:
         return self._masker
 
     def _open_view(self, hosts: Sequence[str], current: str) -> None:
-        """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
+        """Give this process, and so the script, its own /opt/ml and the names of the other hosts."""
         from .host_namespaces import HostView
 
         self.view = HostView(self.layout, hosts, current, self.job)
         self.view.open()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
-        """Fetch the code where it is not in the image, and install what it needs."""
+        """Fetch the code if it is not in the image, and install what it needs."""
         code = self.layout.code
         if env.module_dir != code:
             from . import code_download
@@ -186,11 +190,12 @@ class Training:
         return self._judge(run.supervise(command), run)
 
     def _judge(self, outcome: Outcome, run: script_launch.Launch) -> failure.Report | None:
-        if outcome.stop_signal is None and not outcome.timed_out:
+        ended_by_itself = outcome.stop_signal is None and not outcome.timed_out
+        if ended_by_itself:
             self.status = outcome.status
         if self.watch is not None and self.watch.stop_reason and outcome.stop_signal is None:
             return failure.from_hang(outcome, run.name, self.watch.stop_reason)
-        if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
+        if outcome.status == 0 and ended_by_itself:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())
 
@@ -209,14 +214,14 @@ class Training:
         return policy
 
     def _begin(self, pid: int) -> None:
-        """Watch the script, which runs now, and what it writes. Forking comes before threads."""
+        """Watch the script, which runs now, and what it writes. The watch forks; threads start after that."""
         if self.watch is not None:
             self.watch.start(pid)
         if self.results is not None:
             self.results.start()
 
     def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
-        """Prepare to watch the script for hangs, if that is asked for and its output comes to this host."""
+        """Prepare to watch the script for hangs, if requested and if its output comes to this host."""
         if not os.environ.get("TRAINYARD_HANG"):
             return
         from . import script_watch
@@ -230,7 +235,7 @@ class Training:
             self.watch.prepare(variables)
 
     def _observers(self, metrics: dict[int, Observer]) -> dict[int, Observer]:
-        """Who sees the script's output as it passes, by descriptor."""
+        """The functions that get the script's output as it passes, by descriptor."""
         watch = self.watch
         if watch is None:
             return metrics
@@ -246,22 +251,20 @@ class Training:
         return {fd: observer(metrics.get(fd)) for fd in (1, 2)}
 
     def _recorders(self) -> dict[int, Recorder]:
-        """Who reads the output for metrics, if any are asked for."""
+        """The recorders of metrics in the output, by descriptor; none if no metrics are defined."""
         text = os.environ.get("TRAINYARD_METRICS", "")
         definitions = list(self.job.metrics) if self.job is not None else []
-        if text or definitions:
-            from . import metrics
+        if not text and not definitions:
+            return {}
+        from . import metrics
 
-            if text:
-                definitions += metrics.parse_definitions(input_config.decode_value(text))
-            path = self.layout.metrics
-            return {
-                fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))
-            }
-        return {}
+        if text:
+            definitions += metrics.parse_definitions(input_config.decode_value(text))
+        path = self.layout.metrics
+        return {fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))}
 
     def _open_results(self, env: Environment) -> None:
-        """Begin to watch what is sent while the script runs, if anything is."""
+        """Begin to watch the folders that are sent while the script runs, if any are."""
         sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
         if sends or env.sagemaker_s3_output():
             from . import outputs
@@ -307,15 +310,6 @@ class Training:
         return report
 
 
-def _end_notice() -> EndNotice | None:
-    """Return the notice of the job's end, taken out of the environment; None if none is requested."""
-    if "TRAINYARD_NOTIFY" not in os.environ:
-        return None
-    from . import end_notice
-
-    return end_notice.EndNotice(os.environ)
-
-
 def _on_stop(handler: object) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, handler)  # type: ignore[arg-type]
@@ -344,5 +338,5 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     training = Training(Layout.for_job() if job else Layout(), argv, job)
     code = training.run()
     if job and training.status < 0:
-        child_process.end_by(-training.status)  # as the script did: our parent judges by it
+        child_process.end_by(-training.status)  # as the script did: our parent looks at the signal
     return code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import child_process, rendezvous, resources, script_command
-from . import script_launch as launching
 from .errors import SMTrainingCompilerConfigurationError
 
 TYPE_CHECKING = False
@@ -30,12 +29,12 @@ def command(launch: Launch) -> list[str]:
         raise SMTrainingCompilerConfigurationError(
             "Cannot run under PyTorch/XLA: its launcher needs GPUs, and this host has none."
         )
-    start = [launching.python(), "-m", LAUNCHER, "--num_gpus", str(launch.environment.num_gpus)]
+    start = [resources.script_python(), "-m", LAUNCHER, "--num_gpus", str(launch.environment.num_gpus)]
     return [*start, *launch.script()[1:]]
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    """Variables by which the processes find each other, and the NCCL settings that the job does not set."""
+    """Variables by which the processes find each other, and NCCL settings unless the job sets them."""
     environment = launch.environment
     hosts = environment.distribution_hosts
     addresses = [rendezvous.address_of(host, hosts) for host in hosts] if len(hosts) > 1 else hosts
@@ -58,10 +57,10 @@ def variables(launch: Launch) -> dict[str, str]:
 
 
 def run(launch: Launch) -> Outcome:
-    """Run the script under PyTorch/XLA; with several hosts, all of them end alike.
+    """Run the script under PyTorch/XLA; several hosts all end with the same result.
 
     Raises:
-        SMTrainingCompilerConfigurationError: it cannot run so, or torch_xla is not in the image.
+        SMTrainingCompilerConfigurationError: it cannot run that way, or torch_xla is not in the image.
         ClusterError: the hosts did not come together, or another host failed.
     """
     if len(launch.environment.distribution_hosts) == 1:
@@ -75,6 +74,7 @@ def _task(launch: Launch) -> child_process.Command:
     launch.prepare()
     if not resources.has_module("torch_xla"):
         raise SMTrainingCompilerConfigurationError(
-            f"Cannot run under PyTorch/XLA: {launching.python()} has no torch_xla. Add it to the image."
+            f"Cannot run under PyTorch/XLA: {resources.script_python()} has no torch_xla. "
+            "Add it to the image."
         )
     return child_process.Command(command(launch), {**launch.env, **variables(launch)}, launch.code_dir)

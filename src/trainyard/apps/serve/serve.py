@@ -1,4 +1,4 @@
-"""Registers a model with TorchServe: the program of the toolkit, by TorchX's name."""
+"""Registers a model with TorchServe: the toolkit's program, under TorchX's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates Booth's function: the program of the toolkit, by TorchX's name."""
+"""Evaluates Booth's function: the toolkit's program, under TorchX's name."""
 
 from __future__ import annotations
 

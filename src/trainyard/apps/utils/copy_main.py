@@ -1,4 +1,4 @@
-"""Copies one file: the program of the toolkit, by TorchX's name."""
+"""Copies one file: the toolkit's program, under TorchX's name."""
 
 from __future__ import annotations
 

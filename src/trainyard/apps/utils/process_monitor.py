@@ -1,4 +1,4 @@
-"""Runs a command for a time, or until a file appears: the program of the toolkit, by TorchX's name."""
+"""Runs a command for a time, or until a file appears: the toolkit's program, under TorchX's name."""
 
 from __future__ import annotations
 

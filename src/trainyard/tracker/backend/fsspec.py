@@ -1,4 +1,4 @@
-"""The tracker of files, by TorchX's names."""
+"""The tracker that keeps runs in files, under TorchX's names."""
 
 from __future__ import annotations
 

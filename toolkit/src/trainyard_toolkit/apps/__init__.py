@@ -1,4 +1,7 @@
-"""Programs that builtin components start in jobs: each has ``main(argv)``; ``run(argv)`` returns exit codes.
+"""Programs that builtin components start in jobs.
+
+Each has ``main(argv)``, which may raise, and ``run(argv)``, which prints expected errors; both return the
+exit code.
 
 The components that start them are in `trainyard.components`.
 """

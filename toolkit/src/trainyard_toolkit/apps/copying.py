@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import sys
@@ -30,10 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the program; return its exit code."""
-    return run_program(main, argv)
-
+run = functools.partial(run_program, main)
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))

@@ -2,13 +2,14 @@
 
 ``--timeout 60 --exit_on_file done.txt -- COMMAND ...``
 
-The exit code is the command's own if it ends by itself (128 + the signal that killed it), 0 if it was stopped
-by the time or the file, and 34 if the file to start on did not appear.
+The exit code is the command's own if it ends by itself (128 + the signal that killed it), 0 if it is stopped
+because of the time or the file, and 34 if the file to start on does not appear.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Where the file to start on did not appear.
+#: The exit code if the file to start on does not appear.
 TIMEOUT_EXIT_CODE = 34
 GRACE_SECONDS = 10.0
 
@@ -81,11 +82,11 @@ def _watch(
         try:
             code = process.wait(poll_seconds)
         except subprocess.TimeoutExpired:
-            if not is_over():
-                continue
-            _stop(process, grace)
-            return 0
-        return code if code >= 0 else 128 - code
+            if is_over():
+                _stop(process, grace)
+                return 0
+        else:
+            return code if code >= 0 else 128 - code
 
 
 def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
@@ -97,10 +98,7 @@ def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
         process.wait()
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the program; return its exit code."""
-    return run_program(main, argv)
-
+run = functools.partial(run_program, main)
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))

@@ -1,13 +1,14 @@
 """Register a model with TorchServe's management API.
 
-TorchServe fetches models by HTTP. An ``http(s)://`` URL is registered directly; any other model is served by
-this program, on ``--port``, until the registration is done. Unknown options are parameters of the
-registration: ``--model_name digits --initial_workers 2``.
+TorchServe fetches models by HTTP. An ``http(s)://`` URL is registered as it is; any other model is served by
+this program, on ``--port``, until the registration is done. Options that the program does not know are
+parameters of the registration: ``--model_name digits --initial_workers 2``.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import shutil
 import socket
 import sys
@@ -64,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, st
     keys, values = words[::2], words[1::2]
     if len(keys) != len(values) or not all(key.startswith("--") for key in keys):
         raise ConfigError(f"cannot read the parameters {' '.join(rest)}: write each as --name value")
-    return args, {key[2:]: words[2 * k + 1] for k, key in enumerate(keys)}
+    return args, {key[2:]: value for key, value in zip(keys, values)}  # noqa: B905
 
 
 def _model_url(args: argparse.Namespace, port: int) -> str:
@@ -124,10 +125,7 @@ def _handler(model_path: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the program; return its exit code."""
-    return run_program(main, argv)
-
+run = functools.partial(run_program, main)
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))

@@ -107,9 +107,6 @@ def run_program(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> in
     """Run a program's main function; expected errors are printed as one line."""
     try:
         return main(argv)
-    except ToolkitError as error:
+    except (ToolkitError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, ToolkitError) else 1

@@ -18,7 +18,7 @@ __all__ = ["csv_to_numpy", "json_to_numpy", "npy_to_numpy"]
 
 
 def array_to_npy(array_like: Any) -> bytes:
-    """An NPY file; objects of Python are pickled, which our own decoder does not read."""
+    """An NPY file; Python objects are pickled, and our own decoder does not read those."""
     import numpy as np  # type: ignore[import-not-found, unused-ignore]
 
     out = io.BytesIO()
@@ -32,7 +32,7 @@ def array_to_json(array_like: Any) -> str:
 
 
 def array_to_csv(array_like: Any) -> str:
-    """One line per row, values with commas."""
+    """One line per row, with commas between values."""
     return encoders.array_to_csv(array_like).decode("utf-8")
 
 

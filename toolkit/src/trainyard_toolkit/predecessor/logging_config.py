@@ -19,7 +19,7 @@ def get_logger() -> logging.Logger:
 
 
 def configure_logger(level: int | str, log_format: str = _FORMAT) -> None:
-    """Log from ``level`` on, to stderr; AWS's own client only warnings."""
+    """Log to stderr from ``level`` on; AWS's client logs only warnings unless the level is below INFO."""
     logging.basicConfig(format=log_format, level=level)
     logging.getLogger().setLevel(level)
     if logging.getLogger().getEffectiveLevel() >= logging.INFO:

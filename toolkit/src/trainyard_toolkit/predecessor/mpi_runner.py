@@ -16,17 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_ERROR_CLASS", "SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]
 
-#: Written by the predecessor to end the other hosts; here they hear it over a connection.
+#: Written by the predecessor to end the other hosts; here they are told over a connection.
 MPI_FINISHED_STATUS_FILE = "/tmp/done"
 
 
 class MasterRunner(ProcessRunner):
     """Runs mpirun on the first host.
 
-    Args:
-        user_entry_point: the script.
-        args: its arguments.
-        env_vars: its variables.
+    Args (the first three are those of `ProcessRunner`):
         processes_per_host: ranks on each host.
         master_hostname: this host.
         hosts: all of them, this one first.
@@ -57,7 +54,7 @@ class MasterRunner(ProcessRunner):
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
         self._master_hostname = master_hostname
-        self._hosts = [master_hostname, *(host for host in hosts if host != master_hostname)]
+        self._hosts = hosts
         self._custom_mpi_options = custom_mpi_options
         self._network_interface_name = network_interface_name
         self._num_processes = num_processes
@@ -71,21 +68,20 @@ class MasterRunner(ProcessRunner):
         }
 
     def _place(self, environment: Environment) -> None:
-        set_hosts(environment, self._hosts, self._master_hostname, self._network_interface_name)
+        first = self._master_hostname
+        set_hosts(environment, first, self._hosts, first, self._network_interface_name)
         environment.current_instance_type = self._instance_type
 
     def _create_command(self) -> list[str]:
         """The command line for Open MPI 4, the hosts by name."""
-        return mpi.command(self.launch(), 4, self._hosts, None, "hostfile", self.kind)
+        launch = self.launch()
+        return mpi.command(launch, 4, launch.environment.distribution_hosts, None, "hostfile", self.kind)
 
 
 class WorkerRunner(ProcessRunner):
     """Lets the first host's mpirun start ranks here.
 
-    Args:
-        user_entry_point: the script.
-        args: its arguments.
-        env_vars: its variables.
+    Args (the first three are those of `ProcessRunner`):
         processes_per_host: ranks on each host.
         master_hostname: the first host.
         current_host: this one.
@@ -107,8 +103,8 @@ class WorkerRunner(ProcessRunner):
         self._current_host = current_host
 
     def _place(self, environment: Environment) -> None:
-        others = [host for host in environment.distribution_hosts if host != self._master_hostname]
-        set_hosts(environment, [self._master_hostname, *others], self._current_host, "")
+        hosts = environment.distribution_hosts
+        set_hosts(environment, self._master_hostname, hosts, self._current_host)
 
 
 def get_modelparallel_exception_classes() -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 
+from .. import resources
 from .. import script_launch as launching
 from ..child_process import Command, Policy
 from ..environment import Environment
@@ -72,11 +73,11 @@ class ProcessRunner:
         return running
 
     def launch(self) -> launching.Launch:
-        """All that is known of this run."""
+        """The script with its arguments, variables and limits."""
         environment = self.environment()
-        env = {**launching.script_environment(environment, os.environ), **self._env_vars}
-        env["PYTHONPATH"] = launching.python_path(environment.layout.code, env)
         code = environment.layout.code
+        env = {**launching.script_environment(environment, os.environ), **self._env_vars}
+        env["PYTHONPATH"] = launching.python_path(code, env)
         args = [str(arg) for arg in self._args]
         return launching.Launch(environment, self._user_entry_point, args, env, self.policy, code)
 
@@ -94,26 +95,28 @@ class ProcessRunner:
         return {launching.MPI_PROCESSES_PARAMETER: self._processes_per_host}
 
     def _place(self, environment: Environment) -> None:
-        """Hook: put the hosts that were given in the environment."""
+        """Hook: set the hosts in the environment to those that the runner was given."""
 
     def _create_command(self) -> list[str]:
         return self.launch().script()
 
 
-def set_hosts(environment: Environment, hosts: Sequence[str], current: str | None, interface: str) -> None:
-    """Lay out a cluster as a runner's caller gives it."""
-    environment.distribution_hosts = list(hosts)
-    environment.master_hostname = hosts[0]
+def set_hosts(
+    environment: Environment, first: str, hosts: Sequence[str], current: str | None, interface: str = ""
+) -> None:
+    """Set the first host, all hosts, this one and the network interface to what a runner was given."""
+    environment.distribution_hosts = [first, *(host for host in hosts if host != first)]
+    environment.master_hostname = first
     if current is not None:
         environment.current_host = current
-    environment.is_master = environment.current_host == hosts[0]
+    environment.is_master = environment.current_host == first
     if interface:
         environment.network_interface_name = interface
 
 
 def python_executable() -> str:
     """The interpreter that runs scripts."""
-    return launching.python()
+    return resources.script_python()
 
 
 def check_error(

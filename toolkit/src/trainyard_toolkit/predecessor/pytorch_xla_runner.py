@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 class PyTorchXLARunner(ProcessRunner):
     """Runs a script under PyTorch/XLA's launcher.
 
-    Args:
-        user_entry_point: the script.
-        args: its arguments.
-        env_vars: its variables.
+    Args (the first three are those of `ProcessRunner`):
         processes_per_host: not used: one process per GPU.
         master_hostname: the first host.
         current_host: this one.
@@ -43,12 +40,11 @@ class PyTorchXLARunner(ProcessRunner):
         num_gpus: int,
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
-        self._hosts = [master_hostname, *(host for host in hosts if host != master_hostname)]
-        self._current_host = current_host
+        self._cluster = (master_hostname, hosts, current_host)
         self._num_gpus = num_gpus
 
     def _place(self, environment: Environment) -> None:
-        set_hosts(environment, self._hosts, self._current_host, "")
+        set_hosts(environment, *self._cluster)
         environment.num_gpus = self._num_gpus
 
     def _create_command(self) -> list[str]:

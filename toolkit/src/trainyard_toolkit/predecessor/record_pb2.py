@@ -19,9 +19,7 @@ _VALUES = (("float32_tensor", 2), ("float64_tensor", 3), ("int32_tensor", 7), ("
 
 
 def _describe() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="trainyard_record.proto", package=_PACKAGE, syntax="proto2"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto2")
     for name, kind in _TENSORS.items():
         message = file.message_type.add(name=name)
         for field, number, of in (("values", 1, kind), ("keys", 2, "UINT64"), ("shape", 3, "UINT64")):

@@ -109,7 +109,7 @@ def _label(labels: Any, number: int) -> bytes | None:
 
 
 def _tensor(dtype: str, values: list[Any], keys: list[int] | None, width: int | None) -> bytes:
-    """A ``Value`` message: its one field is a tensor with values, and keys and shape where it is sparse."""
+    """A ``Value`` message: its one field is a tensor with values, and keys and shape if it is sparse."""
     if dtype == "int32":
         packed = b"".join(_varint(value & 0xFFFFFFFFFFFFFFFF) for value in values)
     else:

@@ -64,7 +64,7 @@ class Running:
         return self._outcome
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs, 1 where it could not be started."""
+        """The exit status, negative for a signal; None while it runs, 1 if it could not be started."""
         if self._thread.is_alive():
             return None
         if self._outcome is not None:

@@ -25,10 +25,7 @@ MASTER_PORT = torchrun.MASTER_PORT
 class TorchDistributedRunner(ProcessRunner):
     """Runs a script under torchrun.
 
-    Args:
-        user_entry_point: the script.
-        args: its arguments.
-        env_vars: its variables.
+    Args (the first three are those of `ProcessRunner`):
         processes_per_host: processes on each host.
         master_hostname: the first host.
         hosts: all of them.
@@ -52,9 +49,7 @@ class TorchDistributedRunner(ProcessRunner):
         instance_type: str = "ml.trn1.2xlarge",
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
-        self._hosts = [master_hostname, *(host for host in hosts if host != master_hostname)]
-        self._current_host = current_host
-        self._network_interface_name = network_interface_name
+        self._cluster = (master_hostname, hosts, current_host, network_interface_name)
         self._instance_type = instance_type
 
     def run(self, capture_error: bool = True, wait: bool = True) -> Outcome | Running:  # type: ignore[override]
@@ -65,7 +60,7 @@ class TorchDistributedRunner(ProcessRunner):
         return {launching.TORCHRUN_PROCESSES_PARAMETER: self._processes_per_host}
 
     def _place(self, environment: Environment) -> None:
-        set_hosts(environment, self._hosts, self._current_host, self._network_interface_name)
+        set_hosts(environment, *self._cluster)
         environment.current_instance_type = self._instance_type
 
     def _create_command(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Bytes of a request to an array: JSON, CSV and NPY.
+"""Decodes the body of a request to an array: JSON, CSV and NPY.
 
-NumPy has to be in the image, as it is where models are.
+NumPy has to be in the image.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def json_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
 
 
 def csv_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
-    """Lines with commas to an array of shape (rows, columns), squeezed: of floats where every value is a
-    number, else of text, as it was sent. Empty lines are skipped.
+    """Decode CSV to an array of shape (rows, columns), squeezed. Empty lines are skipped.
+
+    Without ``dtype``, it is of floats if every value is a number, else of text.
 
     Raises:
         ClientError: rows of different lengths, quotes that do not end, or values that are not of ``dtype``.

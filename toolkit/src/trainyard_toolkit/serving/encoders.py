@@ -1,4 +1,4 @@
-"""A prediction to the bytes of an answer: JSON, CSV and NPY."""
+"""Encodes a prediction as the body of an answer: JSON, CSV and NPY."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def array_to_json(array: Any) -> bytes:
 
 
 def array_to_csv(array: Any) -> bytes:
-    """One line per row, values with commas, quoted where they must be."""
+    """One line per row, with commas between values, which are quoted if necessary."""
     import csv
 
     rows = _plain(array)
@@ -69,5 +69,5 @@ def _plain_json(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's arrays and numbers as lists and numbers of Python; all else as it is."""
+    """NumPy's arrays and numbers as Python lists and numbers; any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value

@@ -129,8 +129,9 @@ def _answer(result: Any, accept: str) -> Answer:
 
 
 def failed(status: int, error: Exception) -> Answer:
-    """An answer that names the error; the traceback goes to the log, and to the client only with
-    SERVE_DEBUG.
+    """An answer that names the error.
+
+    The traceback goes to the log from status 500 on, and to the client with TRAINYARD_SERVE_DEBUG=1.
     """
     import traceback
 

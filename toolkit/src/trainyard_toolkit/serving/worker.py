@@ -68,8 +68,7 @@ class Worker:
 
 
 def application() -> Callable[..., Any]:
-    """The application that the server runs: ``SAGEMAKER_SERVING_MODULE`` (``module:app``), or the user's
-    functions.
+    """The application that the server runs: ``SAGEMAKER_SERVING_MODULE`` (``module:app``), or a `Worker`.
 
     Raises:
         ClientError: the entry point is missing, or its model cannot be loaded.

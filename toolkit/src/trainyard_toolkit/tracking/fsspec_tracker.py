@@ -83,7 +83,7 @@ class FsspecTracker(TrackerBase):
     def add_artifact(
         self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None
     ) -> None:
-        """Note a file or directory that a run has made; the file itself stays where it is."""
+        """Note a file or directory that a run has made; the file itself is not copied."""
         self._persist(run_id, "artifacts", {"name": name, "path": path, "metadata": metadata})
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
@@ -234,7 +234,7 @@ def create(config_file: str | None) -> FsspecTracker:
 
 
 def _path_of_file(config: str) -> str:
-    """Return a URL of a file of this machine as its path; anything else as it is."""
+    """Return the path of a file:// URL of a file that exists; anything else unchanged."""
     protocol, _, path = config.partition("://")
     return path if protocol in LOCAL_PROTOCOLS and os.path.isfile(path) else config
 

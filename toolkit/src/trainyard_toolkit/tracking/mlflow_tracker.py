@@ -62,7 +62,7 @@ class MLflowTracker(TrackerBase):
 
     @staticmethod
     def default_experiment_name() -> str:
-        """Return the name of the experiment where none is given."""
+        """Return the name of the experiment if none is given."""
         import getpass
         import socket
 
