@@ -75,10 +75,8 @@ class SshCommands(Commands):
         self._ask_master("exit")
         self._is_connected = False
 
-    def _run(
-        self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int, finish: float
-    ) -> Answer:
-        answer = super()._run(command, stdin, timeout, most, finish)
+    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, finish: float) -> Answer:
+        answer = super()._run(command, stdin, timeout, finish)
         if answer.code == SSH_FAILED:
             self._is_connected = False
             raise self._unreachable(answer.err)

@@ -9,8 +9,7 @@ import re
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
-from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
-from trainyard.schedulers.hpc.spread import cpus_of
+from trainyard.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
 
 _TIME = re.compile(r"(?:(\d+):)?(\d+)")

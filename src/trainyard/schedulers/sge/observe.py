@@ -146,7 +146,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
     reasons = [reason_of(row, details) for row in rows]
     replicas = {
-        task - 1: NativeReplica(state, row.letters, None, row.host, reason)
+        task - 1: NativeReplica(state, None, row.host, reason)
         for row, state, reason in zip(rows, states, reasons, strict=True)
         for task in row.tasks
     }
@@ -220,13 +220,13 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             continue
         verdicts = {task: verdict(run) for task, run in last.items()}
         worst = next(
-            (task for task, (state, _, _) in verdicts.items() if state == AppState.FAILED),
+            (task for task, (state, _) in verdicts.items() if state == AppState.FAILED),
             next(
-                (task for task, (state, _, _) in verdicts.items() if state != AppState.SUCCEEDED),
+                (task for task, (state, _) in verdicts.items() if state != AppState.SUCCEEDED),
                 next(iter(last)),
             ),
         )
-        state, reason, by_limit = verdicts[worst]
+        state, reason = verdicts[worst]
         runs = list(last.values())
         found[number] = NativeJob(
             native_id=number,
@@ -242,10 +242,9 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             restarts=max(
                 sum(run.failed in (*RESCHEDULED, *LOST) for run in each[:-1]) for each in tasks.values()
             ),
-            by_time_limit=by_limit,
             is_lost=last[worst].failed in LOST,
             replicas={
-                task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
+                task - 1: NativeReplica(verdicts[task][0], run.exit_code, run.host, verdicts[task][1])
                 for task, run in last.items()
                 if task is not None
             },

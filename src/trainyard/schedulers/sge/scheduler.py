@@ -177,7 +177,7 @@ class SgeScheduler(HpcScheduler):
     def _user(self, commands: Commands) -> str:
         """Return the user's name where commands run."""
         if commands.host not in self._users:
-            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").text.strip()
+            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").strip()
         return self._users[commands.host]
 
     # ---- ending
