@@ -109,9 +109,9 @@ class ApiServer:
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         with self._lock:
-            connections = [*self._former, *([self._connection] if self._connection is not None else [])]
+            connections = [*self._former, self._connection]
             self._former, self._connection = [], None
-        for connection in connections:
+        for connection in filter(None, connections):
             connection.client.close()
 
     # ---- requests
@@ -167,7 +167,11 @@ class ApiServer:
         try:
             return response.json() if response.content else {}
         except ValueError:
-            raise self._strange(response.content) from None
+            shown = response.content[:100].decode("utf-8", "replace")
+            raise KubernetesError(
+                f"{connection.server} does not answer like an API server: {shown!r}",
+                hint="Does the kubeconfig name the right address? A proxy may be in between.",
+            ) from None
 
     def get(self, path: str, **params: Any) -> Any:
         """Return an object, or whatever is at a path."""
@@ -222,10 +226,10 @@ class ApiServer:
         """Change some fields of an object (a JSON merge patch)."""
         return self.request("PATCH", path, change, content_type="application/merge-patch+json")
 
-    def delete(self, path: str, *, propagation: str = "Background") -> None:
+    def delete(self, path: str) -> None:
         """Delete an object with what it owns; does nothing if it does not exist."""
         try:
-            self.request("DELETE", path, propagationPolicy=propagation)
+            self.request("DELETE", path, propagationPolicy="Background")
         except KubernetesError as error:
             if error.status != 404:
                 raise
@@ -335,13 +339,6 @@ class ApiServer:
             hint = "docs/schedulers/kubernetes.md has the Role that is needed; `trainyard doctor` checks it."
             return KubernetesAccessError(message, hint=hint, status=status, reason=reason)
         return KubernetesError(message, hint=hint, status=status, reason=reason, wait=wait)
-
-    def _strange(self, content: bytes) -> KubernetesError:
-        shown = content[:100].decode("utf-8", "replace")
-        return KubernetesError(
-            f"{self.connection.server} does not answer like an API server: {shown!r}",
-            hint="Does the kubeconfig name the right address? A proxy may be in between.",
-        )
 
 
 def _lost_token(error: Exception) -> AccessError:
@@ -512,7 +509,6 @@ def notify_of_changes(
         threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
 
     def close() -> None:
-        stop.set()
         for watch in watches:
             watch.close()
 
