@@ -149,11 +149,9 @@ def _lacks_room(nodes: list[dict[str, Any]], request: RayRequest) -> Iterator[st
     yield from problems
     if problems:
         return
-    bundles = [
-        role["bundle"]
-        for role in roles
-        for _ in range(role["replicas"] if role["min"] is None else role["min"])
-    ]
+    bundles: list[dict[str, float]] = []
+    for role in roles:
+        bundles += [role["bundle"]] * (role["replicas"] if role["min"] is None else role["min"])
     together = {name: sum(each.get(name, 0) for each in bundles) for each in bundles for name in each}
     if strategy == "STRICT_PACK":
         yield from _fits_no_node(nodes, together, {}, f"all replicas (placement={strategy})")
@@ -180,8 +178,10 @@ def _fits_no_node(
     nodes: list[dict[str, Any]], bundle: Mapping[str, float], labels: Mapping[str, str] | None, who: str
 ) -> Iterator[str]:
     """Yield that no node could hold something, and why not; nothing if one could."""
-    lacking = {str(node.get("node_name") or number): [*_lacks(node, bundle, labels or {})]
-               for number, node in enumerate(nodes)}  # fmt: skip
+    lacking = {
+        str(node.get("node_name") or number): [*_lacks(node, bundle, labels or {})]
+        for number, node in enumerate(nodes)
+    }
     if all(lacking.values()):
         why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
         asked = ", ".join(_words(name, wanted) for name, wanted in bundle.items())
