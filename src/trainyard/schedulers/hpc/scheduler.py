@@ -114,6 +114,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             any_end: whether any end will do, rather than success alone.
         """
 
+    @abstractmethod
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return the queue's words for a job's follow-up. Pure.
 
@@ -125,10 +126,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Raises:
             ConfigError: nothing can follow on the end of this job.
         """
-        raise ConfigError(
-            f"notify and retry: {self.backend} cannot start anything at the end of a job",
-            hint="`trainyard schedulers` shows which schedulers can.",
-        )
 
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run, for `doctor`. Changes nothing.
@@ -166,6 +163,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
 
+    @abstractmethod
     def enter_command(
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
@@ -177,7 +175,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             command: the command.
             tty: whether it gets a terminal.
         """
-        raise ConfigError(f"{self.backend} cannot run a command in a job")
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
@@ -339,7 +336,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         app_id = make_unique(app.name)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
         request = plan.request(*self.make_script(plan, opts))
-        words = self.queue_words(plan, opts, request.command) if follow_up_request.is_needed(opts) else None
+        is_followed = opts.notify or opts.retry is not None
+        words = self.queue_words(plan, opts, request.command) if is_followed else None
         handle = f"{self.backend}://{self.session_name}/{app_id}"
         request.files = follow_up_request.files_of_supervision(plan, handle, words)
         if opts.retry is not None:
@@ -586,17 +584,17 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             if found is None:
                 continue
             created = job.document.get("created_at") if job is not None else None
-            ended = max((item.ended_at for item in said if item.ended_at), default=None)
-            if ended is None and job is not None and is_terminal(found.state):
-                records = [*job.replicas.values(), *([job.submission] if job.submission else [])]
-                ended = max((record.ended_at for record in records if record.ended_at), default=None)
+            ends = [item.ended_at for item in said if item.ended_at]
+            if not ends and job is not None:
+                records = filter(None, [*job.replicas.values(), job.submission])
+                ends = [record.ended_at for record in records if record.ended_at]
             rows.append(
                 ListAppResponse(
                     app_id,
                     found.state,
                     name=str(job.document.get("name", "")) if job is not None else "",
                     submitted_at=created or (said[0].submitted_at if said else None),
-                    ended_at=ended if is_terminal(found.state) else None,
+                    ended_at=max(ends, default=None) if is_terminal(found.state) else None,
                 )
             )
         states, since = cfg.get("states"), cfg.get("since")

@@ -205,20 +205,17 @@ class RayScheduler(Scheduler["RayOpts"]):
         wanted = builtins.list(app_ids)
         if len(wanted) == 1:
             return {wanted[0]: self.describe(wanted[0])}
+        groups: dict[Dashboard, builtins.list[str]] = {}
+        for app_id in wanted:
+            groups.setdefault(self.dashboard_of(app_id), []).append(app_id)
         found: dict[str, DescribeAppResponse | None] = {}
-        for dashboard, ids in self._by_cluster(wanted).items():
+        for dashboard, ids in groups.items():
             jobs = observe.all_jobs(dashboard)
             for app_id in ids:
                 job = jobs.get(app_id)
                 known = None if job is None else observe.brief(dashboard, app_id, job)
                 found[app_id] = known or self._kept(dashboard, app_id)
         return found
-
-    def _by_cluster(self, app_ids: Iterable[str]) -> dict[Dashboard, builtins.list[str]]:
-        groups: dict[Dashboard, builtins.list[str]] = {}
-        for app_id in app_ids:
-            groups.setdefault(self.dashboard_of(app_id), []).append(app_id)
-        return groups
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return the jobs of a cluster, the oldest first: one request.

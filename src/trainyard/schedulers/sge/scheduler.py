@@ -192,19 +192,8 @@ class SgeScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
-        host = self.host_of(native, number)
-        qrsh = [
-            "qrsh",
-            "-now",
-            "y",
-            "-pty",
-            "y" if tty else "n",
-            "-N",
-            "trainyard-exec",
-            "-l",
-            f"hostname={host}",
-        ]
-        return [*qrsh, shlex.join(command)]
+        qrsh = ["qrsh", "-now", "y", "-pty", "y" if tty else "n", "-N", "trainyard-exec"]
+        return [*qrsh, "-l", f"hostname={self.host_of(native, number)}", shlex.join(command)]
 
     # ---- doctor
 
