@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainyard.backoff import LONGEST_POLL, Backoff, Clock, retry_after
@@ -416,10 +416,8 @@ class Watch:
         self._stop.set()
         response = self._response
         if response is not None:
-            try:
+            with suppress(Exception):  # it is being read in another thread, and may have ended
                 response.close()
-            except Exception:  # it is being read in another thread, and may have ended
-                return
 
     def events(
         self, on_trouble: Callable[[TrainyardError], object] = lambda error: None

@@ -17,6 +17,7 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -259,10 +260,8 @@ class _ReplicaReader:
         """End a read that is in progress, from another thread."""
         response = self._response
         if response is not None:
-            try:
+            with suppress(Exception):  # it is being read in another thread, and may have ended
                 response.close()
-            except Exception:  # it is being read in another thread, and may have ended
-                return
 
     def run(self) -> None:
         """Put blocks into the queue; None or an error at the end."""

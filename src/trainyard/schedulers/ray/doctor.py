@@ -43,15 +43,11 @@ def examine(cfg: Mapping[str, Any]) -> list[Check]:
         return "valid"
 
     check("options", options)
-    made: list[Dashboard] = []
-
-    def address() -> str:
-        made.append(Dashboard.of(cfg))
-        return made[0].address
-
-    if not check("address", address):
-        return checks
-    dashboard = made[0]
+    try:
+        dashboard = Dashboard.of(cfg)
+    except TrainyardError as error:
+        return [*checks, Check("address", False, error.message, error.hint)]
+    checks.append(Check("address", True, dashboard.address))
     try:
         if check("dashboard", lambda: _version(dashboard)):
             check("Jobs API", lambda: f"{len(all_jobs(dashboard))} jobs")

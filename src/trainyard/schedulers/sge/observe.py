@@ -164,6 +164,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
 
 
 _ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
+_WORST_FIRST = (AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED)
 
 
 # ---- qacct
@@ -219,13 +220,7 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
         if len(last) < len(tasks):
             continue
         verdicts = {task: verdict(run) for task, run in last.items()}
-        worst = next(
-            (task for task, (state, _) in verdicts.items() if state == AppState.FAILED),
-            next(
-                (task for task, (state, _) in verdicts.items() if state != AppState.SUCCEEDED),
-                next(iter(last)),
-            ),
-        )
+        worst = min(verdicts, key=lambda task: _WORST_FIRST.index(verdicts[task][0]))
         state, reason = verdicts[worst]
         runs = list(last.values())
         found[number] = NativeJob(
