@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
+from contextlib import suppress
 
 from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.lazy_dataclass import dataclass
@@ -209,8 +210,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            try:
+            with suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
     process.wait()

@@ -19,13 +19,13 @@ import re
 import shlex
 
 from trainyard.errors import ConfigError
-from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.shared_folder import SCRIPT
 from trainyard.schedulers.slurm import rules
 from trainyard.schedulers.slurm.observe import minutes
 from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
 from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, STATE_TEXTS
+from trainyard.schedulers.slurm.rules import shape_of
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.mounts import BindMount
 from trainyard.specs.retries import NODE, PREEMPTED
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.hpc.request import JobPlan
     from trainyard.schedulers.slurm.options import SlurmOpts
+    from trainyard.schedulers.slurm.rules import Shape
     from trainyard.specs.app import Role
 
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
@@ -90,15 +91,6 @@ if [ "${{1:-}}" = steps ]; then
 fi"""
 
 
-@dataclass
-class Shape:
-    """What each replica of a role needs; roles of equal shape can share an allocation."""
-
-    cpus: int
-    gpus: int
-    memory: int
-
-
 def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
     """Return the submit command and the script.
 
@@ -129,7 +121,7 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
         "replicas_per_node": opts.replicas_per_node,
         "array": opts.array,
         "heterogeneous": len(groups) > 1,
-        "needs": rules.needs(opts, [(shape.cpus, shape.gpus, shape.memory, n) for shape, n in groups]),
+        "needs": rules.needs(opts, groups),
     }
     return command, "\n".join([*lines, "", *body]) + "\n"
 
@@ -409,9 +401,3 @@ def _container(plan: JobPlan, opts: SlurmOpts, role: Role) -> tuple[list[str], l
 def quoted(words: Iterable[str]) -> str:
     """Quote words for the script; what the shell has to fill in stays as it is."""
     return " ".join(word if word in _BARE else shlex.quote(word) for word in words)
-
-
-def shape_of(role: Role) -> Shape:
-    """Return what each replica of a role needs."""
-    resource = role.resource
-    return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trainyard.errors import did_you_mean, refuse
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
@@ -21,6 +23,20 @@ KNOWN_MEMORY = 1000
 MOST_COMPONENTS = 128
 #: Options that the script or the query of jobs depends on.
 _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
+
+
+class Shape(NamedTuple):
+    """What each replica of a role needs; roles of equal shape can share an allocation."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+
+def shape_of(role: Role) -> Shape:
+    """Return what each replica of a role needs."""
+    resource = role.resource
+    return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)
 
 
 def check(app: AppDef, opts: SlurmOpts) -> None:
@@ -83,17 +99,13 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
             )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
-    if len(app.roles) > MOST_COMPONENTS and len({_needs_of(role) for role in app.roles}) > 1:
+    if len(app.roles) > MOST_COMPONENTS and len({shape_of(role) for role in app.roles}) > 1:
         yield (
             f"{len(app.roles)} roles with different needs: a heterogeneous job has at most {MOST_COMPONENTS} "
             "components; give all roles equal resources"
         )
     if opts.replicas_per_node > 1 and len(app.roles) > 1:
         yield "replicas_per_node is for jobs of one role"
-
-
-def _needs_of(role: Role) -> tuple[int, int, int]:
-    return role.resource.cpu, role.resource.gpu, role.resource.memMB
 
 
 def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
@@ -122,23 +134,19 @@ def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
 # ---- what is checked against the cluster
 
 
-def needs(opts: SlurmOpts, groups: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
+def needs(opts: SlurmOpts, groups: Sequence[tuple[Shape, int]]) -> dict[str, Any]:
     """Return what a job needs as JSON values, for `impossible`.
 
     Args:
         opts: the options.
-        groups: CPUs, GPUs, MiB of a replica, and number of replicas, of each component.
+        groups: shape and number of the replicas of each component.
     """
-    each = opts.replicas_per_node
-    return {
-        "partition": opts.partition,
-        "time": opts.time,
-        "nodes": [
-            {"count": -(-n // each), "cpus": max(cpus, 0) * min(each, n), "gpus": gpus * min(each, n)}
-            | {"memory": max(memory, 0) * min(each, n)}
-            for cpus, gpus, memory, n in groups
-        ],
-    }
+    nodes = []
+    for shape, replicas in groups:
+        on_node = min(opts.replicas_per_node, replicas)
+        amounts = {name: max(amount, 0) * on_node for name, amount in shape._asdict().items()}
+        nodes.append({"count": -(-replicas // opts.replicas_per_node), **amounts})
+    return {"partition": opts.partition, "time": opts.time, "nodes": nodes}
 
 
 def impossible(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
