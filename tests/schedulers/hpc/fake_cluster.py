@@ -106,7 +106,6 @@ class FakeCluster(HpcScheduler):
             native.state = STATES.get(job["state"], AppState.UNKNOWN)
             native.submitted_at, native.started_at = job["submitted"], job.get("started")
             native.ended_at, native.exit_code = job.get("ended"), job.get("code")
-            native.by_time_limit = job["state"] == "TIMEOUT"
-            native.reason = "the time limit was reached" if native.by_time_limit else ""
+            native.reason = "the time limit was reached" if job["state"] == "TIMEOUT" else ""
             jobs.append(native)
         return sorted(jobs, key=lambda job: int(job.native_id))

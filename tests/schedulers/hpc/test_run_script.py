@@ -26,7 +26,7 @@ class Folder:
         self.shell = shell
         for name in ("state", "logs", "roles"):
             (self.path / name).mkdir(parents=True)
-        (self.path / "run.sh").write_bytes(shared_folder.run_script())
+        (self.path / "run.sh").write_bytes(shared_folder.shell_script("run.sh"))
         (self.path / "layout").write_text("r 2\nother 3\n")
         (self.path / "job.json").write_text('{"layout": [["r", 2], ["other", 3]], "chain": 2}')
 

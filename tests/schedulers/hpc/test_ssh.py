@@ -223,9 +223,9 @@ def test_parts_sizes_texts_and_names(storage, tmp_path):
     assert storage.names(str(tmp_path / "no")) == []
     assert storage.exists(one)
     assert not storage.exists(one + "x")
-    storage.write(one, b"new", 0o640)
+    storage.write(one, b"new")
     assert storage.read([one]) == [b"new"]
-    assert os.stat(one).st_mode & 0o777 == 0o640
+    assert os.stat(one).st_mode & 0o777 == 0o600
     [(size, changed), nothing] = storage.disk_usage([str(tmp_path / "a"), str(tmp_path / "no")])
     assert size > 0
     assert changed > 0

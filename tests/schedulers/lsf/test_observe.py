@@ -148,7 +148,7 @@ def test_states_and_reasons(stat: str, code: str, said: str, state: AppState, wo
     job = one(STAT=stat, EXIT_CODE=code, **reason)
     assert (job.state, job.native_state) == (state, stat)
     assert words in job.reason
-    assert job.by_time_limit == ("RUNLIMIT" in said)
+    assert job.reason.startswith("stopped at its time limit: ") == ("RUNLIMIT" in said)
 
 
 @given(st.text(max_size=8).filter(lambda stat: stat not in ("DONE", "EXIT", "POST_DONE", "POST_ERR")))
@@ -263,5 +263,5 @@ def test_what_bjobs_has_forgotten() -> None:
         "1003": (AppState.FAILED, 137),
     }
     assert found["1001"].hosts == ["hostB", "hostC"]
-    assert found["1002"].by_time_limit
+    assert found["1002"].reason.startswith("stopped at its time limit: ")
     assert found["1003"].reason == "killed by SIGKILL"

@@ -28,7 +28,7 @@ EXCEPTION = ["Traceback (most recent call last):", '  File "t.py", line 1', "Val
 def driver_of(policy: RetryPolicy = RetryPolicy.APPLICATION, **options: Any) -> Driver:
     role = Role("train", "", entrypoint="python", num_replicas=2, max_retries=1, retry_policy=policy)
     request = make_request(AppDef("job", [role]), RayOpts(**options), "job-1", "http://head:8265", "gcs://p")
-    return Driver(request.whole_plan, "")
+    return Driver(request.plan, "")
 
 
 def fail(driver: Driver, lines: list[str], reason: str = "exit code 1", code: int | None = 1) -> Any:
@@ -122,7 +122,7 @@ def test_a_replica_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
     script = f"import os, time\ndef waits():\n    {loop}\nwaits()"
     role = Role("train", "", entrypoint="python3", args=["-c", script])
     opts = RayOpts(hang_timeout=0.5, on_hang=on_hang, job_dir=str(tmp_path / "jobs"), grace_period=20)
-    plan = make_request(AppDef("job", [role]), opts, "job-1", "http://head:8265", "gcs://p").whole_plan
+    plan = make_request(AppDef("job", [role]), opts, "job-1", "http://head:8265", "gcs://p").plan
     actor = ReplicaActor(plan, plan["roles"][0], 0)
     assert actor.start(0, {}) == ""
     log, outcome, notes = "", None, []

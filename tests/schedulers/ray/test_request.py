@@ -81,7 +81,7 @@ def test_the_request_is_as_recorded(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_secrets_are_in_the_plan_alone_and_are_not_shown():
     job, options = GOLDEN_REQUESTS["distributed"]
     made = request(job, **options)
-    assert "hunter2" in json.dumps(made.whole_plan)
+    assert "hunter2" in json.dumps(made.plan)
     assert "hunter2" not in json.dumps(made.submission)
     assert "hunter2" not in str(made)
 

@@ -62,10 +62,11 @@ def test_the_queue_of_24_05():
     assert (jobs["one-b2b2b2b2b2"].hosts, jobs["one-b2b2b2b2b2"].restarts) == (["n1", "n2"], 2)
     array = jobs["a|b, c"]
     assert array.native_id == "42"
-    assert {task: replica.native_state for task, replica in array.replicas.items()} == {
-        0: "COMPLETING",
-        **dict.fromkeys((2, 3, 4, 5), "PENDING"),
+    assert {task: replica.state for task, replica in array.replicas.items()} == {
+        0: AppState.RUNNING,
+        **dict.fromkeys((2, 3, 4, 5), AppState.PENDING),
     }
+    assert array.replicas[0].reason == "ending"  # COMPLETING
     assert (jobs["killed"].exit_code, jobs["killed"].ended_at) == (137, 1795362644)
     assert jobs["het"].places == {0: observe.StepPlace("47", "n1", 0), 1: observe.StepPlace("47", "n2", 1)}
 
@@ -229,7 +230,7 @@ def test_versions():
 
 def test_partitions_and_what_can_never_start():
     found = observe.partitions_from_text(recorded("sinfo-22.05.txt"))
-    assert rules.default_partition(found) == ["cpu"]
+    assert rules.partitions_of({}, found) == ["cpu"]
     assert {item.partition: item.gpus for item in found}["gpu"] == 4
 
     def problem(count=1, cpus=1, gpus=0, memory=100, partition=None, time=None) -> str:

@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
+from contextlib import suppress
 
 from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.lazy_dataclass import dataclass
@@ -79,7 +80,6 @@ class Commands(ABC):
         *,
         stdin: bytes | IO[bytes] = b"",
         timeout: float = COMMAND_SECONDS,
-        most: int = MOST_OUTPUT,
         hint: str = "",
         finish: float = 0.0,
     ) -> Answer:
@@ -89,7 +89,6 @@ class Commands(ABC):
             command: the program and its arguments.
             stdin: what it reads: bytes, or an open file.
             timeout: seconds after which it is killed.
-            most: bytes of output that are kept.
             hint: what to do if the program is missing.
             finish: how many seconds it may continue after an interrupt before it is killed.
 
@@ -98,36 +97,26 @@ class Commands(ABC):
             UnreachableError: it did not end in time, or the host cannot be reached.
         """
         self.prepare()
-        answer = self._run(list(command), stdin, timeout, most, finish)
-        if answer.code == NOT_FOUND and _is_missing(answer):
+        answer = self._run(list(command), stdin, timeout, finish)
+        # a program may also end with 127 by itself
+        if answer.code == NOT_FOUND and ("not found" in answer.err or "No such file" in answer.err):
             raise missing_program(command[0], self, hint)
         return answer
 
-    def check(
-        self,
-        command: Sequence[str],
-        attempt: str,
-        *,
-        stdin: bytes | IO[bytes] = b"",
-        timeout: float = COMMAND_SECONDS,
-        hint: str = "",
-    ) -> Answer:
-        """Run a program that must succeed.
+    def check(self, command: Sequence[str], attempt: str) -> str:
+        """Run a program that must succeed; returns what it printed.
 
         Args:
             command: the program and its arguments.
             attempt: what is attempted, for the message: "submit the job".
-            stdin: what it reads.
-            timeout: seconds after which it is killed.
-            hint: what to do if it fails.
 
         Raises:
             BackendError: it failed; the message has its own words.
         """
-        answer = self.run(command, stdin=stdin, timeout=timeout, hint=hint)
+        answer = self.run(command)
         if answer.code != 0:
-            raise BackendError(f"cannot {attempt} {self.where}: {answer.words}", hint=hint)
-        return answer
+            raise BackendError(f"cannot {attempt} {self.where}: {answer.words}")
+        return answer.text
 
     def shell(
         self,
@@ -160,9 +149,7 @@ class Commands(ABC):
         except OSError as error:
             raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
 
-    def _run(
-        self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int, finish: float
-    ) -> Answer:
+    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, finish: float) -> Answer:
         try:
             process = subprocess.Popen(
                 self.argv(command),
@@ -192,7 +179,7 @@ class Commands(ABC):
             finally:
                 _kill(process)
             raise
-        return Answer(command, process.returncode, out[:most], err.decode("utf-8", "replace"))
+        return Answer(command, process.returncode, out[:MOST_OUTPUT], err.decode("utf-8", "replace"))
 
 
 class LocalCommands(Commands):
@@ -213,11 +200,6 @@ def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
     return ConfigError(f"there is no program {program!r} {commands.where}", hint=hint or fallback)
 
 
-def _is_missing(answer: Answer) -> bool:
-    """Tell a missing program from a program that ends with 127 by itself."""
-    return "not found" in answer.err or "No such file" in answer.err
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program with all that it started, and collect it."""
     import signal
@@ -228,8 +210,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            try:
+            with suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
     process.wait()

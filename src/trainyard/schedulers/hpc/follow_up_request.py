@@ -72,11 +72,6 @@ class QueueWords:
     down: list[str] = field(default_factory=list)
 
 
-def is_needed(opts: HpcOpts) -> bool:
-    """Tell whether jobs with these options need a follow-up."""
-    return bool(opts.notify) or opts.retry is not None
-
-
 def check(backend: str, opts: HpcOpts) -> None:
     """Check the options for what follows, and for hangs.
 

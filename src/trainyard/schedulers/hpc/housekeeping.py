@@ -37,19 +37,13 @@ def leftovers(
     ages = {row.app_id: now - (row.ended_at or row.submitted_at or now) for row in rows}
     old = [row.app_id for row in rows if is_terminal(row.state) and ages[row.app_id] >= older_than]
     names = storage.names(posixpath.join(shared, "jobs"))
-    folders = [job_folder(shared, app_id) for app_id in set(names).intersection(old)]
+    removable = [*set(names).intersection(old)]
+    folders = [job_folder(shared, app_id) for app_id in removable]
     sizes = storage.disk_usage(folders)
     results = storage.have_results([posixpath.join(folder, "ml") for folder in folders])
     found = [
-        Leftover(
-            folder,
-            folder,
-            ages[posixpath.basename(folder)],
-            size,
-            posixpath.basename(folder),
-            results=has_results,
-        )
-        for folder, (size, _), has_results in zip(folders, sizes, results, strict=True)
+        Leftover(folder, folder, ages[app_id], size, app_id, results=has_results)
+        for app_id, folder, (size, _), has_results in zip(removable, folders, sizes, results, strict=True)
     ]
     return found + _unused_code(storage, shared, names, max(older_than, SPARED_SECONDS), now)
 

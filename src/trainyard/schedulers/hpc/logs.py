@@ -168,31 +168,28 @@ class AttemptsLog:
 
     def parts(self) -> Iterator[Part]:
         """Yield what is new; an incomplete line of the last attempt waits for its end."""
-        last = max(self._attempts, default=-1)
-        for number, log in self._attempts.items():
-            is_over = number != last
-            log.chunk = self.chunk or log.chunk
-            yield from self._end_torn_lines(log.rest() if is_over else log.grown(), is_over)
+        return self._new_parts(to_the_end=False)
 
     def rest(self) -> Iterator[Part]:
         """Yield all that there is."""
-        last = max(self._attempts, default=-1)
-        for number, log in self._attempts.items():
-            log.chunk = self.chunk or log.chunk
-            yield from self._end_torn_lines(log.rest(), number != last)
+        return self._new_parts(to_the_end=True)
 
     def close(self) -> None:
         """Forget what was fetched."""
         for log in self._attempts.values():
             log.close()
 
-    def _end_torn_lines(self, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
-        """Pass parts on; end the last line of an attempt that was cut off, so that the next begins a line."""
-        for part in parts:
-            if part.data:
-                is_torn = is_over and not part.data.endswith((b"\n", b"\r"))
-                self._last = max(self._last, part.time_ns)
-                yield Part(self._last, part.data + b"\n" if is_torn else part.data)
+    def _new_parts(self, *, to_the_end: bool) -> Iterator[Part]:
+        """Yield what is new; a last line that an attempt left without an end gets one before the next."""
+        last = max(self._attempts, default=-1)
+        for number, log in self._attempts.items():
+            is_over = number != last
+            log.chunk = self.chunk or log.chunk
+            for part in log.rest() if to_the_end or is_over else log.grown():
+                if part.data:
+                    is_torn = is_over and not part.data.endswith((b"\n", b"\r"))
+                    self._last = max(self._last, part.time_ns)
+                    yield Part(self._last, part.data + b"\n" if is_torn else part.data)
 
 
 class SharedLogs:

@@ -174,28 +174,28 @@ def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
 
 
 def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> list[RoleStatus]:
-    layout = job.layout if job is not None else []
+    if job is None:
+        return []
     hosts = native.hosts if native is not None else []
-    if len(hosts) != sum(count for _, count in layout):
+    if len(hosts) != sum(count for _, count in job.layout):
         hosts = []  # which of them runs which replica is not known
-    records = job.replicas.values() if job is not None else ()
     # so those that were stopped, or never started, did not fail
-    was_stopped = state == AppState.CANCELLED or any(item.code and item.why == "ended" for item in records)
+    has_failed = any(record.code and record.why == "ended" for record in job.replicas.values())
+    was_stopped = state == AppState.CANCELLED or has_failed
     # replicas that belong together wait together for the queue to start them again; an array's do not
     starts_again = state == AppState.PENDING and native is not None and not native.replicas
     roles = []
     number = 0
-    for role, count in layout:
+    for role, count in job.layout:
         replicas = []
         for k in range(count):
             said = native.replicas.get(number) if native is not None else None
-            record = job.replicas.get((role, k)) if job is not None else None
+            record = job.replicas.get((role, k))
             host = hosts[number] if hosts else ""
             status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
-            if job is not None and status.state == AppState.FAILED:
+            if status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
-            if job is not None:
-                status.earlier = [_earlier(record) for record in job.earlier.get((role, k), ())]
+            status.earlier = [_earlier(record) for record in job.earlier.get((role, k), ())]
             replicas.append(status)
             number += 1
         roles.append(RoleStatus(role, replicas))

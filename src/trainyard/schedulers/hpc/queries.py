@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 0.5
 FRESH_FACTOR = 5.0
 MOST_FRESH_SECONDS = 30.0
-#: How many ids one command asks for: command lines and servers have limits.
+#: How many jobs one query asks for: command lines and servers have limits.
 CHUNK = 1000
 
 
@@ -29,14 +29,12 @@ class NativeReplica:
 
     Args:
         state: its state; None if the queue does not tell replicas apart.
-        native_state: the queue's own word for it.
         exit_code: its exit code, 128 + N after signal N.
         host: the node that it runs on.
         reason: why it is in this state, in words.
     """
 
     state: AppState | None = None
-    native_state: str = ""
     exit_code: int | None = None
     host: str = ""
     reason: str = ""
@@ -56,7 +54,6 @@ class NativeJob:
         hosts: the nodes that it has, in order.
         submitted_at, started_at, ended_at: seconds since the epoch.
         restarts: how often the queue has started it again.
-        by_time_limit: whether the queue ended it because its time was over.
         is_lost: whether the queue only says that it lost the host. It may have started the job again since,
             and not accounted for that yet; an end in the job's own records then takes precedence.
         replicas: by index in the whole job (role after role), where the queue tells replicas apart.
@@ -73,7 +70,6 @@ class NativeJob:
     started_at: float | None = None
     ended_at: float | None = None
     restarts: int = 0
-    by_time_limit: bool = False
     is_lost: bool = False
     replicas: dict[int, NativeReplica] = field(default_factory=dict)
 

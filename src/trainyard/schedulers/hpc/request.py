@@ -13,7 +13,6 @@ from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
-from trainyard.schedulers.hpc.spread import HOSTS, SPREAD_SCRIPT, cpus_of, spread_command, spread_script
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from trainyard.specs.substitution import macros
@@ -28,13 +27,16 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.workspace.manifest import Manifest
 
+SPREAD_SCRIPT = "spread.sh"
+#: The variable with the hosts of a submission, in lines "HOST SLOTS".
+HOSTS = "TRAINYARD_HOSTS"
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: Stands in the script for the number of a submission of a chain, from 0.
 LINK = "@LINK@"
 #: Placeholders in values for paths and numbers that only a node knows; `quoted` replaces them by variables.
 REPLICA, JOB_DIR = "@{replica}@", "@{job}@"
 _NODE_VALUES = {REPLICA: "$TRAINYARD_REPLICA", JOB_DIR: "$TRAINYARD_JOB_DIR"}
-_NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
+_NODE_VALUE = re.compile(f"({'|'.join(re.escape(mark) for mark in _NODE_VALUES)})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 #: A line of a role's file that sets a variable; within quotes the value may have line breaks.
 _EXPORT = re.compile(r"""^export ([A-Za-z_][A-Za-z0-9_]*)=((?:'[^']*'|"[^"]*"|[^\s'"])*)$""", re.MULTILINE)
@@ -99,12 +101,9 @@ class HpcRequest:
         where = f" on {self.host}" if self.host else ""
         lines.append(f"# {shlex.join([*self.command, *self.dependencies])}  < script{where}")
         lines.append(self.script.rstrip("\n"))
-        if shared_folder.FOLLOW_UP_SCRIPT in self.files:
-            lines += [
-                "",
-                "# what follows on its end",
-                self.files[shared_folder.FOLLOW_UP_SCRIPT].rstrip("\n"),
-            ]
+        follow_up = self.files.get(shared_folder.FOLLOW_UP_SCRIPT)
+        if follow_up is not None:
+            lines += ["", "# what follows on its end", follow_up.rstrip("\n")]
         for name, text in self.roles.items():
             lines += ["", f"# {posixpath.join(self.folder, 'roles', name + '.sh')}", _masked(text)]
         return redact_text("\n".join(lines))
@@ -237,10 +236,18 @@ class JobPlan:
         if self.is_array:
             return [shlex.join(self.replica("-", index, alone=True, retries=retries))]
         if self.is_gang:
-            spread = spread_command(self, start, retries=retries, lost=lost)
+            spread = self._spread_command(start, lost)
             return [f"{HOSTS}=$({hosts})", f"export {HOSTS}", shlex.join(spread)]
         replica = self.replica(self.app.roles[0].name, "0")
         return [shlex.join(self.around_job(*replica, retries=retries))]
+
+    def _spread_command(self, start: Sequence[str], lost: str) -> list[str]:
+        """Return the command that places all replicas on hosts and starts them; see `start_lines`."""
+        needs = ",".join(f"{role.name}={cpus_of(role)}" for role in self.app.roles)
+        grace = f"{max(self.opts.grace_period, 1):.0f}"
+        words = ["sh", posixpath.join(self.folder, SPREAD_SCRIPT), "--needs", needs, "--grace", grace]
+        words += ["--lost", lost] if lost else []
+        return self.around_job(*words, "--", *start, retries=self.retries)
 
     def request(self, command: Sequence[str], script: str) -> HpcRequest:
         """Return the request with this submit command and script."""
@@ -308,18 +315,17 @@ class JobPlan:
         return "\n".join(lines) + "\n"
 
 
+def cpus_of(role: Role) -> int:
+    """Return how many cpus, which are slots, each replica of a role gets: at least one."""
+    return max(role.resource.cpu, 1)
+
+
 def quoted(text: str) -> str:
     """Quote a text for the shell; the marks for what only a node knows become its variables."""
-    parts = []
-    position = 0
-    for match in _NODE_VALUE.finditer(text):
-        if match.start() > position:
-            parts.append(shlex.quote(text[position : match.start()]))
-        parts.append(f'"{_NODE_VALUES[match.group()]}"')
-        position = match.end()
-    if position < len(text) or not parts:
-        parts.append(shlex.quote(text[position:]))
-    return "".join(parts)
+    if not text:
+        return shlex.quote(text)
+    parts = filter(None, _NODE_VALUE.split(text))
+    return "".join(f'"{_NODE_VALUES[part]}"' if part in _NODE_VALUES else shlex.quote(part) for part in parts)
 
 
 def document_of(request: HpcRequest) -> dict[str, Any]:
@@ -338,18 +344,17 @@ def document_of(request: HpcRequest) -> dict[str, Any]:
 
 def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[bytes, int]]:
     """Return the files of a job's folder."""
-    layout = "".join(f"{role} {count}\n" for role, count in request.layout)
+    texts = {
+        "job.json": json.dumps(document, indent=1),
+        SCRIPT: request.script,
+        "layout": "".join(f"{role} {count}\n" for role, count in request.layout),
+        **request.files,
+        **{f"roles/{name}.sh": text for name, text in request.roles.items()},
+    }
     return {
-        "job.json": (json.dumps(document, indent=1).encode(), 0o600),
-        SCRIPT: (request.script.encode("utf-8", "surrogateescape"), 0o600),
-        "layout": (layout.encode(), 0o600),
-        RUN_SCRIPT: (shared_folder.run_script(), 0o700),
-        SPREAD_SCRIPT: (spread_script(), 0o700),
-        **{name: (text.encode("utf-8", "surrogateescape"), 0o600) for name, text in request.files.items()},
-        **{
-            f"roles/{name}.sh": (text.encode("utf-8", "surrogateescape"), 0o600)
-            for name, text in request.roles.items()
-        },
+        RUN_SCRIPT: (shared_folder.shell_script(RUN_SCRIPT), 0o700),
+        SPREAD_SCRIPT: (shared_folder.shell_script(SPREAD_SCRIPT), 0o700),
+        **{name: (text.encode("utf-8", "surrogateescape"), 0o600) for name, text in texts.items()},
     }
 
 

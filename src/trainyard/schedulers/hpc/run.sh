@@ -72,18 +72,14 @@ next_attempt() { # next_attempt NAME: prints the number of the next attempt, whi
     printf '%s' "$number"
 }
 
-last_exit() { # last_exit NAME BEFORE: prints the exit record of the attempt before this one
-    [ "$2" -gt 0 ] && printf '%s' "$job/state/$1.$(($2 - 1)).exit"
-}
-
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
     over=0
     [ ! -e "$job/cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
     number=0
     while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
-    previous=$(last_exit "$1" "$number")
-    [ -n "$previous" ] && [ "$(value "$previous" why)" = ended ] || return 0
+    previous="$job/state/$1.$((number - 1)).exit" # there is none if nothing has started
+    [ "$(value "$previous" why)" = ended ] || return 0
     over=$(value "$previous" code)
     return 1
 }

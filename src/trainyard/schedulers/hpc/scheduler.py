@@ -28,7 +28,7 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, NativeReplica
+from trainyard.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, NativeReplica
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
 from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
@@ -80,6 +80,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     unreachable_words = r"connection refused|timed out|timeout"
     #: Which of them mean that a submission has not even reached the queue.
     unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
+    #: How many jobs one call of `query` gets.
+    jobs_per_query = CHUNK
 
     # ---- hooks
 
@@ -112,6 +114,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             any_end: whether any end will do, rather than success alone.
         """
 
+    @abstractmethod
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return the queue's words for a job's follow-up. Pure.
 
@@ -123,10 +126,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Raises:
             ConfigError: nothing can follow on the end of this job.
         """
-        raise ConfigError(
-            f"notify and retry: {self.backend} cannot start anything at the end of a job",
-            hint="`trainyard schedulers` shows which schedulers can.",
-        )
 
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run, for `doctor`. Changes nothing.
@@ -164,6 +163,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
 
+    @abstractmethod
     def enter_command(
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
@@ -175,7 +175,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             command: the command.
             tty: whether it gets a terminal.
         """
-        raise ConfigError(f"{self.backend} cannot run a command in a job")
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
@@ -289,7 +288,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def _query(self, host: str) -> JobQuery:
         if host not in self._queries:
-            self._queries[host] = JobQuery(lambda refs: self.query(self.commands(host), refs))
+            self._queries[host] = JobQuery(
+                lambda refs: self.query(self.commands(host), refs), self.jobs_per_query
+            )
         return self._queries[host]
 
     # ---- submitting
@@ -335,7 +336,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         app_id = make_unique(app.name)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
         request = plan.request(*self.make_script(plan, opts))
-        words = self.queue_words(plan, opts, request.command) if follow_up_request.is_needed(opts) else None
+        is_followed = opts.notify or opts.retry is not None
+        words = self.queue_words(plan, opts, request.command) if is_followed else None
         handle = f"{self.backend}://{self.session_name}/{app_id}"
         request.files = follow_up_request.files_of_supervision(plan, handle, words)
         if opts.retry is not None:
@@ -582,17 +584,17 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             if found is None:
                 continue
             created = job.document.get("created_at") if job is not None else None
-            ended = max((item.ended_at for item in said if item.ended_at), default=None)
-            if ended is None and job is not None and is_terminal(found.state):
-                records = [*job.replicas.values(), *([job.submission] if job.submission else [])]
-                ended = max((record.ended_at for record in records if record.ended_at), default=None)
+            ends = [item.ended_at for item in said if item.ended_at]
+            if not ends and job is not None:
+                records = filter(None, [*job.replicas.values(), job.submission])
+                ends = [record.ended_at for record in records if record.ended_at]
             rows.append(
                 ListAppResponse(
                     app_id,
                     found.state,
                     name=str(job.document.get("name", "")) if job is not None else "",
                     submitted_at=created or (said[0].submitted_at if said else None),
-                    ended_at=ended if is_terminal(found.state) else None,
+                    ended_at=max(ends, default=None) if is_terminal(found.state) else None,
                 )
             )
         states, since = cfg.get("states"), cfg.get("since")
@@ -623,8 +625,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         import secrets
 
         from trainyard.schedulers.joined_terminal import SHELL
+        from trainyard.schedulers.lines import all_replicas, check_replicas
 
-        number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
+        known = all_replicas(job.layout if job is not None else [(role_name, k + 1)])
+        check_replicas(app_id, [(role_name, k)], known)
+        number = known.index((role_name, k))
         words = [*(command or SHELL)]
         note = ""
         if job is not None:  # in the directory and with the variables of the program
@@ -652,6 +657,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Cancel jobs: one call of the queue for all of them; every submission of a chain is cancelled."""
+        from trainyard.schedulers.hpc.observe import state_by_records
         from trainyard.system.identity import user_name
 
         results: dict[str, TrainyardError | None] = {}
@@ -662,7 +668,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 results[app_id] = UnreachableError(f"cannot cancel {app_id}: {each.problem}")
                 continue
             live = [item.native_id for item in each.native if not is_terminal(item.state)]
-            if not each.native and each.job is not None and not _has_ended_by_records(each.job):
+            if not each.native and each.job is not None and state_by_records(each.job) is None:
                 live = each.job.native_ids
             if not live and not (each.job is not None and each.job.may_start_again):
                 continue
@@ -738,19 +744,15 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
         from trainyard.schedulers.hpc.logs import SharedLogs, follow, read
-        from trainyard.schedulers.lines import all_replicas, check_replicas, compile_regex
+        from trainyard.schedulers.lines import compile_regex
 
         if query.regex is not None:
             compile_regex(query.regex)
         place = self.place_of(app_id)
-        storage = self.storage(place.host)
-        job = shared_folder.read_jobs(storage, place.shared, [app_id]).get(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
-        check_replicas(app_id, replicas, all_replicas(job.layout))
+        self._check_log(place, app_id, replicas)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         folder = job_folder(place.shared, app_id)
-        logs = SharedLogs(storage, folder, replicas, stream, is_remote=bool(place.host))
+        logs = SharedLogs(self.storage(place.host), folder, replicas, stream, is_remote=bool(place.host))
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
@@ -765,32 +767,29 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, found by the indexes of its attempts."""
         from trainyard.schedulers.hpc.logs import SharedLogs, read_part
-        from trainyard.schedulers.lines import check_replicas
 
         place = self.place_of(app_id)
-        storage = self.storage(place.host)
         if "/" not in role_name + app_id:  # so that they name a folder of logs, and nothing else
-            logs = SharedLogs(storage, job_folder(place.shared, app_id), [(role_name, k)], Stream.COMBINED)
+            folder = job_folder(place.shared, app_id)
+            logs = SharedLogs(self.storage(place.host), folder, [(role_name, k)], Stream.COMBINED)
             found = read_part(logs, wanted)
             if found is not None:
                 return found
-        job = shared_folder.read_jobs(storage, place.shared, [app_id]).get(app_id)
+        self._check_log(place, app_id, [(role_name, k)])
+        return LogPart(b"", "", "", 0, 0)
+
+    def _check_log(self, place: Place, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Check that a job has a folder, and these replicas."""
+        from trainyard.schedulers.lines import all_replicas, check_replicas
+
+        job = shared_folder.read_jobs(self.storage(place.host), place.shared, [app_id]).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
-        check_replicas(
-            app_id, [(role_name, k)], [(role, i) for role, count in job.layout for i in range(count)]
-        )
-        return LogPart(b"", "", "", 0, 0)
+        check_replicas(app_id, replicas, all_replicas(job.layout))
 
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
         return found is None or is_terminal(found.state)
-
-
-def _has_ended_by_records(job: SharedJob) -> bool:
-    from trainyard.schedulers.hpc.observe import state_by_records
-
-    return state_by_records(job) is not None
 
 
 @dataclass
@@ -828,12 +827,3 @@ class Observed:
 def _waiting_follow_ups(job: SharedJob | None) -> builtins.list[str]:
     """Return the follow-up that may still decide what becomes of a job."""
     return job.follow_ups[-1:] if job is not None and job.may_start_again else []
-
-
-def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
-    """Return a replica's index in the whole job."""
-    from trainyard.schedulers.lines import all_replicas, check_replicas
-
-    known = all_replicas(layout)
-    check_replicas(app_id, [(role_name, k)], known)
-    return known.index((role_name, k))

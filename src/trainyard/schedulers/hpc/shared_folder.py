@@ -139,11 +139,11 @@ def base_folder(folder: str, role: str, replica: object) -> str:
     return posixpath.join(folder, "ml", f"{role}-{replica}")
 
 
-def run_script() -> bytes:
-    """Return the script that runs replicas on the nodes."""
+def shell_script(name: str) -> bytes:
+    """Return a script that is copied to a job's folder: ``run.sh`` or ``spread.sh``."""
     from importlib.resources import files
 
-    return files(__package__).joinpath(RUN_SCRIPT).read_bytes()
+    return files(__package__).joinpath(name).read_bytes()
 
 
 def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str, SharedJob]:

@@ -52,7 +52,6 @@ class SshCommands(Commands):
             )
         self.host = host
         self._lock = threading.Lock()
-        self._is_connected = False
 
     def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
         """Return the ssh command that runs a command there."""
@@ -66,21 +65,16 @@ class SshCommands(Commands):
             UnreachableError: the host cannot be reached, or refuses.
         """
         with self._lock:
-            if self._is_connected and self._is_alive():
-                return
-            self._is_connected = self._is_alive() or self._connect()
+            if not self._is_alive():
+                self._connect()
 
     def disconnect(self) -> None:
         """End the connection."""
         self._ask_master("exit")
-        self._is_connected = False
 
-    def _run(
-        self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int, finish: float
-    ) -> Answer:
-        answer = super()._run(command, stdin, timeout, most, finish)
+    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, finish: float) -> Answer:
+        answer = super()._run(command, stdin, timeout, finish)
         if answer.code == SSH_FAILED:
-            self._is_connected = False
             raise self._unreachable(answer.err)
         return answer
 
@@ -104,7 +98,7 @@ class SshCommands(Commands):
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         return answer.returncode == 0
 
-    def _connect(self) -> bool:
+    def _connect(self) -> None:
         """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
         import tempfile
 
@@ -128,7 +122,6 @@ class SshCommands(Commands):
             words = errors.read().decode("utf-8", "replace")
         if code != 0:
             raise self._unreachable(words)
-        return True
 
     def _options(self) -> list[str]:
         return [

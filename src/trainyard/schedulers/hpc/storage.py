@@ -88,8 +88,8 @@ class Storage(ABC):
         """Unpack a tar archive as a folder, like `put_folder`."""
 
     @abstractmethod
-    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
-        """Replace a file, whole or not at all."""
+    def write(self, path: str, content: bytes) -> None:
+        """Replace a file, whole or not at all, by one that only its owner can read."""
 
     @abstractmethod
     def remove(self, paths: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ class LocalStorage(Storage):
             raise _failure("make", folder, error) from error
         return True
 
-    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+    def write(self, path: str, content: bytes) -> None:
         """Replace a file."""
         import tempfile
 
@@ -234,7 +234,6 @@ class LocalStorage(Storage):
             descriptor, partial = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
             with open(descriptor, "wb") as file:
                 file.write(content)
-                os.fchmod(file.fileno(), mode)
             os.replace(partial, path)
         except OSError as error:
             raise _failure("write", path, error) from error
@@ -387,13 +386,10 @@ class RemoteStorage(Storage):
         out = self._shell(script, [folder], stdin=archive, timeout=COPY_SECONDS)
         return out.strip() == b"made"
 
-    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+    def write(self, path: str, content: bytes) -> None:
         """Replace a file."""
-        script = (
-            'umask 077; n=$(mktemp "$(dirname -- "$1")/.new-XXXXXX") && cat >"$n" && chmod "$2" "$n" && '
-            'mv -f -- "$n" "$1"'
-        )
-        self._shell(script, [path, f"{mode:o}"], stdin=content or b"")
+        script = 'umask 077; n=$(mktemp "$(dirname -- "$1")/.new-XXXXXX") && cat >"$n" && mv -f -- "$n" "$1"'
+        self._shell(script, [path], stdin=content)
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files and folders."""

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainyard.backoff import LONGEST_POLL, Backoff, Clock, retry_after
@@ -109,9 +109,9 @@ class ApiServer:
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         with self._lock:
-            connections = [*self._former, *([self._connection] if self._connection is not None else [])]
+            connections = [*self._former, self._connection]
             self._former, self._connection = [], None
-        for connection in connections:
+        for connection in filter(None, connections):
             connection.client.close()
 
     # ---- requests
@@ -167,7 +167,11 @@ class ApiServer:
         try:
             return response.json() if response.content else {}
         except ValueError:
-            raise self._strange(response.content) from None
+            shown = response.content[:100].decode("utf-8", "replace")
+            raise KubernetesError(
+                f"{connection.server} does not answer like an API server: {shown!r}",
+                hint="Does the kubeconfig name the right address? A proxy may be in between.",
+            ) from None
 
     def get(self, path: str, **params: Any) -> Any:
         """Return an object, or whatever is at a path."""
@@ -222,10 +226,10 @@ class ApiServer:
         """Change some fields of an object (a JSON merge patch)."""
         return self.request("PATCH", path, change, content_type="application/merge-patch+json")
 
-    def delete(self, path: str, *, propagation: str = "Background") -> None:
+    def delete(self, path: str) -> None:
         """Delete an object with what it owns; does nothing if it does not exist."""
         try:
-            self.request("DELETE", path, propagationPolicy=propagation)
+            self.request("DELETE", path, propagationPolicy="Background")
         except KubernetesError as error:
             if error.status != 404:
                 raise
@@ -336,13 +340,6 @@ class ApiServer:
             return KubernetesAccessError(message, hint=hint, status=status, reason=reason)
         return KubernetesError(message, hint=hint, status=status, reason=reason, wait=wait)
 
-    def _strange(self, content: bytes) -> KubernetesError:
-        shown = content[:100].decode("utf-8", "replace")
-        return KubernetesError(
-            f"{self.connection.server} does not answer like an API server: {shown!r}",
-            hint="Does the kubeconfig name the right address? A proxy may be in between.",
-        )
-
 
 def _lost_token(error: Exception) -> AccessError:
     """Return the error for a token file that cannot be read. It is read again after a refused token."""
@@ -419,10 +416,8 @@ class Watch:
         self._stop.set()
         response = self._response
         if response is not None:
-            try:
+            with suppress(Exception):  # it is being read in another thread, and may have ended
                 response.close()
-            except Exception:  # it is being read in another thread, and may have ended
-                return
 
     def events(
         self, on_trouble: Callable[[TrainyardError], object] = lambda error: None
@@ -512,7 +507,6 @@ def notify_of_changes(
         threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
 
     def close() -> None:
-        stop.set()
         for watch in watches:
             watch.close()
 

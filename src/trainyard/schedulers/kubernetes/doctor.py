@@ -61,15 +61,13 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
     try:
         nodes = server.get("/api/v1/nodes")["items"]
     except KubernetesError as error:
-        return [
-            Check("nodes", None, f"cannot be compared with the job: {error.message}"),
-            *check_images(info),
-        ]
+        unknown = Check("nodes", None, f"cannot be compared with the job: {error.message}")
+        return [unknown, *check_images(info)]
     may_grow = AUTOSCALER in server.groups()
     platforms: set[str] = set()
     checks = []
+    excluded = info.cfg.get("exclude") or ()
     for pod in _pods_in(info.request.manifests):
-        excluded = info.cfg.get("exclude") or ()
         lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
         for name in lacking.keys() & set(excluded):
             lacking[name].insert(0, "excluded")
@@ -80,12 +78,11 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
             continue
         why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
         text = f"none of {len(nodes)} could hold a pod" + (f" ({why})" if why else "")
-        hint = (
-            "Karpenter may add one that can."
-            if may_grow
-            else "Ask for less, unless nodes are added when needed."
-        )
-        checks.append(Check("nodes", None if may_grow else False, text, hint))
+        if may_grow:
+            checks.append(Check("nodes", None, text, "Karpenter may add one that can."))
+        else:
+            hint = "Ask for less, unless nodes are added when needed."
+            checks.append(Check("nodes", False, text, hint))
     unique = {(check.text, check.ok): check for check in checks}
     return [*unique.values(), *check_images(info, platforms)]
 
@@ -123,12 +120,9 @@ def _tolerates(pod: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     """
     for item in pod.get("tolerations") or ():
         is_any = item.get("operator") == "Exists"
-        if item.get("effect") not in (None, "", taint.get("effect")) or item.get("key", "") not in (
-            taint["key"],
-            "" if is_any else taint["key"],
-        ):
-            continue
-        if is_any or item.get("value", "") == taint.get("value", ""):
+        fits_effect = item.get("effect") in (None, "", taint.get("effect"))
+        fits_key = item.get("key", "") == taint["key"] or (is_any and not item.get("key", ""))
+        if fits_effect and fits_key and (is_any or item.get("value", "") == taint.get("value", "")):
             return True
     return False
 

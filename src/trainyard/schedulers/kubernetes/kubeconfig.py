@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from trainyard.errors import AccessError, ConfigError, did_you_mean
+from trainyard.schedulers.kubernetes.reasons import seconds
 
 DEFAULT_FILE = "~/.kube/config"
 #: Seconds that a plug-in may take: some open a browser.
@@ -332,17 +333,8 @@ class CredentialPlugin:
         except (ValueError, KeyError, TypeError):
             raise AccessError(f"the credential plug-in {name} printed no ExecCredential") from None
         self._token = str(status.get("token") or "")
-        self._ends = _seconds(status.get("expirationTimestamp"))
+        self._ends = seconds(status.get("expirationTimestamp"))
         return status
-
-
-def _seconds(stamp: Any) -> float | None:
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
-    except ValueError:
-        return None
 
 
 def _auth(plugin: CredentialPlugin) -> Any:

@@ -17,6 +17,7 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -84,15 +85,15 @@ class PodBoard:
         self._gone: dict[str, dict[str, Any]] = {}
         self._objects = {names.name_of(each): each for each in job.objects}
         self._is_gone = False
-        self._is_settled = not follow
+        #: Whether nothing more will be learnt about the job's pods, provided that the job is over.
+        self.is_settled = not follow
         self._listed = [False, False]
         self._stop = threading.Event()
         self._watches: list[Watch] = []
         if follow:
             self._start()
         else:
-            pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
-            self._pods = {names.name_of(pod): pod for pod in pods}
+            self._pods = {names.name_of(pod): pod for pod in job.pods()}
 
     def _start(self) -> None:
         job = self.job
@@ -152,21 +153,15 @@ class PodBoard:
     def settle(self) -> None:
         """List the pods of a job that is over once more: the watch of the pods may lag behind the job's."""
         with self.changed:
-            if self._is_settled:
+            if self.is_settled:
                 return
-        job = self.job
-        pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
+        pods = self.job.pods()
         with self.changed:
             self._note(0, "LIST", pods)
-            self._is_settled = True
+            self.is_settled = True
             self.changed.notify_all()
 
     # ---- called while holding `changed`
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing more will be learnt about the job's pods, provided that the job is over."""
-        return self._is_settled
 
     def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
         """Return the pods of a replica, the oldest first, those that are gone included."""
@@ -191,11 +186,12 @@ class PodBoard:
 
     def _now(self) -> FoundJob:
         job = self.job
-        items = [*self._objects.values()]
-        for item, known in zip(items, [job.objects[0]] * len(items), strict=True):
-            item.setdefault("apiVersion", known["apiVersion"])
-            item.setdefault("kind", known["kind"])
-        wanted = [item for item in items if names.labels_of(item).get(names.LABEL_KIND, job.kind) == job.kind]
+        wanted = []
+        for item in self._objects.values():
+            item.setdefault("apiVersion", job.objects[0]["apiVersion"])
+            item.setdefault("kind", job.objects[0]["kind"])
+            if names.labels_of(item).get(names.LABEL_KIND, job.kind) == job.kind:
+                wanted.append(item)
         wanted.sort(key=names.name_of)
         return FoundJob(job.server, job.namespace, job.name, job.kind, wanted or job.objects)
 
@@ -264,10 +260,8 @@ class _ReplicaReader:
         """End a read that is in progress, from another thread."""
         response = self._response
         if response is not None:
-            try:
+            with suppress(Exception):  # it is being read in another thread, and may have ended
                 response.close()
-            except Exception:  # it is being read in another thread, and may have ended
-                return
 
     def run(self) -> None:
         """Put blocks into the queue; None or an error at the end."""
@@ -376,10 +370,7 @@ class _ReplicaReader:
                 continue
             if lines:
                 backoff.reset()
-            if whole and (ended or not self._query.should_tail):
-                self._emit(memory.rest())
-                return
-            if whole and not is_there:
+            if whole and (ended or not self._query.should_tail or not is_there):
                 self._emit(memory.rest())
                 return
             was_whole = whole
@@ -404,8 +395,7 @@ class _ReplicaReader:
             try:
                 block: list[bytes] = []
                 size = 0
-                chunks = response.iter_bytes()
-                for chunk in _with_errors(chunks, self._stopped):
+                for chunk in _with_errors(response.iter_bytes(), self._stopped):
                     if chunk is None:
                         self._emit(*block)
                         return False, count

@@ -15,11 +15,11 @@ from typing import Any
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
 from trainyard.schedulers.kubernetes.failure_policy import verdict
-from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
 from trainyard.schedulers.kubernetes.pods import original_text
 from trainyard.schedulers.kubernetes.reasons import (
     CANCELLED,
+    RUNNING,
     SUSPENDED,
     UNKNOWN,
     WAITING,
@@ -68,9 +68,9 @@ def core_path(plural: str, namespace: str, *more: str) -> str:
 def selector(job_names: Iterable[str]) -> str:
     """Return the selector of everything that belongs to these jobs."""
     wanted = sorted(job_names)
-    return (
-        f"{names.LABEL_JOB}={wanted[0]}" if len(wanted) == 1 else f"{names.LABEL_JOB} in ({','.join(wanted)})"
-    )
+    if len(wanted) == 1:
+        return f"{names.LABEL_JOB}={wanted[0]}"
+    return f"{names.LABEL_JOB} in ({','.join(wanted)})"
 
 
 @dataclass
@@ -112,9 +112,10 @@ class FoundJob:
                 for each in self.objects
             ]
 
-    def ref(self, context: str, kubeconfig: str) -> ClusterJobRef:
-        """Return where it is."""
-        return ClusterJobRef(self.kind, context, kubeconfig)
+    def pods(self) -> list[dict[str, Any]]:
+        """Ask for its pods."""
+        path = core_path("pods", self.namespace)
+        return self.server.items(path, labelSelector=selector([self.name]))[0]
 
 
 # ---- finding
@@ -190,17 +191,15 @@ def _role_index(item: Mapping[str, Any]) -> int:
 
 def list_jobs(server: ApiServer, namespace: str) -> list[FoundJob]:
     """Return all of our jobs in a namespace, or in all of them if it is ""."""
-    found: dict[tuple[str, str], FoundJob] = {}
+    found: dict[tuple[str, str], dict[str, FoundJob]] = {}
     for kind in (JOB, JOBSET, VOLCANO):
         if kind in GROUP_OF_KIND and GROUP_OF_KIND[kind] not in server.groups():
             continue
         items, _ = server.items(list_path(kind, namespace), labelSelector=names.LABEL_JOB)
         for item in items:
             where = str((item.get("metadata") or {}).get("namespace") or namespace)
-            there = {name: job for (place, name), job in found.items() if place == where and job.kind == kind}
-            _put(server, where, kind, item, there, {})
-            found.update({(where, name): job for name, job in there.items()})
-    return list(found.values())
+            _put(server, where, kind, item, found.setdefault((kind, where), {}), {})
+    return [job for some in found.values() for job in some.values()]
 
 
 # ---- states
@@ -218,10 +217,8 @@ def app_reason(job: FoundJob) -> KubeReason:
         if reason.state is AppState.FAILED
     ]
     if open_ones:
-        running = next((reason for reason in open_ones if reason.state is AppState.RUNNING), None)
-        if running is None and len(open_ones) < len(reasons):
-            running = KubeReason("running")
-        found = running or open_ones[0]
+        under_way = KubeReason(RUNNING) if len(open_ones) < len(reasons) else open_ones[0]
+        found = next((reason for reason in open_ones if reason.state is AppState.RUNNING), under_way)
         note = f"{failures[0]} (the other roles go on)" if failures else found.text
         return KubeReason(found.code, note)
     ended = next((reason for reason in reasons if reason.state is AppState.FAILED), None)
@@ -252,16 +249,16 @@ def brief(job: FoundJob) -> DescribeAppResponse:
 def describe(job: FoundJob) -> DescribeAppResponse:
     """Describe a job with its replicas: a call for its pods, and a few for what keeps it waiting."""
     response = brief(job)
-    pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
+    pods = job.pods()
     by_replica = group_pods(pods)
     reason = app_reason(job)
-    statuses: list[RoleStatus] = []
     events = _Events(job)
+    statuses: list[RoleStatus] = []
     for index, (role, count) in enumerate(job.layout):
-        replicas = []
-        for k in range(count):
-            attempts = by_replica.get((index, k), [])
-            replicas.append(_replica(job, reason, role, index, k, attempts, events))
+        replicas = [
+            _replica(job, reason, role, index, k, by_replica.get((index, k), []), events)
+            for k in range(count)
+        ]
         statuses.append(RoleStatus(role, replicas))
     response.roles_statuses = statuses
     everyone = [replica for role in statuses for replica in role.replicas]
@@ -366,12 +363,10 @@ def _replica(
     end = last_end(pod)
     ended = is_terminal(reason.state)
     state, text = reason.state, reason.text
-    if ended and state is AppState.FAILED and not is_terminal(app.state):
-        text = f"{text}; it may be restarted" if text else "it may be restarted"
-        state = AppState.PENDING
+    if state is AppState.FAILED and not is_terminal(app.state):
         ended = is_final(job, index, k)
-        if ended:
-            state, text = reason.state, reason.text
+        if not ended:
+            state, text = AppState.PENDING, f"{text}; it may be restarted" if text else "it may be restarted"
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
     if ended and state is AppState.FAILED:

@@ -108,11 +108,9 @@ def _yaml(text: str, path: str) -> Any:
 def _loader(safe: Any) -> Any:
     """Return a safe loader that also knows tuples, which replace a list, as TorchX's users write them."""
 
-    class Loader(safe):  # type: ignore[misc]
-        pass
-
-    def construct_tuple(loader: Any, node: Any) -> tuple[Any, ...]:
-        return tuple(loader.construct_sequence(node, deep=True))
-
-    Loader.add_constructor("tag:yaml.org,2002:python/tuple", construct_tuple)
-    return Loader
+    loader: Any = type("Loader", (safe,), {})  # so that the constructor is not for all
+    loader.add_constructor(
+        "tag:yaml.org,2002:python/tuple",
+        lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
+    )
+    return loader

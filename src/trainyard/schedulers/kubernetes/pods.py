@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +117,6 @@ def _pod(
 ) -> dict[str, Any]:
     _check_image(role.image)
     name = names.split_app_id(app_id)[1]
-    secret_name = name
     values = macros.Values(
         img_root="",
         app_id=name,
@@ -131,7 +129,7 @@ def _pod(
         overlay = applied.metadata[OVERLAY_KEY]
         overlay = overlay[POD] if set(overlay) == {POD} else overlay
     args = _local_rank0(role.entrypoint, applied.args) if place.is_shared else applied.args
-    env = _Environment(secret_name, secret)
+    env = _Environment(name, secret)
     if place.replica is None:
         path = f"metadata.annotations['{names.INDEX_LABEL}']"
         env.items.append({"name": REPLICA_INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}})
@@ -417,8 +415,3 @@ def with_labels(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
     """Return a pod with our labels, which an overlay cannot replace."""
     metadata = dict(pod.get("metadata") or {})
     return {**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
-
-
-def container_names(pod: dict[str, Any]) -> Iterable[str]:
-    """Return the names of a pod's containers."""
-    return [str(each.get("name", "")) for each in (pod.get("spec") or {}).get("containers") or []]

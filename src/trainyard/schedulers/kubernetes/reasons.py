@@ -243,7 +243,7 @@ def _failed_pod(pod: Mapping[str, Any]) -> KubeReason:
     why = status.get("reason")
     if why == "DeadlineExceeded":
         return KubeReason(TIMEOUT, "stopped at its time limit")
-    if why and not (end and end.get("exitCode")):
+    if why and not end.get("exitCode"):
         return KubeReason(FAILED, _sentence(why, status.get("message")))
     if end.get("reason") == "OOMKilled":
         limits = ((pod["spec"]["containers"][0].get("resources") or {}).get("limits")) or {}

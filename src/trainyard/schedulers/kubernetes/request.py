@@ -170,8 +170,7 @@ class _ObjectPlan:
     def request(self) -> KubernetesJob:
         """Make all objects."""
         _check_retries(self.app, self.kind)
-        make = {JOB: self._jobs, JOBSET: self._jobset, VOLCANO: self._volcano}[self.kind]
-        running = make()
+        running = {JOB: self._jobs, JOBSET: self._jobset, VOLCANO: self._volcano}[self.kind]()
         manifests = [*self._secret(), *self._service(), *self._pod_groups(), *running]
         check_manifests(manifests)
         return KubernetesJob(
@@ -364,11 +363,11 @@ class _ObjectPlan:
             final_codes=self.opts.final_exit_codes,
         )
 
-    def _note_of_rules(self, index: int) -> dict[str, Any]:
+    def _note_of_rules(self, index: int) -> dict[str, str]:
         """Return the annotation by which a Job's status names the class that ended it."""
         if self.retries[index] is None:
             return {}
-        return {"annotations": {names.NOTE_RETRY: note_of(self._failure_rules(index))}}
+        return {names.NOTE_RETRY: note_of(self._failure_rules(index))}
 
     def _keeping(self) -> dict[str, int]:
         ttl = self.opts.ttl
@@ -378,30 +377,22 @@ class _ObjectPlan:
         return {"suspend": True} if self.opts.local_queue else {}  # Kueue resumes it
 
     def _jobs(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": _joined(
-                    self._metadata(self._job_name(part), queued=True), self._note_of_rules(index)
-                ),
-                "spec": {**self._job_spec(index), **self._keeping(), **self._waiting()},
-            }
-            for index, part in enumerate(self.parts)
-        ]
+        jobs = []
+        for index, part in enumerate(self.parts):
+            metadata = self._metadata(self._job_name(part), queued=True)
+            metadata["annotations"] |= self._note_of_rules(index)
+            spec = {**self._job_spec(index), **self._keeping(), **self._waiting()}
+            jobs.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        return jobs
 
     def _jobset(self) -> list[dict[str, Any]]:
-        replicated = [
-            {
-                "name": part,
-                "replicas": 1,
-                "template": {
-                    "metadata": {"labels": dict(self.labels), **self._note_of_rules(index)},
-                    "spec": self._job_spec(index),
-                },
-            }
-            for index, part in enumerate(self.parts)
-        ]
+        replicated = []
+        for index, part in enumerate(self.parts):
+            labelled: dict[str, Any] = {"labels": dict(self.labels)}
+            if note := self._note_of_rules(index):
+                labelled["annotations"] = note
+            template = {"metadata": labelled, "spec": self._job_spec(index)}
+            replicated.append({"name": part, "replicas": 1, "template": template})
         restarts = max(0 if _is_alone(role) else role.max_retries for role in self.app.roles)
         policy: dict[str, Any] = {"maxRestarts": restarts}
         if restarts and (self.opts.final_exit_codes or self.opts.retry):
@@ -481,13 +472,6 @@ def _with_retries(app: AppDef, retries: list[BackendRetries | None]) -> AppDef:
     return replace(app, roles=roles)
 
 
-def _joined(metadata: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return metadata with more annotations."""
-    if not more:
-        return metadata
-    return {**metadata, "annotations": {**metadata.get("annotations", {}), **more["annotations"]}}
-
-
 def _is_alone(role: Role) -> bool:
     """Tell whether each replica of a role restarts on its own."""
     return role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
@@ -515,12 +499,10 @@ def _check_retries(app: AppDef, kind: str) -> None:
 
 def _ignored(role: Role, kind: str) -> list[str]:
     """Return warnings about what has no effect."""
-    if role.min_replicas is not None and role.min_replicas != role.num_replicas and kind != VOLCANO:
-        text = (
-            f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"
-        )
-        return [f"{text}; Volcano (queue=NAME) and gang=true honour it"]
-    return []
+    if kind == VOLCANO or role.min_replicas in (None, role.num_replicas):
+        return []
+    text = f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"
+    return [f"{text}; Volcano (queue=NAME) and gang=true honour it"]
 
 
 def as_jobset(job: KubernetesJob, app: AppDef, cfg: Mapping[str, Any], session: str) -> KubernetesJob:

@@ -265,7 +265,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             timer.daemon = True
             timer.start()
             try:
-                for _ in watch.events(on_trouble=_raise_second(2)):
+                for _ in watch.events(on_trouble=_raise_third()):
                     job = self._find(app_id)
                     if job is None or is_terminal(app_reason(job).state):
                         break
@@ -294,29 +294,27 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container."""
-        from trainyard.schedulers.kubernetes.observe import core_path, group_pods, selector
+        from trainyard.schedulers.kubernetes.observe import group_pods
         from trainyard.schedulers.kubernetes.pod_command import run_in_pod
         from trainyard.schedulers.kubernetes.reasons import main_container, pod_reason
         from trainyard.schedulers.lines import all_replicas, check_replicas
 
         job = self._get(app_id)
-        known = all_replicas(job.layout)
-        check_replicas(app_id, [(role_name, k)], known)
+        check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
         place = ([role for role, _ in job.layout].index(role_name), k)
-        pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
-        attempts = group_pods(pods).get(place, [])
+        attempts = group_pods(job.pods()).get(place, [])
         name = f"{app_id} {role_name}/{k}"
         if not attempts:
             raise ConfigError(
                 f"{name} is not running: it has no pod", hint=f"`trainyard status {app_id}` says why."
             )
-        reason = pod_reason(attempts[-1])
+        pod = attempts[-1]
+        reason = pod_reason(pod)
         if reason.state is not AppState.RUNNING:
             text = f": {reason.text}" if reason.text else ""
             raise ConfigError(
                 f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
             )
-        pod = attempts[-1]
         return run_in_pod(
             job.server, job.namespace, names.name_of(pod), main_container(pod), name, command, tty=tty
         )
@@ -335,34 +333,29 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
         from trainyard.schedulers.kubernetes.housekeeping import cancel
 
-        return self._for_each(app_ids, cancel)
+        results: dict[str, TrainyardError | None] = {}
+        for app_id, job in self._find_many(app_ids).items():
+            results[app_id] = None
+            try:
+                if job is not None:
+                    cancel(job)
+            except TrainyardError as error:
+                results[app_id] = error
+        return results
 
     def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
         """Delete jobs that have ended, many with one call."""
         from trainyard.schedulers.kubernetes.housekeeping import delete_jobs
 
-        results: dict[str, TrainyardError | None] = {}
         jobs = self._find_many(app_ids)
         there = [job for job in jobs.values() if job is not None]
-        for job, error in delete_jobs(there):
-            results[job.app_id] = error
+        results = {job.app_id: error for job, error in delete_jobs(there)}
         return {app_id: results.get(app_id) for app_id in jobs}
 
     def _delete_existing(self, app_id: str) -> None:
         error = self.delete_many([app_id])[app_id]
         if error is not None:
             raise error
-
-    def _for_each(self, app_ids: Iterable[str], change: Any) -> dict[str, TrainyardError | None]:
-        results: dict[str, TrainyardError | None] = {}
-        for app_id, job in self._find_many(app_ids).items():
-            results[app_id] = None
-            try:
-                if job is not None:
-                    change(job)
-            except TrainyardError as error:
-                results[app_id] = error
-        return results
 
     # ---- housekeeping
 
@@ -407,17 +400,16 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         return read_logs(job, replicas, query)
 
 
-def _raise_second(patience: int) -> Any:
-    """Return a function that raises an error when it is given several in a row."""
-    count = 0
+def _raise_third() -> Callable[[TrainyardError], None]:
+    """Return a function that raises the third error that it is given, and those after it."""
+    heard: builtins.list[TrainyardError] = []
 
-    def heard(error: TrainyardError) -> None:
-        nonlocal count
-        count += 1
-        if count > patience:
+    def hear(error: TrainyardError) -> None:
+        heard.append(error)
+        if len(heard) > 2:
             raise error
 
-    return heard
+    return hear
 
 
 def create_scheduler(

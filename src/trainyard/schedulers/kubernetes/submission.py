@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.schedulers.ids import random_id
-from trainyard.schedulers.kubernetes import names
+from trainyard.schedulers.kubernetes import names, observe
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
-from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND, KUEUE, core_path, list_path
+from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND, KUEUE, core_path, list_path, selector
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
 from trainyard.schedulers.kubernetes.request import PODGROUP_API, KubernetesJob
 
@@ -67,9 +68,8 @@ def _podgroup_version(server: ApiServer) -> str:
             if any(each.get("name") == "podgroups" for each in kinds):
                 return version
     raise ConfigError(
-        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and "
-        f"{server.connection.server} does not serve "
-        "them; nothing was sent",
+        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and {server.connection.server} does "
+        "not serve them; nothing was sent",
         hint="They are off by default (feature gate GenericWorkload). Kueue (local_queue=NAME) and Volcano "
         "(queue=NAME) place jobs as a whole too.",
     )
@@ -94,9 +94,8 @@ def try_out(server: ApiServer, job: KubernetesJob) -> None:
             answer = server.create(path_of(manifest), manifest, dry_run=True)
             check_kept(server, manifest, answer)
         except KubernetesError as error:
-            if (
-                "does not support dry run" not in error.message
-            ):  # a webhook of the cluster that has side effects
+            # a webhook of the cluster may have side effects
+            if "does not support dry run" not in error.message:
                 raise
 
 
@@ -166,8 +165,9 @@ def submit(server: ApiServer, job: KubernetesJob) -> None:
             check_kept(server, manifest, made[-1])
     except TrainyardError as error:
         uncertain = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
-        attempts = [*made, *job.manifests[len(made) : len(made) + uncertain]]
-        _remove(server, attempts)
+        for each in job.manifests[: len(made) + uncertain]:
+            with suppress(KubernetesError):
+                server.delete(f"{path_of(each)}/{names.name_of(each)}")
         raise
     _own(server, made)
 
@@ -214,27 +214,17 @@ def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
                 )
 
 
-def _remove(server: ApiServer, manifests: Iterable[dict[str, Any]]) -> None:
-    for each in manifests:
-        try:
-            server.delete(f"{path_of(each)}/{names.name_of(each)}")
-        except KubernetesError:
-            continue
-
-
 def delete_all(server: ApiServer, kind: str, namespace: str, job_names: Iterable[str]) -> None:
     """Delete everything that belongs to jobs, with a few calls for all of them: pods and logs go too.
 
     Raises:
         KubernetesError: the server refused it or could not be reached; it can be repeated.
     """
-    from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL, selector
-
     wanted = sorted(job_names)
-    paths = [list_path(kind, namespace), core_path("services", namespace), core_path("secrets", namespace)]
-    for start in range(0, len(wanted), NAMES_PER_CALL):
-        chosen = selector(wanted[start : start + NAMES_PER_CALL])
-        server.request("DELETE", paths[0], labelSelector=chosen, propagationPolicy="Background")
-        for path in paths[1:]:
+    for start in range(0, len(wanted), observe.NAMES_PER_CALL):
+        chosen = selector(wanted[start : start + observe.NAMES_PER_CALL])
+        path = list_path(kind, namespace)
+        server.request("DELETE", path, labelSelector=chosen, propagationPolicy="Background")
+        for path in (core_path("services", namespace), core_path("secrets", namespace)):
             for each in server.items(path, labelSelector=chosen)[0]:
                 server.delete(f"{path}/{names.name_of(each)}")

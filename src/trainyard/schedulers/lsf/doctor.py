@@ -13,8 +13,7 @@ from typing import Any
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.request import HpcRequest
-from trainyard.schedulers.hpc.spread import cpus_of
+from trainyard.schedulers.hpc.request import HpcRequest, cpus_of
 from trainyard.schedulers.lsf.options import LsfOpts
 from trainyard.specs.app import Role
 
@@ -25,8 +24,8 @@ OLDEST = (10, 1, 0, 2)
 def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
     try:
-        said = commands.check(["lsid"], "ask LSF for its name").text
-        queues = commands.check(["bqueues", "-w"], "ask for queues").text
+        said = commands.check(["lsid"], "ask LSF for its name")
+        queues = commands.check(["bqueues", "-w"], "ask for queues")
     except TrainyardError as error:
         return [Check("LSF", False, error.message, error.hint or "Source the site's profile.lsf first.")]
     return [*_version(said), *_queues(queues, str(cfg.get("queue") or cfg.get("lsf_queue") or ""))]
@@ -160,10 +159,9 @@ def _queue_hosts(commands: Commands, queues: list[str]) -> tuple[list[str], bool
     if not queues:
         match = re.search(r"^Default Queues?:\s*(.+)$", commands.run(["bparams"]).text, re.M)
         queues = match[1].split() if match else []
-    text = commands.check(["bqueues", "-l", *queues], "ask for the queue").text
+    text = commands.check(["bqueues", "-l", *queues], "ask for the queue")
     may_grow = bool(re.search(r"^\s*RC_HOSTS:\s*(?!none)\S", text, re.M | re.I))
-    lists = [line.split() for line in re.findall(r"^HOSTS:[ \t]*(\S.*)$", text, re.M)]
-    names = [word for words in lists for word in words]
+    names = [word for line in re.findall(r"^HOSTS:[ \t]*(\S.*)$", text, re.M) for word in line.split()]
     if not queues or not names or any(re.match(r"all\b|~", word) for word in names):
         return [], may_grow
     return [re.sub(r"\+\d*$", "", name).rstrip("/") for name in names], may_grow
@@ -171,12 +169,13 @@ def _queue_hosts(commands: Commands, queues: list[str]) -> tuple[list[str], bool
 
 def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[LsfHost]:
     answer = commands.run(["bhosts", "-w", "-X", *names])
+    text = answer.text
     if answer.code != 0:  # a word that is not a host, such as "others"
-        answer = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
-    facts = _table(commands.check(["lshosts", "-w"], "ask what hosts have").text)
+        text = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
+    facts = _table(commands.check(["lshosts", "-w"], "ask what hosts have"))
     gpus = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}
     found = []
-    for name, row in _table(answer.text).items():
+    for name, row in _table(text).items():
         fact = facts.get(name, {})
         most = row.get("MAX", "-")
         slots = float(most) if most.isdecimal() else NO_LIMIT
@@ -186,12 +185,9 @@ def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[Lsf
 
 def _table(text: str) -> dict[str, dict[str, str]]:
     """Read a table by its first column; rows of hosts that are down may be shorter."""
-    rows = [line.split() for line in text.splitlines() if line.strip()]
-    starts = [number for number, row in enumerate(rows) if row[0] == "HOST_NAME"]
-    if not starts:
-        return {}
-    head = rows[starts[0]]
-    return {row[0]: dict(zip(head, row, strict=False)) for row in rows[starts[0] + 1 :]}
+    rows = (line.split() for line in text.splitlines() if line.strip())
+    head = next((row for row in rows if row[0] == "HOST_NAME"), [])
+    return {row[0]: dict(zip(head, row, strict=False)) for row in rows}
 
 
 def _gpus(table: dict[str, dict[str, str]], name: str) -> float | None:

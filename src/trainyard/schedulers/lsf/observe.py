@@ -59,7 +59,7 @@ def native_jobs(records: Mapping[str, list[dict[str, str]]], now: float) -> dict
 
 def _native_job(number: str, records: list[dict[str, str]], now: float) -> NativeJob:
     seen = [judge(record) for record in records]
-    states = [state for state, _, _ in seen]
+    states = [state for state, _ in seen]
     leading = next(wanted for wanted in _ORDER if wanted in states)
     which = states.index(leading)
     main = records[which]
@@ -68,12 +68,12 @@ def _native_job(number: str, records: list[dict[str, str]], now: float) -> Nativ
     ends = [at for record in records if (at := moment(record.get("FINISH_TIME", ""), now)) is not None]
     hosts = [host for record in records for host in host_names(record.get("EXEC_HOST", ""))]
     replicas = {}
-    for record, (state, reason, _) in zip(records, seen, strict=True):
+    for record, (state, reason) in zip(records, seen, strict=True):
         index = record.get("JOBINDEX", "")
         if index.isdecimal() and int(index) > 0:
             host = next(iter(host_names(record.get("EXEC_HOST", ""))), "")
             code = exit_code(record) if is_terminal(state) else None
-            replicas[int(index) - 1] = NativeReplica(state, record.get("STAT", ""), code, host, reason)
+            replicas[int(index) - 1] = NativeReplica(state, code, host, reason)
     return NativeJob(
         native_id=number,
         app_id=main.get("JOB_NAME", "").partition("[")[0],
@@ -85,7 +85,6 @@ def _native_job(number: str, records: list[dict[str, str]], now: float) -> Nativ
         submitted_at=moment(main.get("SUBMIT_TIME", ""), now),
         started_at=min(starts, default=None),
         ended_at=max(ends, default=None) if is_terminal(leading) else None,
-        by_time_limit=seen[which][2],
         replicas=replicas,
     )
 

@@ -41,36 +41,36 @@ _TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
 _HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 
 
-def judge(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
-    """Return the state of a job or element, why, and whether a limit ended it."""
+def judge(record: Mapping[str, str]) -> tuple[AppState, str]:
+    """Return the state of a job or element, and why it is in that state."""
     stat = record.get("STAT", "")
     state = _STATES.get(stat, AppState.UNKNOWN)
     if state == AppState.FAILED:
         return _failure(record)
     if state == AppState.PENDING and stat not in _TEXTS:
-        return state, shortened(record.get("PEND_REASON", "")) or "waiting to be dispatched", False
+        return state, shortened(record.get("PEND_REASON", "")) or "waiting to be dispatched"
     if stat not in _STATES:
-        return state, f"LSF says {stat or 'nothing'}", False
-    return state, _TEXTS.get(stat, ""), False
+        return state, f"LSF says {stat or 'nothing'}"
+    return state, _TEXTS.get(stat, "")
 
 
-def _failure(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
+def _failure(record: Mapping[str, str]) -> tuple[AppState, str]:
     said, code = record.get("EXIT_REASON", "").strip().rstrip(".;"), exit_code(record)
     if record.get("STAT") == "POST_ERR" and not said and not code:
-        return AppState.SUCCEEDED, "its post-processing failed", False
+        return AppState.SUCCEEDED, "its post-processing failed"
     if _CANCELLED.search(said):
-        return AppState.CANCELLED, said, False
+        return AppState.CANCELLED, said
     if _TIME_LIMIT.search(said):
-        return AppState.FAILED, f"stopped at its time limit: {said}", True
+        return AppState.FAILED, f"stopped at its time limit: {said}"
     if "TERM_MEMLIMIT" in said or "TERM_SWAP" in said:
-        return AppState.FAILED, f"out of memory: {said}", False
+        return AppState.FAILED, f"out of memory: {said}"
     if said:
-        return AppState.FAILED, said if code is None else f"exit code {code}: {said}", False
+        return AppState.FAILED, said if code is None else f"exit code {code}: {said}"
     if code is not None and code > 128:
         from trainyard.system.processes import signal_name
 
-        return AppState.FAILED, f"killed by {signal_name(code - 128)}", False
-    return AppState.FAILED, "", False  # its replicas say more than the exit code
+        return AppState.FAILED, f"killed by {signal_name(code - 128)}"
+    return AppState.FAILED, ""  # its replicas say more than the exit code
 
 
 def exit_code(record: Mapping[str, str]) -> int | None:

@@ -9,8 +9,7 @@ import re
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
-from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
-from trainyard.schedulers.hpc.spread import cpus_of
+from trainyard.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
 
 _TIME = re.compile(r"(?:(\d+):)?(\d+)")
@@ -33,7 +32,8 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
         ConfigError: LSF cannot run such a job.
     """
     roles = plan.app.roles
-    _check(opts)
+    if opts.mem_per not in COUNTED:
+        raise ConfigError(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
     directives = Directives("#BSUB", opts.omit)
     directives.add("-J", _quoted(_name(plan, opts) if plan.is_array else plan.app_id))
     directives.add("-o", _quoted(plan.log_path("script.out")))
@@ -124,11 +124,6 @@ def limit_minutes(text: str | None) -> int | None:
             hint="Write it in minutes or as HOURS:MINUTES: 12:00.",
         )
     return minutes
-
-
-def _check(opts: LsfOpts) -> None:
-    if opts.mem_per not in COUNTED:
-        raise ConfigError(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
 
 
 def _name(plan: JobPlan, opts: LsfOpts) -> str:

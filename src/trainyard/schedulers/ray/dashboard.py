@@ -142,31 +142,20 @@ class Dashboard:
             AccessError: the token, or its absence, is refused.
             BackendError: any other status that is not among ``ok``.
         """
+        url = f"{self.address}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = self.headers()
         if isinstance(body, bytes):
             headers["Content-Type"] = "application/json"
         if length is not None:
             headers |= {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
         try:
-            with self._request(method, path, query, headers, body, silence) as response:
+            with self._urls.send(method, url, headers, body, silence) as response:
                 status, content = response.status, _content(response)
         except OSError as error:
             raise self.unreachable(error) from error
         if status in ok:
             return status, content
         raise self.refusal(f"{method} {path}", status, content)
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        headers: Mapping[str, str],
-        body: bytes | Iterable[bytes] | None,
-        silence: float,
-    ) -> Response:
-        url = f"{self.address}{path}" + (f"?{urlencode(query)}" if query else "")
-        return self._urls.send(method, url, headers, body, silence)
 
     def open_log(self, submission_id: str) -> WebSocket:
         """Return the web socket that follows a job's log from its beginning.

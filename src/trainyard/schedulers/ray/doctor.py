@@ -43,15 +43,11 @@ def examine(cfg: Mapping[str, Any]) -> list[Check]:
         return "valid"
 
     check("options", options)
-    made: list[Dashboard] = []
-
-    def address() -> str:
-        made.append(Dashboard.of(cfg))
-        return made[0].address
-
-    if not check("address", address):
-        return checks
-    dashboard = made[0]
+    try:
+        dashboard = Dashboard.of(cfg)
+    except TrainyardError as error:
+        return [*checks, Check("address", False, error.message, error.hint)]
+    checks.append(Check("address", True, dashboard.address))
     try:
         if check("dashboard", lambda: _version(dashboard)):
             check("Jobs API", lambda: f"{len(all_jobs(dashboard))} jobs")
@@ -149,11 +145,9 @@ def _lacks_room(nodes: list[dict[str, Any]], request: RayRequest) -> Iterator[st
     yield from problems
     if problems:
         return
-    bundles = [
-        role["bundle"]
-        for role in roles
-        for _ in range(role["replicas"] if role["min"] is None else role["min"])
-    ]
+    bundles: list[dict[str, float]] = []
+    for role in roles:
+        bundles += [role["bundle"]] * (role["replicas"] if role["min"] is None else role["min"])
     together = {name: sum(each.get(name, 0) for each in bundles) for each in bundles for name in each}
     if strategy == "STRICT_PACK":
         yield from _fits_no_node(nodes, together, {}, f"all replicas (placement={strategy})")
@@ -180,8 +174,10 @@ def _fits_no_node(
     nodes: list[dict[str, Any]], bundle: Mapping[str, float], labels: Mapping[str, str] | None, who: str
 ) -> Iterator[str]:
     """Yield that no node could hold something, and why not; nothing if one could."""
-    lacking = {str(node.get("node_name") or number): [*_lacks(node, bundle, labels or {})]
-               for number, node in enumerate(nodes)}  # fmt: skip
+    lacking = {
+        str(node.get("node_name") or number): [*_lacks(node, bundle, labels or {})]
+        for number, node in enumerate(nodes)
+    }
     if all(lacking.values()):
         why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
         asked = ", ".join(_words(name, wanted) for name, wanted in bundle.items())

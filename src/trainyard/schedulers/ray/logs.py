@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -106,12 +108,9 @@ class KeptCopy:
 def keep(app_id: str, text: str) -> None:
     """Keep a whole log; warns of a full disk."""
     try:
-        copy = KeptCopy(app_id)
-        try:
+        with closing(KeptCopy(app_id)) as copy:
             copy.add(text)
             copy.keep()
-        finally:
-            copy.close()
     except (OSError, BackendError) as error:
         warnings.warn(f"the log of {app_id} is not kept: {error}", RuntimeWarning, stacklevel=2)
 
@@ -147,12 +146,7 @@ def read_logs(
 ) -> Iterator[LogBlock]:
     """Yield the lines of a log that are asked for."""
     lines = ReplicaLines(replicas, query, foreign)
-
-    def blocks() -> Iterator[LogBlock]:
-        yield from lines.feed(text)
-        yield from lines.finish()
-
-    return last_lines(blocks(), query.last, replicas)
+    return last_lines(chain(lines.feed(text), lines.finish()), query.last, replicas)
 
 
 class LogFollower:
@@ -178,7 +172,6 @@ class LogFollower:
         self._app_id = app_id
         self._replicas = replicas
         self._query = query
-        self._foreign = foreign
         self._lines = ReplicaLines(replicas, query, foreign)
         self._seen = 0
         self._copy = KeptCopy(app_id)

@@ -56,11 +56,6 @@ def layout_of(job: Job) -> list[tuple[str, int]]:
         return [(DRIVER_ROLE, 1)]
 
 
-def replicas_of(job: Job) -> list[tuple[str, int]]:
-    """Return a job's replicas, as pairs of role and index."""
-    return [(role, k) for role, count in layout_of(job) for k in range(count)]
-
-
 def state_document(dashboard: Dashboard, app_id: str, job: Job) -> dict[str, Any] | None:
     """Return the state document that the driver keeps beside its log; None if it cannot be had.
 
@@ -78,7 +73,7 @@ def state_document(dashboard: Dashboard, app_id: str, job: Job) -> dict[str, Any
             "timeout": str(STATE_SECONDS),
         }
         try:
-            _, content = dashboard.send("GET", "/api/v0/logs/file", query=query, ok=(200,))
+            _, content = dashboard.send("GET", "/api/v0/logs/file", query=query)
         except BackendError:
             content = b""
         # releases before 2.10 put a 1 before each piece that succeeded

@@ -11,7 +11,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, refuse
@@ -25,7 +25,6 @@ from trainyard.system.identity import user_name
 
 if TYPE_CHECKING:
     from trainyard.schedulers.ray.options import RayOpts
-    from trainyard.schedulers.responses import Dependency
     from trainyard.specs.app import AppDef, Role
 
 #: Keys of our metadata.
@@ -48,19 +47,13 @@ class RayRequest:
         app_id: the job's id, which is its submission id in Ray.
         address: the dashboard's URL.
         submission: what is sent to ``POST /api/jobs/``; the plan's package is added when it is sent.
-        plan: what the driver reads.
+        plan: what the driver reads; `RayScheduler.depend_on` adds the jobs to wait for.
     """
 
     app_id: str
     address: str
     submission: dict[str, Any]
     plan: dict[str, Any]
-    after: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def whole_plan(self) -> dict[str, Any]:
-        """The plan with the jobs to wait for."""
-        return {**self.plan, "after": self.after}
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, with secrets masked."""
@@ -71,7 +64,7 @@ class RayRequest:
             "address": self.address,
             "POST /api/jobs/": redactor.json(self.submission),
             "plan": {
-                **{key: value for key, value in self.whole_plan.items() if key not in ("notify", "table")},
+                **{key: value for key, value in self.plan.items() if key not in ("notify", "table")},
                 **({"notify": [redactor.text(each) for each in told["targets"]]} if told else {}),
                 "roles": [
                     {**role, "argv": redactor.args(role["argv"]), "env": redactor.json(role["env"])}
@@ -131,7 +124,7 @@ def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package:
         "job_dir": opts.job_dir or "",
         "roles": [_role(role, opts) for role in app.roles],
     }
-    return RayRequest(app_id, address, submission, {**plan, **_supervision(opts)})
+    return RayRequest(app_id, address, submission, {**plan, **_supervision(opts), "after": []})
 
 
 def _supervision(opts: RayOpts) -> dict[str, Any]:
@@ -184,7 +177,6 @@ def _metadata(app: AppDef, opts: RayOpts, app_id: str) -> dict[str, str]:
 
 
 def _role(role: Role, opts: RayOpts) -> dict[str, Any]:
-    env = dict(role.env)
     elastic = role.min_replicas is not None and role.min_replicas < role.num_replicas
     return {
         "name": role.name,
@@ -193,7 +185,7 @@ def _role(role: Role, opts: RayOpts) -> dict[str, Any]:
         "max_retries": role.max_retries,
         "policy": role.retry_policy.value,
         "argv": [role.entrypoint, *role.args],
-        "env": {**env, **grace_variables(env, opts.grace_period)},
+        "env": {**role.env, **grace_variables(role.env, opts.grace_period)},
         "bundle": bundle_of(role),
         "labels": dict(opts.label_selector or {}),
     }
@@ -224,11 +216,6 @@ def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | N
         ) from None
 
 
-def add_dependencies(request: RayRequest, dependencies: list[Dependency]) -> None:
-    """Let the driver wait for other jobs of the cluster before it looks for room."""
-    request.after = [{"job": each.app_id, "any": each.any_end} for each in dependencies]
-
-
 def runtime_environment(opts: RayOpts) -> dict[str, Any]:
     """Return what the user wants of Ray's runtime environment.
 
@@ -255,9 +242,7 @@ def runtime_environment(opts: RayOpts) -> dict[str, Any]:
 
 
 def _json_of(text: str) -> dict[str, Any]:
-    source = text
-    if not text.lstrip().startswith("{"):
-        source = _text_of(text, "runtime_env")
+    source = text if text.lstrip().startswith("{") else _text_of(text, "runtime_env")
     try:
         found = json.loads(source)
     except ValueError as error:

@@ -133,7 +133,6 @@ class RayScheduler(Scheduler["RayOpts"]):
     def depend_on(self, info: AppDryRunInfo[RayRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job's driver wait for other jobs of the same cluster, before it looks for room."""
         from trainyard.schedulers.ray import observe
-        from trainyard.schedulers.ray.request import add_dependencies
 
         dashboard = self._dashboard(info.cfg)
         for dependency in dependencies:
@@ -146,7 +145,7 @@ class RayScheduler(Scheduler["RayOpts"]):
                 )
             if observe.find_job(dashboard, dependency.app_id) is None:
                 raise UnknownAppException(f"Ray at {dashboard.address} has no job {dependency.app_id!r}")
-        add_dependencies(info.request, builtins.list(dependencies))
+        info.request.plan["after"] = [{"job": each.app_id, "any": each.any_end} for each in dependencies]
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Check with one call that the cluster can be reached, and accepts our credentials."""
@@ -206,20 +205,17 @@ class RayScheduler(Scheduler["RayOpts"]):
         wanted = builtins.list(app_ids)
         if len(wanted) == 1:
             return {wanted[0]: self.describe(wanted[0])}
+        groups: dict[Dashboard, builtins.list[str]] = {}
+        for app_id in wanted:
+            groups.setdefault(self.dashboard_of(app_id), []).append(app_id)
         found: dict[str, DescribeAppResponse | None] = {}
-        for dashboard, ids in self._by_cluster(wanted).items():
+        for dashboard, ids in groups.items():
             jobs = observe.all_jobs(dashboard)
             for app_id in ids:
                 job = jobs.get(app_id)
                 known = None if job is None else observe.brief(dashboard, app_id, job)
                 found[app_id] = known or self._kept(dashboard, app_id)
         return found
-
-    def _by_cluster(self, app_ids: Iterable[str]) -> dict[Dashboard, builtins.list[str]]:
-        groups: dict[Dashboard, builtins.list[str]] = {}
-        for app_id in app_ids:
-            groups.setdefault(self.dashboard_of(app_id), []).append(app_id)
-        return groups
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return the jobs of a cluster, the oldest first: one request.
@@ -349,7 +345,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts, in the order in which Ray got them."""
-        from trainyard.schedulers.lines import check_replicas, compile_regex
+        from trainyard.schedulers.lines import all_replicas, check_replicas, compile_regex
         from trainyard.schedulers.ray import logs, observe, reasons
         from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
 
@@ -363,8 +359,11 @@ class RayScheduler(Scheduler["RayOpts"]):
                 raise
             job = None
         if job is None:
-            return self._kept_log(app_id, replicas, query)
-        check_replicas(app_id, replicas, observe.replicas_of(job))
+            kept = logs.kept_log(app_id)
+            if kept is None:
+                raise UnknownAppException(f"Ray does not know the job {app_id!r}")
+            return logs.read_logs(kept, replicas, query, None)
+        check_replicas(app_id, replicas, all_replicas(observe.layout_of(job)))
         foreign = logs.foreign_replica(job)
         if query.should_tail:
             return logs.LogFollower(dashboard, app_id, replicas, query, foreign).blocks()
@@ -372,16 +371,6 @@ class RayScheduler(Scheduler["RayOpts"]):
         if text and is_terminal(reasons.state_of(job)):
             logs.keep(app_id, text)
         return logs.read_logs(text, replicas, query, foreign)
-
-    def _kept_log(
-        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
-    ) -> Iterator[LogBlock]:
-        from trainyard.schedulers.ray import logs
-
-        text = logs.kept_log(app_id)
-        if text is None:
-            raise UnknownAppException(f"Ray does not know the job {app_id!r}")
-        return logs.read_logs(text, replicas, query, None)
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> RayScheduler:

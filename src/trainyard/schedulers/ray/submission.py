@@ -21,7 +21,7 @@ def submit(dashboard: Dashboard, request: RayRequest, token: str) -> None:
     Raises:
         BackendError: Ray refused it or could not be reached.
     """
-    uri, content = plan_package(request.whole_plan)
+    uri, content = plan_package(request.plan)
     send_package(dashboard, uri, io.BytesIO(content), len(content))
     environment = request.submission["runtime_env"]
     submission = {

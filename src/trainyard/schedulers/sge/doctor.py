@@ -41,15 +41,14 @@ _RULES = {
 
 def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
-    found = []
     try:
-        masters = commands.check(["qstat", "-help"], "call qstat").text.split("\n")[0].strip()
-        queues = commands.check(["qconf", "-sql"], "ask qmaster").text.split()
+        masters = commands.check(["qstat", "-help"], "call qstat").split("\n")[0].strip()
+        queues = commands.check(["qconf", "-sql"], "ask qmaster").split()
     except TrainyardError as error:
         return [
             Check("Grid Engine", False, error.message, error.hint or "Source the site's settings.sh first.")
         ]
-    found.append(Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}"))
+    found = [Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}")]
     try:
         found += _queue_checks(queues, cfg)
         found += _environment_checks(commands, cfg)
@@ -114,7 +113,7 @@ def _load_values(commands: Commands, script: str, words: str) -> set[str]:
     names -= _STATIC
     if not names:
         return set()
-    text = commands.check(["qhost", "-F"], "ask hosts for resources").text
+    text = commands.check(["qhost", "-F"], "ask hosts for resources")
     return {name for name in names if f"hl:{name}=" in text}
 
 
@@ -145,17 +144,19 @@ def _queue_checks(queues: list[str], cfg: Mapping[str, Any]) -> Iterator[Check]:
         plain = name.partition("@")[0]
         if not plain or any(mark in plain for mark in "*?["):
             continue
-        yield Check(
-            "queue", plain in queues, f"the queue {plain}{'' if plain in queues else ' does not exist'}",
-            "" if plain in queues else f"There are: {', '.join(queues)}.",
-        )  # fmt: skip
+        if plain in queues:
+            yield Check("queue", True, f"the queue {plain}")
+        else:
+            yield Check(
+                "queue", False, f"the queue {plain} does not exist", f"There are: {', '.join(queues)}."
+            )
 
 
 def _environment_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
-    names = commands.check(["qconf", "-spl"], "ask for parallel environments").text.split()
+    names = commands.check(["qconf", "-spl"], "ask for parallel environments").split()
     rules = {}
     for name in names:
-        text = commands.check(["qconf", "-sp", name], "ask for a parallel environment").text
+        text = commands.check(["qconf", "-sp", name], "ask for a parallel environment")
         rules[name] = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
     shown = ", ".join(f"{name} ({_rule(values)})" for name, values in rules.items()) or "none"
     yield Check("parallel environments", None, shown)
@@ -192,7 +193,7 @@ def _rule(values: Mapping[str, str]) -> str:
 
 def _resource_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
     known: dict[str, str] = {}
-    for line in commands.check(["qconf", "-sc"], "ask for resources").text.splitlines():
+    for line in commands.check(["qconf", "-sc"], "ask for resources").splitlines():
         fields = line.split()
         if len(fields) >= 8 and not line.startswith("#"):
             known[fields[0]] = known[fields[1]] = fields[5]
@@ -214,11 +215,9 @@ def _resource_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Che
 
 
 def _host_checks(commands: Commands) -> Iterator[Check]:
-    text = commands.check(["qhost"], "ask for hosts").text
+    text = commands.check(["qhost"], "ask for hosts")
     hosts = [line.split() for line in text.splitlines()[2:] if line.strip() and not line.startswith("global")]
-    silent = [
-        fields[0] for fields in hosts if len(fields) > 3 and fields[3] == "-" and re.fullmatch("-", fields[4])
-    ]
+    silent = [fields[0] for fields in hosts if fields[3:5] == ["-", "-"]]
     yield Check(
         "hosts", len(silent) < len(hosts), f"{len(hosts) - len(silent)} of {len(hosts)} hosts answer",
         f"Silent: {', '.join(silent[:10])}." if silent else "",

@@ -146,7 +146,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
     reasons = [reason_of(row, details) for row in rows]
     replicas = {
-        task - 1: NativeReplica(state, row.letters, None, row.host, reason)
+        task - 1: NativeReplica(state, None, row.host, reason)
         for row, state, reason in zip(rows, states, reasons, strict=True)
         for task in row.tasks
     }
@@ -164,6 +164,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
 
 
 _ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
+_WORST_FIRST = (AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED)
 
 
 # ---- qacct
@@ -219,14 +220,8 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
         if len(last) < len(tasks):
             continue
         verdicts = {task: verdict(run) for task, run in last.items()}
-        worst = next(
-            (task for task, (state, _, _) in verdicts.items() if state == AppState.FAILED),
-            next(
-                (task for task, (state, _, _) in verdicts.items() if state != AppState.SUCCEEDED),
-                next(iter(last)),
-            ),
-        )
-        state, reason, by_limit = verdicts[worst]
+        worst = min(verdicts, key=lambda task: _WORST_FIRST.index(verdicts[task][0]))
+        state, reason = verdicts[worst]
         runs = list(last.values())
         found[number] = NativeJob(
             native_id=number,
@@ -242,10 +237,9 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             restarts=max(
                 sum(run.failed in (*RESCHEDULED, *LOST) for run in each[:-1]) for each in tasks.values()
             ),
-            by_time_limit=by_limit,
             is_lost=last[worst].failed in LOST,
             replicas={
-                task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
+                task - 1: NativeReplica(verdicts[task][0], run.exit_code, run.host, verdicts[task][1])
                 for task, run in last.items()
                 if task is not None
             },

@@ -70,20 +70,20 @@ def summary(messages: Iterable[str]) -> list[str]:
     return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
 
 
-def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
-    """Return the state of a run that has ended, why, and whether a limit ended it."""
+def verdict(ending: AccountedRun) -> tuple[AppState, str]:
+    """Return the state of a run that has ended, and why it is in that state."""
     if ending.deleted_by:
-        return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
+        return AppState.CANCELLED, f"deleted by {ending.deleted_by}"
     if ending.failed == LIMIT:
-        return AppState.FAILED, f"stopped at its limit: {ending.words}", True
+        return AppState.FAILED, f"stopped at its limit: {ending.words}"
     if ending.failed in LOST:
-        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})", False
+        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})"
     if ending.failed not in (RAN, KILLED):
-        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}", False
+        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}"
     if ending.exit_code == 0:
-        return AppState.SUCCEEDED, "", False
+        return AppState.SUCCEEDED, ""
     if ending.exit_code > 128:
         from trainyard.system.processes import signal_name
 
-        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
-    return AppState.FAILED, "", False  # its replicas say more than the exit code
+        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}"
+    return AppState.FAILED, ""  # its replicas say more than the exit code

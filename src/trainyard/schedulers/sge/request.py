@@ -9,8 +9,7 @@ import shlex
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
-from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
-from trainyard.schedulers.hpc.spread import cpus_of
+from trainyard.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from trainyard.schedulers.sge.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
 from trainyard.schedulers.sge.reasons import KILLED, LIMIT, LOST, RAN
 
@@ -39,13 +38,8 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
     directives.add("-j", "y")
     directives.add("-r", "y" if plan.retries else "n")
     directives.add("-notify", "")
-    for flag, value in (
-        ("-q", opts.queue),
-        ("-P", opts.project),
-        ("-A", opts.account),
-        ("-p", opts.priority),
-    ):
-        directives.add(flag, value if not isinstance(value, str) else _word(value))
+    _add_place(directives, opts)
+    directives.add("-p", opts.priority)
     directives.add("-R", "y" if opts.reserve else None)
     directives.add("-M", opts.mail)
     directives.add("-m", opts.mail_on)
@@ -96,8 +90,7 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
     directives.add("-o", _word(f":{posixpath.join(plan.folder, 'logs', 'follow-up.out')}"))
     directives.add("-j", "y")
     directives.add("-r", "y")
-    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account)):
-        directives.add(flag, value if value is None else _word(value))
+    _add_place(directives, opts)
     if opts.time:
         directives.add("-l", f"h_rt={MINUTES * 60}")
     directives.add_native(opts.follow_up_args)
@@ -142,11 +135,8 @@ def limit_seconds(text: str | None) -> int | None:
     if text is None or not text.strip():
         return None
     match = _TIME.fullmatch(text.strip())
-    seconds = (
-        sum(int(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
-        if match
-        else 0
-    )
+    parts = match.groups() if match else ()
+    seconds = sum(int(part or 0) * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
     if seconds <= 0:
         raise ConfigError(
             f"time={text!r} is not a time limit",
@@ -165,6 +155,11 @@ def _check(opts: SgeOpts) -> None:
         problems.append(f"priority={opts.priority} is not between -1023 and 1024")
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _add_place(directives: Directives, opts: SgeOpts) -> None:
+    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account)):
+        directives.add(flag, None if value is None else _word(value))
 
 
 def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts) -> None:
@@ -193,10 +188,7 @@ def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
         (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.allocated]),
         (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.allocated]),
     ):
-        if not any(needs):
-            continue
-        what = "memory" if unit else "gpus"
-        if not name:
+        if not name or not any(needs):
             continue
         if per == PER_JOB:
             amount = sum(need * count for need, (_, count) in zip(needs, plan.allocated, strict=True))
@@ -205,7 +197,7 @@ def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
             amount = -int(-max(shares) // 1)
             if not unit and any(share != amount for share in shares):
                 raise ConfigError(
-                    f"gpu_per=slot: the {what} of a replica must be a multiple of its cpus",
+                    "gpu_per=slot: the gpus of a replica must be a multiple of its cpus",
                     hint="Sites that count gpus for each host or job: -cfg gpu_per=host or gpu_per=job.",
                 )
         else:

@@ -177,7 +177,7 @@ class SgeScheduler(HpcScheduler):
     def _user(self, commands: Commands) -> str:
         """Return the user's name where commands run."""
         if commands.host not in self._users:
-            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").text.strip()
+            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").strip()
         return self._users[commands.host]
 
     # ---- ending
@@ -192,19 +192,8 @@ class SgeScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
-        host = self.host_of(native, number)
-        qrsh = [
-            "qrsh",
-            "-now",
-            "y",
-            "-pty",
-            "y" if tty else "n",
-            "-N",
-            "trainyard-exec",
-            "-l",
-            f"hostname={host}",
-        ]
-        return [*qrsh, shlex.join(command)]
+        qrsh = ["qrsh", "-now", "y", "-pty", "y" if tty else "n", "-N", "trainyard-exec"]
+        return [*qrsh, "-l", f"hostname={self.host_of(native, number)}", shlex.join(command)]
 
     # ---- doctor
 

@@ -25,13 +25,12 @@ _USABLE = ("idle", "planned", "mixed", "allocated", "completing", "powering_up",
 
 def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
     """Check what jobs with these options need."""
-    checks = []
     try:
         commands = scheduler.commands(str(cfg.get("host") or ""))
         version = scheduler.ask(commands, ["sinfo", "--version"], "ask Slurm for its version").strip()
     except TrainyardError as error:
         return [Check("Slurm's commands", False, error.message, error.hint)]
-    checks.append(Check("Slurm's commands", True, f"{version} {commands.where}"))
+    checks = [Check("Slurm's commands", True, f"{version} {commands.where}")]
     try:
         found = scheduler.partitions(commands)
     except TrainyardError as error:
@@ -47,9 +46,7 @@ def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
 
 
 def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
-    wanted = (
-        str(cfg.get("partition") or "").split(",") if cfg.get("partition") else rules.default_partition(found)
-    )
+    wanted = rules.partitions_of(cfg, found)
     if not wanted:
         yield Check("partition", False, "there is no default partition", "Name one: -cfg partition=NAME.")
     for name in wanted:
@@ -102,7 +99,7 @@ def _storage(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, An
         return Check(
             "shared folder", False, f"{shared} cannot be written: {answer.words}", "Set -cfg shared_dir=DIR."
         )
-    kind = (answer.text.split() or ["", "?"])[1] if len(answer.text.split()) > 1 else "?"
+    kind = [*answer.text.split(), "?", "?"][1]
     if kind in ("tmpfs", "overlay"):
         return Check(
             "shared folder", None, f"{shared} is on {kind}", "The nodes must see it: set -cfg shared_dir=DIR."

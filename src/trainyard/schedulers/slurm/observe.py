@@ -14,12 +14,12 @@ import re
 
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
-from trainyard.schedulers.slurm.reasons import TIME_LIMIT_STATES, reason_of, state_of
+from trainyard.schedulers.slurm.reasons import reason_of, state_of
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
 #: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any
@@ -88,9 +88,8 @@ def jobs_of(entries: Iterable[QueueEntry]) -> list[SlurmJob]:
 
 def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
     tasks: dict[int, QueueEntry] = {}
-    for (
-        entry
-    ) in parts:  # tasks that have been started come after the rest of the array, or have their own text
+    # tasks that have been started come after the rest of the array, or have their own text
+    for entry in parts:
         for task in task_indices(entry.task):
             if task not in tasks or not entry.task or entry.task.isdecimal():
                 tasks[task] = entry
@@ -107,7 +106,6 @@ def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
         started_at=_first(entry.started_at for entry in units),
         ended_at=max((entry.ended_at or 0 for entry in units), default=0) or None,
         restarts=max(entry.restarts for entry in units),
-        by_time_limit=any(entry.native_state in TIME_LIMIT_STATES for entry in units),
     )
     if not is_terminal(job.state):
         job.ended_at = None
@@ -115,7 +113,6 @@ def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
         job.replicas = {
             task: NativeReplica(
                 entry.state,
-                entry.native_state,
                 entry.exit_code,
                 next(iter(expand_hosts(entry.nodes)), ""),
                 reason_of(entry.native_state, entry.reason),
@@ -126,16 +123,12 @@ def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
     else:
         places = [
             StepPlace(entry.raw_id if entry.component is None else job_id, host, entry.component)
-            for entry in sorted(units, key=_component)
+            for entry in sorted(units, key=lambda entry: entry.component or 0)
             for host in expand_hosts(entry.nodes)
         ]
         job.hosts = [place.host for place in places]
         job.places = dict(enumerate(places))
     return job
-
-
-def _component(entry: QueueEntry) -> int:
-    return entry.component or 0
 
 
 def _first(times: Iterable[float | None]) -> float | None:
@@ -172,7 +165,7 @@ def task_indices(text: str) -> list[int]:
 def expand_hosts(text: str) -> list[str]:
     """Return the hosts of a list such as ``n[1-2,07],login1``, in order."""
     hosts: list[str] = []
-    for part in _split_outside(text):
+    for part in re.split(r",(?![^\[]*\])", text):  # at the commas that are not in brackets
         match = re.match(r"([^\[]*)\[([^\]]*)\](.*)\Z", part)
         if match is None:
             hosts += [part] if part not in ("", "(null)", "None assigned", "None") else []
@@ -182,11 +175,6 @@ def expand_hosts(text: str) -> list[str]:
             for number in range(int(first), int(last or first) + 1):
                 hosts += expand_hosts(f"{match[1]}{number:0{len(first)}d}{match[3]}")
     return hosts
-
-
-def _split_outside(text: str) -> Iterator[str]:
-    """Split at the commas that are not in brackets."""
-    return iter(re.split(r",(?![^\[]*\])", text))
 
 
 # ---- text
@@ -234,12 +222,11 @@ def accounting_from_text(text: str) -> list[QueueEntry]:
         if len(fields) < 10 or fields[0] == "JobIDRaw" or "." in fields[0]:
             continue
         raw, job_id = fields[:2]
-        tail = fields[-7:] if len(fields) == 10 else None
         at = next(
             (i for i in range(3, len(fields) - 1) if _is_state(fields[i]) and _EXIT.fullmatch(fields[i + 1])),
             3,
         )
-        if tail is None and len(fields) - at < 7:
+        if len(fields) - at < 7:
             continue
         name = "|".join(fields[2:at])
         state, exit_code, nodes, submitted, started, ended = fields[at : at + 6]
@@ -316,24 +303,20 @@ def queue_from_json(text: str) -> list[QueueEntry]:
     Raises:
         ValueError: it is not JSON, or has no jobs.
     """
-    return [_queue_entry(job) for job in _jobs_in(text)]
-
-
-def _jobs_in(text: str) -> list[dict[str, Any]]:
     document = json.loads(text)
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list):
         raise ValueError("there is no list of jobs")  # noqa: TRY004 - it is the text that is wrong
-    return [job for job in jobs if isinstance(job, dict) and number(job.get("job_id")) is not None]
+    return [
+        _queue_entry(job) for job in jobs if isinstance(job, dict) and number(job.get("job_id")) is not None
+    ]
 
 
 def _queue_entry(job: dict[str, Any]) -> QueueEntry:
     state, native = state_of(job.get("job_state") or "")
     array, het = number(job.get("array_job_id")), number(job.get("het_job_id"))
     task = number(job.get("array_task_id"))
-    tasks = (
-        str(task) if array and task is not None else str(job.get("array_task_string") or "") if array else ""
-    )
+    tasks = str(job.get("array_task_string") or "") if task is None else str(task)
     raw = str(number(job["job_id"]))
     return QueueEntry(
         job_id=str(array or het or raw),
@@ -341,7 +324,7 @@ def _queue_entry(job: dict[str, Any]) -> QueueEntry:
         native_state=native,
         state=state,
         reason=str(job.get("state_reason") or ""),
-        task=tasks,
+        task=tasks if array else "",
         component=number(job.get("het_job_offset")) if het else None,
         nodes=str(job.get("nodes") or ""),
         exit_code=_exit_code(job.get("exit_code")) if is_terminal(state) else None,

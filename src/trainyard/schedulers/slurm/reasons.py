@@ -44,7 +44,6 @@ FLAG_STATE: dict[str, AppState] = {
 }
 #: Flags that leave the base state as it is.
 _SILENT_FLAGS = frozenset({"LAUNCH_FAILED", "UPDATE_DB", "RECONFIG_FAIL", "STATE_CHANGE"})
-TIME_LIMIT_STATES = frozenset({"TIMEOUT", "DEADLINE"})
 
 #: What some states mean, in words.
 STATE_TEXTS = {

@@ -19,13 +19,13 @@ import re
 import shlex
 
 from trainyard.errors import ConfigError
-from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.shared_folder import SCRIPT
 from trainyard.schedulers.slurm import rules
 from trainyard.schedulers.slurm.observe import minutes
 from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
 from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, STATE_TEXTS
+from trainyard.schedulers.slurm.rules import shape_of
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.mounts import BindMount
 from trainyard.specs.retries import NODE, PREEMPTED
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.hpc.request import JobPlan
     from trainyard.schedulers.slurm.options import SlurmOpts
+    from trainyard.schedulers.slurm.rules import Shape
     from trainyard.specs.app import Role
 
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
@@ -90,15 +91,6 @@ if [ "${{1:-}}" = steps ]; then
 fi"""
 
 
-@dataclass
-class Shape:
-    """What each replica of a role needs; roles of equal shape can share an allocation."""
-
-    cpus: int
-    gpus: int
-    memory: int
-
-
 def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
     """Return the submit command and the script.
 
@@ -129,7 +121,7 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
         "replicas_per_node": opts.replicas_per_node,
         "array": opts.array,
         "heterogeneous": len(groups) > 1,
-        "needs": rules.needs(opts, [(shape.cpus, shape.gpus, shape.memory, n) for shape, n in groups]),
+        "needs": rules.needs(opts, groups),
     }
     return command, "\n".join([*lines, "", *body]) + "\n"
 
@@ -160,6 +152,7 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
             "retry: slurm cannot retry a job by class of failure if its roles need different resources",
             hint="Give all roles equal resources, or use --max_retries.",
         )
+    has_memory = shape_of(plan.app.roles[0]).memory > 0
     options: dict[str, str | None] = {
         "job-name": JOB_NAME,
         "output": posixpath.join(plan.folder, "logs", "follow-up.out").replace("%", "%%"),
@@ -169,7 +162,7 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
         "time": str(MINUTES),
         "ntasks": "1",
         "cpus-per-task": "1",
-        "mem": "64M" if shape_of(plan.app.roles[0]).memory > 0 else None,
+        "mem": "64M" if has_memory else None,
         **{name: getattr(opts, name) for name in _PLACES if getattr(opts, name, None)},
     }
     given = [word for word in opts.sbatch_args or () if word.removeprefix("--").partition("=")[0] in _PLACES]
@@ -187,7 +180,7 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
         states={name: _end_of(name) for name, state in STATE_OF.items() if is_terminal(state)},
         live=[name for name, state in [*STATE_OF.items(), *FLAG_STATE.items()] if not is_terminal(state)],
         cancel=["scancel", *(["--clusters=" + opts.clusters] if opts.clusters else [])],
-        memory_option=["--mem=%sM"] if shape_of(plan.app.roles[0]).memory > 0 else [],
+        memory_option=["--mem=%sM"] if has_memory else [],
         memory_factor=replicas,
         exclude_option=[f"--exclude={avoided}"],
         down=["sinfo", "-h", "-N", "-n", "@HOSTS@", "-t", "down,fail,drain,no_respond,unknown", "-o", "%N"],
@@ -235,32 +228,27 @@ def warning_seconds(opts: SlurmOpts) -> int:
 
     0 for never.
     """
-    limit = minutes(opts.time or "")
+    limit = _limit_minutes(opts)
     seconds = math.ceil(opts.grace_period)
-    return min(seconds, int(_whole_minutes(limit) * 30)) if limit else seconds
+    return min(seconds, limit * 30) if limit else seconds
 
 
 def _is_short(opts: SlurmOpts) -> bool:
     return 0 < (minutes(opts.time or "") or 0) < SHORTEST_WARNED
 
 
-def _whole_minutes(limit: float) -> int:
-    """Return a time limit as Slurm takes it: it rounds up to whole minutes (sbatch(1), --time)."""
-    return math.ceil(limit)
+def _limit_minutes(opts: SlurmOpts) -> int:
+    """Return the time limit, which Slurm rounds up to whole minutes (sbatch(1), --time); 0 without one."""
+    return math.ceil(minutes(opts.time or "") or 0)
 
 
 def _own_warning(opts: SlurmOpts) -> list[str]:
     """Return the line that sends the warning where Slurm's would come too early."""
     seconds = warning_seconds(opts)
-    if (
-        not _is_short(opts)
-        or not seconds
-        or "signal" in {name.strip().removeprefix("--") for name in opts.omit or ()}
-    ):
+    omitted = {name.strip().removeprefix("--") for name in opts.omit or ()}
+    if not _is_short(opts) or not seconds or "signal" in omitted:
         return []
-    limit = minutes(opts.time or "") or 0
-    after = _whole_minutes(limit) * 60 - seconds
-    return [f"(sleep {after} && kill -{WARNING_SIGNAL} $$) &"]
+    return [f"(sleep {_limit_minutes(opts) * 60 - seconds} && kill -{WARNING_SIGNAL} $$) &"]
 
 
 def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
@@ -413,9 +401,3 @@ def _container(plan: JobPlan, opts: SlurmOpts, role: Role) -> tuple[list[str], l
 def quoted(words: Iterable[str]) -> str:
     """Quote words for the script; what the shell has to fill in stays as it is."""
     return " ".join(word if word in _BARE else shlex.quote(word) for word in words)
-
-
-def shape_of(role: Role) -> Shape:
-    """Return what each replica of a role needs."""
-    resource = role.resource
-    return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)

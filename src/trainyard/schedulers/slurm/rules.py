@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trainyard.errors import did_you_mean, refuse
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
@@ -9,7 +11,7 @@ from trainyard.specs.app import NO_IMAGE, RetryPolicy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from trainyard.schedulers.slurm.options import SlurmOpts
@@ -21,6 +23,20 @@ KNOWN_MEMORY = 1000
 MOST_COMPONENTS = 128
 #: Options that the script or the query of jobs depends on.
 _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
+
+
+class Shape(NamedTuple):
+    """What each replica of a role needs; roles of equal shape can share an allocation."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+
+def shape_of(role: Role) -> Shape:
+    """Return what each replica of a role needs."""
+    resource = role.resource
+    return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)
 
 
 def check(app: AppDef, opts: SlurmOpts) -> None:
@@ -36,9 +52,8 @@ def check(app: AppDef, opts: SlurmOpts) -> None:
 def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     if opts.time is not None and not minutes(opts.time):
         yield (
-            f"time={opts.time!r} is not a time limit. Leave it out to have the partition's, or "
-            f"write minutes, "
-            "H:MM:SS or D-HH, such as 90, 1:30:00 or 2-12"
+            f"time={opts.time!r} is not a time limit. Leave it out to have the partition's, or write "
+            "minutes, H:MM:SS or D-HH, such as 90, 1:30:00 or 2-12"
         )
     if opts.gpu_flag not in (GPUS_PER_NODE, GRES):
         yield f"gpu_flag must be {GPUS_PER_NODE} or {GRES}, not {opts.gpu_flag!r}"
@@ -84,17 +99,13 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
             )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
-    if len(app.roles) > MOST_COMPONENTS and len({_needs_of(role) for role in app.roles}) > 1:
+    if len(app.roles) > MOST_COMPONENTS and len({shape_of(role) for role in app.roles}) > 1:
         yield (
             f"{len(app.roles)} roles with different needs: a heterogeneous job has at most {MOST_COMPONENTS} "
             "components; give all roles equal resources"
         )
     if opts.replicas_per_node > 1 and len(app.roles) > 1:
         yield "replicas_per_node is for jobs of one role"
-
-
-def _needs_of(role: Role) -> tuple[int, int, int]:
-    return role.resource.cpu, role.resource.gpu, role.resource.memMB
 
 
 def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
@@ -123,23 +134,19 @@ def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
 # ---- what is checked against the cluster
 
 
-def needs(opts: SlurmOpts, groups: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
+def needs(opts: SlurmOpts, groups: Sequence[tuple[Shape, int]]) -> dict[str, Any]:
     """Return what a job needs as JSON values, for `impossible`.
 
     Args:
         opts: the options.
-        groups: CPUs, GPUs, MiB of a replica, and number of replicas, of each component.
+        groups: shape and number of the replicas of each component.
     """
-    each = opts.replicas_per_node
-    return {
-        "partition": opts.partition,
-        "time": opts.time,
-        "nodes": [
-            {"count": -(-n // each), "cpus": max(cpus, 0) * min(each, n), "gpus": gpus * min(each, n)}
-            | {"memory": max(memory, 0) * min(each, n)}
-            for cpus, gpus, memory, n in groups
-        ],
-    }
+    nodes = []
+    for shape, replicas in groups:
+        on_node = min(opts.replicas_per_node, replicas)
+        amounts = {name: max(amount, 0) * on_node for name, amount in shape._asdict().items()}
+        nodes.append({"count": -(-replicas // opts.replicas_per_node), **amounts})
+    return {"partition": opts.partition, "time": opts.time, "nodes": nodes}
 
 
 def impossible(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
@@ -150,7 +157,7 @@ def impossible(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     if not found:
         return ""
     names = {nodes.partition.rstrip("*"): nodes for nodes in found}
-    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    wanted = partitions_of(job, found)
     unknown = [name for name in wanted if name not in names]
     if unknown:
         return f"there is no partition {unknown[0]!r}. {did_you_mean(unknown[0], names)}"
@@ -190,7 +197,7 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
 
 def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return what a job that waits for nodes could start with now, in words; "" if nothing is idle for it."""
-    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    wanted = partitions_of(job, found)
     idle = [nodes for nodes in found if nodes.partition.rstrip("*") in wanted and nodes.state == "idle"]
     groups = job.get("nodes", ())
     if not idle or len(groups) != 1:
@@ -217,31 +224,28 @@ def _fits(nodes: PartitionNodes, group: dict[str, Any]) -> bool:
     return bool(nodes.cpus >= group["cpus"] and nodes.gpus >= group["gpus"] and has_memory)
 
 
-def default_partition(found: Sequence[PartitionNodes]) -> list[str]:
-    """Return the name of the partition that jobs without one go to, in a list; empty if there is none."""
-    return [name for name in dict.fromkeys(item.partition for item in found) if name.endswith("*")][:1] and [
-        next(item.partition for item in found if item.partition.endswith("*")).rstrip("*")
-    ]
+def partitions_of(job: Mapping[str, Any], found: Sequence[PartitionNodes]) -> list[str]:
+    """Return the partitions that a job may go to: those it names, or else the default one, if any."""
+    if job.get("partition"):
+        return str(job["partition"]).split(",")
+    return [item.partition.rstrip("*") for item in found if item.partition.endswith("*")][:1]
 
 
 def has_no_limit(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return the partition in which a job without ``time`` would have no time limit; "" if it has one."""
-    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    wanted = partitions_of(job, found)
+    if job.get("time"):
+        return ""
     for item in found:
         name = item.partition.rstrip("*")
-        if (
-            name in wanted
-            and not job.get("time")
-            and not minutes(item.default_time)
-            and not minutes(item.max_time)
-        ):
+        if name in wanted and not minutes(item.default_time) and not minutes(item.max_time):
             return name
     return ""
 
 
 def memory_is_unknown(found: Sequence[PartitionNodes], job: dict[str, Any]) -> bool:
     """Tell whether a job's nodes have no memory that could be asked for."""
-    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    wanted = partitions_of(job, found)
     memories = [item.memory for item in found if item.partition.rstrip("*") in wanted]
     return bool(memories) and max(memories) <= KNOWN_MEMORY
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.schedulers.base import Check, accepted, late_class
 from trainyard.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
+from trainyard.schedulers.hpc.queries import JobIds, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
 from trainyard.specs.status import AppState, is_terminal
@@ -60,6 +60,8 @@ class SlurmScheduler(HpcScheduler):
         r"unable to connect|no route to host|problem talking to the database|communication"
     )
     opts_class = late_class("trainyard.schedulers.slurm.options:SlurmOpts")
+    #: One call, whatever the number of jobs: `query` knows how.
+    jobs_per_query = 1 << 20
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
@@ -103,13 +105,10 @@ class SlurmScheduler(HpcScheduler):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
-        if (
-            options.get("job_dir")
-            and options.get("shared_dir")
-            and options["job_dir"] != options["shared_dir"]
-        ):
+        folders = {options[name] for name in ("shared_dir", "job_dir") if options.get(name)}
+        if len(folders) > 1:
             raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
-        options["shared_dir"] = options.get("shared_dir") or options.get("job_dir")
+        options["shared_dir"] = next(iter(folders), None)
         return super()._make_request(app, options, shipment)
 
     def make_script(self, plan: JobPlan, opts: Any) -> tuple[builtins.list[str], str]:
@@ -153,9 +152,8 @@ class SlurmScheduler(HpcScheduler):
         partition = rules.has_no_limit(found, job["needs"])
         if partition:
             warnings.warn(
-                f"the partition {partition} has no time limit, so the job has none, and may wait "
-                f"for a maintenance "
-                "to pass; give one with -cfg time=...",
+                f"the partition {partition} has no time limit, so the job has none, and may wait for a "
+                "maintenance to pass; give one with -cfg time=...",
                 stacklevel=3,
             )
         if rules.memory_is_unknown(found, job["needs"]):
@@ -177,11 +175,11 @@ class SlurmScheduler(HpcScheduler):
         text = self.ask(commands, ["scontrol", "show", "config"], "read Slurm's configuration")
         match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
         if match and tasks > int(match[1]) - 1:
+            most = int(match[1]) - 1
             raise ConfigError(
                 f"an array of {tasks} tasks is longer than Slurm {commands.where} allows: indices end at "
-                f"{int(match[1]) - 1} (MaxArraySize)",
-                hint=f"Submit several jobs of at most {int(match[1]) - 1} replicas, or let each "
-                f"replica do more.",
+                f"{most} (MaxArraySize)",
+                hint=f"Submit several jobs of at most {most} replicas, or let each replica do more.",
             )
 
     def partitions(self, commands: Commands) -> builtins.list[PartitionNodes]:
@@ -240,11 +238,6 @@ class SlurmScheduler(HpcScheduler):
 
     # ---- observing
 
-    def _query(self, host: str) -> JobQuery:
-        if host not in self._queries:  # one call whatever the number of jobs: `query` knows how
-            self._queries[host] = JobQuery(lambda refs: self.query(self.commands(host), refs), chunk=1 << 20)
-        return self._queries[host]
-
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Ask squeue once, and sacct once for what squeue no longer lists.
 
@@ -264,18 +257,16 @@ class SlurmScheduler(HpcScheduler):
         ids = {_plain(each): ref.app_id for ref in refs for each in ref.native_ids}
         names = {ref.app_id for ref in refs if not ref.native_ids or ref.may_have_more}
         seen: dict[str, SlurmJob] = {}
-        if ids and len(ids) <= MOST_IDS:
-            seen |= self._queue(commands, cluster, ["-j", ",".join(ids)])
-        elif ids:
-            seen |= self._queue(commands, cluster, ["--me"])
+        if ids:
+            which = ["--me"] if len(ids) > MOST_IDS else ["-j", ",".join(ids)]
+            seen |= self._queue(commands, cluster, which)
         if names and (len(names) <= MOST_IDS or len(ids) <= MOST_IDS):
             which = ["--me"] if len(names) > MOST_IDS else ["--name=" + ",".join(sorted(names))]
             seen |= self._queue(commands, cluster, which)
         missing = [each for each in ids if each not in seen]
-        if missing:
-            for start in range(0, len(missing), MOST_ACCOUNTED):
-                words = ["-D", "-j", ",".join(missing[start : start + MOST_ACCOUNTED])]
-                seen |= self._accounting(commands, cluster, words)
+        for start in range(0, len(missing), MOST_ACCOUNTED):
+            words = ["-D", "-j", ",".join(missing[start : start + MOST_ACCOUNTED])]
+            seen |= self._accounting(commands, cluster, words)
         lost = names - {job.app_id for job in seen.values()}
         if lost:
             words = ["-D", "-S", _day(time.time() - LOOK_BACK), "--name=" + ",".join(sorted(lost))]
@@ -302,8 +293,7 @@ class SlurmScheduler(HpcScheduler):
 
     def _queue(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, SlurmJob]:
         """Ask squeue. It forgets jobs soon after their end, so an unknown id is not an error."""
-        base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-t", "all", *which]
-        attempt = "list the jobs"
+        base = ["squeue", *_on(cluster), "-t", "all", *which]
         if self._version(commands) >= observe.JSON_SINCE:
             answer = commands.run([*base, "--json"])
             if answer.code == 0:
@@ -313,8 +303,11 @@ class SlurmScheduler(HpcScheduler):
                     pass  # a schema that is not known: the text has been the same for many years
         answer = commands.run(_with_times([*base, "-h", "-o", observe.QUEUE_FORMAT]))
         if answer.code != 0 and not re.search("invalid job id", answer.words, re.IGNORECASE):
-            _check_program(answer, "squeue", commands)
-            raise self.refusal(commands, attempt, answer.words)
+            if answer.code == 127:
+                from trainyard.schedulers.hpc.commands import missing_program
+
+                raise missing_program("squeue", commands, "")
+            raise self.refusal(commands, "list the jobs", answer.words)
         return _by_id(observe.queue_from_text(answer.text))
 
     def _accounting(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, SlurmJob]:
@@ -322,7 +315,7 @@ class SlurmScheduler(HpcScheduler):
         key = f"{commands.host};{cluster}"
         if self._unaccounted.get(key, 0) > time.monotonic():
             return {}
-        base = ["sacct", *([f"--clusters={cluster}"] if cluster else []), "-n", "-X", "-P", *which]
+        base = ["sacct", *_on(cluster), "-n", "-X", "-P", *which]
         try:
             answer = commands.run(_with_times([*base, "-o", observe.ACCOUNTING_FIELDS]))
         except UnreachableError:
@@ -340,22 +333,12 @@ class SlurmScheduler(HpcScheduler):
         if waiting is None:
             return ""
         cluster, job_id = _cluster(waiting.native_id), _plain(waiting.native_id)
-        base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-h", "-a"]
+        base = ["squeue", *_on(cluster), "-h", "-a"]
         commands = self.commands(place.host)
         text = self.ask(commands, [*base, "-j", job_id, "-O", "Partition:100"], "look at the job")
-        partition = text.split()[0] if text.split() else ""
-        text = self.ask(
-            commands,
-            [
-                *base,
-                "--start",
-                "--sort=-p,i",
-                "-o",
-                "%A %S",
-                *([f"--partition={partition}"] if partition else []),
-            ],
-            "list the waiting jobs",
-        )
+        where = [f"--partition={partition}" for partition in text.split()[:1]]
+        command = [*base, "--start", "--sort=-p,i", "-o", "%A %S", *where]
+        text = self.ask(commands, command, "list the waiting jobs")
         return observe.position_from_text(text, job_id)
 
     def smallest_change(self, app_id: str) -> str:
@@ -378,8 +361,7 @@ class SlurmScheduler(HpcScheduler):
         """Cancel submissions by one call for each cluster."""
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
-            command = ["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids]
-            self.end_natively(commands, command, "invalid job id|already")
+            self.end_natively(commands, ["scancel", *_on(cluster), *ids], "invalid job id|already")
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
@@ -402,10 +384,9 @@ class SlurmScheduler(HpcScheduler):
                 place = here[0]
         if place is None:
             raise ConfigError(f"the replica is not running: Slurm has no node for it in {native.native_id}")
-        cluster = _cluster(native.native_id)
         return [
             "srun",
-            *([f"--clusters={cluster}"] if cluster else []),
+            *_on(_cluster(native.native_id)),
             f"--jobid={place.job_id}",
             *([f"--het-group={place.component}"] if place.component is not None else []),
             *("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={place.host}", "--quiet"),
@@ -431,11 +412,8 @@ def _with_times(command: Sequence[str]) -> builtins.list[str]:
     return ["env", f"SLURM_TIME_FORMAT={observe.TIME_FORMAT}", *command]
 
 
-def _check_program(answer: Any, program: str, commands: Commands) -> None:
-    if answer.code == 127:
-        from trainyard.schedulers.hpc.commands import missing_program
-
-        raise missing_program(program, commands, "")
+def _on(cluster: str) -> builtins.list[str]:
+    return [f"--clusters={cluster}"] if cluster else []
 
 
 def _short(host: str) -> str:

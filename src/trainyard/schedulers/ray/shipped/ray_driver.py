@@ -198,11 +198,9 @@ class Driver:
         for replica in self.replicas:
             if not replica.has_ended:
                 replica.state = "CANCELLED"
-                replica.reason = (
-                    self.stopping[1]
-                    if self.stopping
-                    else "not started: there was no room for it, and the job did not need it"
-                )
+                replica.reason = "not started: there was no room for it, and the job did not need it"
+                if self.stopping:
+                    replica.reason = self.stopping[1]
         failed = [replica for replica in self.replicas if replica.state == "FAILED"]
         fatal = [replica for replica in failed if not self.can_do_without(replica)]
         fatal.sort(key=lambda replica: replica.ended_at or 0.0)
@@ -282,10 +280,7 @@ class Driver:
         client = None
         waiting = list(self.plan["after"])
         while waiting:
-            self.phase, self.waits_for = (
-                "waiting",
-                "waits for " + ", ".join(each["job"] for each in waiting),
-            )
+            self.phase, self.waits_for = "waiting", "waits for " + ", ".join(each["job"] for each in waiting)
             self.is_dirty = True
             self.write_state()
             until = time.monotonic() + LOOKING
@@ -371,17 +366,19 @@ class Driver:
         inside = self.plan.get("inside")
         bundle = {} if inside else replica.role["bundle"]
         custom = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        if inside:
+            strategy: Any = NodeAffinitySchedulingStrategy(inside["node"], soft=False)
+        else:
+            strategy = PlacementGroupSchedulingStrategy(
+                placement_group=replica.group, placement_group_bundle_index=replica.bundle
+            )
         options = {
             "num_cpus": bundle.get("CPU", 0),
             "num_gpus": bundle.get("GPU", 0),
             "resources": custom or None,
             "max_concurrency": 8,
             "max_restarts": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(inside["node"], soft=False)
-            if inside
-            else PlacementGroupSchedulingStrategy(
-                placement_group=replica.group, placement_group_bundle_index=replica.bundle
-            ),
+            "scheduling_strategy": strategy,
         }
         if "memory" in bundle:
             options["memory"] = bundle["memory"]
@@ -537,8 +534,12 @@ class Driver:
         if found.failure_class not in rules:
             return False
         policy, name = replica.role["policy"], replica.role["name"]
-        alone = policy == "REPLICA" or replica.role["min"] is not None
-        scope = replica.name if alone else name if policy == "ROLE" else ""
+        if policy == "REPLICA" or replica.role["min"] is not None:
+            scope, members = replica.name, [replica]
+        elif policy == "ROLE":
+            scope, members = name, [peer for peer in self.replicas if peer.role is replica.role]
+        else:
+            scope, members = "", self.replicas
         key = (scope, found.failure_class)
         rule = retry_rule.RetryRule(rules[found.failure_class])
         against = rule.verdict(self.used[key])
@@ -553,12 +554,7 @@ class Driver:
                 self.stop(self.replicas, f"stopped because {replica.name} failed")
             return True
         self.used[key] += 1
-        if alone:
-            self.restart([replica], replica)
-        elif policy == "ROLE":
-            self.restart([peer for peer in self.replicas if peer.role is replica.role], replica)
-        else:
-            self.restart(self.replicas, replica)
+        self.restart(members, replica)
         return True
 
     def restart(self, members: Iterable[ActorReplica], culprit: ActorReplica) -> None:

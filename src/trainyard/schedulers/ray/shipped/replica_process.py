@@ -62,9 +62,7 @@ class ReplicaProcess:
             )
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            what = (
-                self.order["argv"][0] if error.filename in (None, self.order["argv"][0]) else error.filename
-            )
+            what = error.filename or self.order["argv"][0]
             return {"code": code, "signal": 0, "error": f"{what}: {error.strerror}"}
         self.report({"pid": self.child.pid})
         while self.child.poll() is None:
