@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 
 from trainyard.errors import UsageError
-from trainyard.schedulers.line_search import LineSearch
+from trainyard.schedulers.line_search import LINE, LineSearch
 from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
-# A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
 QUEUED_BLOCKS = 256
 READ_SIZE = 256 << 10
 
@@ -181,7 +179,7 @@ def iter_lines(data: bytes) -> Iterator[bytes]:
         if last:
             yield last
         return
-    for match in _LINE.finditer(data):
+    for match in LINE.finditer(data):
         if match.end() > match.start():
             yield match.group()
 

@@ -97,10 +97,17 @@ class _ExecChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
+    def _take(self) -> bool:
+        """Take some output that has arrived; False if there is none now."""
+        if self._has_ended or (data := self._connection.receive_now()) is None:
+            return False
+        self._has_ended = not data
+        self._pending += data
+        return True
+
     def receive(self) -> Sequence[tuple[int, bytes]] | None:
-        while not self._has_ended and (data := self._connection.receive_now()) is not None:
-            self._has_ended = not data
-            self._pending += data
+        while self._take():
+            pass
         pieces = self._pieces()
         if pieces and self._is_first:
             self._is_first = False
@@ -133,9 +140,7 @@ class _ExecChannel:
                 poller = select.poll()
                 poller.register(self._connection.fileno(), select.POLLIN | select.POLLOUT)
                 poller.poll()
-                if not self._has_ended and (come := self._connection.receive_now()) is not None:
-                    self._has_ended = not come
-                    self._pending += come
+                self._take()
                 if self._has_ended:
                     return
 

@@ -282,9 +282,9 @@ def load_jobs(
         size: find out how much disk the containers use, which takes time.
     """
     wanted = None if app_ids is None else set(app_ids)
-    if wanted is not None and not wanted:
+    if wanted == set():
         return {}
-    one = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+    one = next(iter(wanted)) if wanted and len(wanted) == 1 else None
     groups: dict[str, list[Container]] = {}
     for summary in containers_with(engine, labels.OLD_APP_ID, one, size=size or None):
         container = Container(summary)

@@ -57,6 +57,8 @@ LARGEST_BLOCK = 256 << 10
 QUEUED_BLOCKS = 256
 #: How long to wait, at most, before a daemon that has gone away is asked again.
 RECHECK_SECONDS = 5.0
+#: The query for both streams, with times.
+_BOTH_TIMED = {"stdout": True, "stderr": True, "timestamps": True}
 _NUMBERS = {Stream.STDOUT: (1,), Stream.STDERR: (2,), Stream.COMBINED: (1, 2)}
 
 
@@ -250,7 +252,7 @@ def frames_after(
     if skips:
         since = format_time(cursor.resume_ns())
     # Always both streams, so that the last frame that was read is among the answer's.
-    params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
+    params = {**_BOTH_TIMED, "follow": follow, "since": since}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return
@@ -361,9 +363,7 @@ def lines_since(
         complete: the container has ended: wait until the daemon has written all of its log, which may take
             a moment longer.
     """
-    window = LogWindow(LogQuery())
-    params = window.params(timestamps=True, follow=complete)
-    params |= {"since": format_time(since_ns), "tail": last}
+    params = {**_BOTH_TIMED, "follow": complete, "since": format_time(since_ns), "tail": last}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return []
@@ -438,7 +438,7 @@ def _read_tail(
     """Read the last frames; returns lines, how far it was read, the first frame's time, and whether there may
     be frames before it, so that the first line may lack its beginning."""
     cursor, joiner, blocks, count, first = Cursor(), LineJoiner(), [], 0, b""
-    params = {**window.params(timestamps=True, tail=asked), "stdout": True, "stderr": True}
+    params = {**window.params(tail=asked), **_BOTH_TIMED}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return [], cursor, b"", False

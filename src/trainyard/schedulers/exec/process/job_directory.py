@@ -209,6 +209,10 @@ class ProcessJob(JobDirectory):
         document = self.read_request() or {}
         return [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
 
+    def log_dirs(self) -> dict[tuple[str, int], str]:
+        """Return the log directory of every replica by role and index, in order."""
+        return {(role, index): log_dir for role, index, log_dir in self.layout()}
+
     def log_root(self, layout: list[tuple[str, int, str]]) -> str:
         """Return the directory below which the logs of this layout lie."""
         return os.path.dirname(os.path.dirname(layout[0][2])) if layout else self.file("logs")
