@@ -200,17 +200,14 @@ class Found(NamedTuple):
 Lookup = Callable[[Sequence[str]], Mapping[str, Found]]
 
 
-@dataclass(frozen=True)
-class ImageDirectory:
-    """A directory of an image. ``path`` has no links in it and is relative to the root."""
+class ImageDirectory(NamedTuple):
+    """A directory of an image, and the entries of it and those above it.
+
+    ``path`` has no links in it and is relative to the root.
+    """
 
     path: str
-    directories: tuple[LayerEntry, ...]
-
-    @property
-    def by_path(self) -> dict[str, LayerEntry]:
-        """The directory and those above it."""
-        return {entry.path: entry for entry in self.directories}
+    by_path: dict[str, LayerEntry]
 
 
 def locate(directory: str, lookup: Lookup) -> ImageDirectory:
@@ -225,7 +222,7 @@ def locate(directory: str, lookup: Lookup) -> ImageDirectory:
     """
     done: list[str] = []
     todo = _parts(directory)
-    entries: list[LayerEntry] = []
+    entries: dict[str, LayerEntry] = {}
     found = dict(lookup(_prefixes([], todo)))
     links = 0
     while todo:
@@ -250,10 +247,11 @@ def locate(directory: str, lookup: Lookup) -> ImageDirectory:
             )
         done.append(part)
         attributes = there or Found("dir")
-        entries.append(LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid))
+        entries[path] = LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid)
     end = "/".join(done)
-    kept = {entry.path: entry for entry in entries if f"{end}/".startswith(f"{entry.path}/")}
-    return ImageDirectory(end, tuple(kept.values()))
+    return ImageDirectory(
+        end, {path: entry for path, entry in entries.items() if f"{end}/".startswith(f"{path}/")}
+    )
 
 
 def _parts(path: str) -> list[str]:
