@@ -29,11 +29,7 @@ LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
 
 
 class LineSearch:
-    """Finds the lines of blocks in which an expression matches somewhere. Threads may share it.
-
-    Args:
-        regex: a valid regular expression.
-    """
+    """Finds the lines of blocks in which a valid expression matches somewhere. Threads may share it."""
 
     def __init__(self, regex: str) -> None:
         import threading

@@ -30,12 +30,7 @@ def compile_regex(regex: str) -> re.Pattern[str]:
 
 
 def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
-    """Check a query of a log that has stdout and stderr in one stream.
-
-    Args:
-        query: the query.
-        scheduler: the scheduler's name in the message.
-        why: the hint: why there is one stream only.
+    """Check a query of a log that has stdout and stderr in one stream; ``why`` is the hint that says so.
 
     Raises:
         UsageError: stdout or stderr alone is asked for, or the pattern is invalid.
@@ -67,9 +62,6 @@ def all_replicas(layout: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 class LineFilter:
     """Which lines a query asks for, by pattern and by time.
-
-    Args:
-        query: what was asked.
 
     Raises:
         UsageError: the pattern is not a regular expression.

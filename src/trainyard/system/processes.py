@@ -131,9 +131,7 @@ def kill_descendants(spared: int = 0) -> None:
     """Kill all descendants of this process and wait until there are none.
 
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
-
-    Args:
-        spared: pid of a child without children that is left alone; 0 for none.
+    ``spared`` is the pid of a child without children that is left alone; 0 for none.
     """
     import signal
 

@@ -57,14 +57,7 @@ _DATA = "input/data"  # only with channels: images may bring their own data
 def make_request(
     app: AppDef, opts: DockerOpts, app_id: str, session: str, *, shares_files: bool = True
 ) -> DockerRequest:
-    """Plan a job.
-
-    Args:
-        app: the job.
-        opts: the scheduler's options.
-        app_id: its id.
-        session: name of the runner's session.
-        shares_files: whether the daemon sees the files of this machine.
+    """Plan a job. ``shares_files`` says whether the daemon sees the files of this machine.
 
     Raises:
         ConfigError: an option is out of range, or a Docker daemon cannot provide something.
@@ -364,12 +357,7 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
 
 
 class LocalImages(DockerWorkspaceMixin):
-    """Makes images in the daemon that runs the jobs, so that no registry is needed.
-
-    Args:
-        backend: the scheduler's name.
-        engine: the daemon.
-    """
+    """Makes images in the daemon that runs the jobs, so that no registry is needed."""
 
     requires_image_repo = False
 
@@ -388,10 +376,7 @@ class LocalImages(DockerWorkspaceMixin):
 def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
     """Return where the results of a job will be, in words, or "" if it has none.
 
-    Args:
-        app: the job.
-        app_id: its id.
-        kept_here: whether they are kept on this machine.
+    ``kept_here`` says whether they are kept on this machine.
     """
     trained = [role for role in app.roles if specification(role.metadata)]
     if not trained:

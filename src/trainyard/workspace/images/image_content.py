@@ -113,9 +113,7 @@ class Cargo:
     def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
         """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
 
-        Args:
-            below: the image's labels.
-            labels: those that it would get.
+        ``below`` are the image's labels, ``labels`` those that it would get.
         """
         wanted = labels.get(LABEL_TOOLKIT)
         return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
@@ -211,11 +209,9 @@ class ImageDirectory(NamedTuple):
 
 
 def locate(directory: str, lookup: Lookup) -> ImageDirectory:
-    """Find out where a directory really is, and what attributes it and its parents have.
+    """Find out where a directory, given by its absolute path, really is in the base image.
 
-    Args:
-        directory: an absolute path in the image.
-        lookup: asks the base image.
+    Returns it with its own attributes and those of its parents.
 
     Raises:
         ConfigError: something else than a directory is in the way.

@@ -28,14 +28,10 @@ _UNKNOWN_CODE = 125
 def run_in_container(
     engine: Engine, container_id: str, name: str, command: Sequence[str], *, tty: bool
 ) -> int:
-    """Run a command in a container, joined to this process's terminal or streams; returns its exit code.
+    """Run a command in a running container, on this process's terminal or streams; returns its exit code.
 
-    Args:
-        engine: the daemon.
-        container_id: a container that runs.
-        name: what it is called in messages.
-        command: program and arguments; empty for a shell.
-        tty: whether the command gets a terminal.
+    An empty command is a shell. ``name`` is what the container is called in messages; with ``tty`` the
+    command gets a terminal.
 
     Raises:
         ConfigError: the container is not running, or has no such program.

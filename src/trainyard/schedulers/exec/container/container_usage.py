@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
 
 class ContainerSampler:
-    """Keeps samples of the containers of a job.
-
-    Args:
-        engine: the daemon.
-        app_id: id of the job.
-    """
+    """Keeps samples of the containers of a job."""
 
     def __init__(self, engine: Engine, app_id: str) -> None:
         self._engine = engine

@@ -240,13 +240,8 @@ def frames_after(
 ) -> Iterator[list[tuple[int, bytes, bytes]]]:
     """Yield stream, time and content of the frames after a cursor, and advance it.
 
-    Args:
-        engine: the daemon.
-        container_id: the container.
-        cursor: how far its log was read.
-        follow: whether to wait for more until the container ends.
-        since: where to begin if nothing was read yet.
-        opened: called with the answer before it is read.
+    With ``follow``, waits for more until the container ends. ``since`` is where to begin if nothing was read
+    yet. ``opened`` is called with the answer before it is read.
     """
     skips = cursor.latest
     if skips:
@@ -355,13 +350,8 @@ def lines_since(
 ) -> list[StampedLine]:
     """Return the last lines that a container has written since a time, each with its time.
 
-    Args:
-        engine: the daemon.
-        container_id: the container.
-        since_ns: nanoseconds since the epoch.
-        last: how many lines at most.
-        complete: the container has ended: wait until the daemon has written all of its log, which may take
-            a moment longer.
+    ``since_ns`` is in nanoseconds since the epoch, ``last`` how many lines at most. With ``complete``, the
+    container has ended: this waits until the daemon has written all of its log, which may take a moment longer.
     """
     params = {**_BOTH_TIMED, "follow": complete, "since": format_time(since_ns), "tail": last}
     answer = open_log(engine, container_id, params)
@@ -375,13 +365,7 @@ def lines_since(
 def read_many(
     engine: Engine, containers: dict[tuple[str, int], str], window: LogWindow
 ) -> Iterator[LogBlock]:
-    """Yield the lines of several containers, in the order of their times.
-
-    Args:
-        engine: the daemon.
-        containers: ids by role and index.
-        window: which lines.
-    """
+    """Yield the lines of several containers, given by role and index, in the order of their times."""
     if window.last is not None or (len(containers) == 1 and not window.timed):
         for (role, k), container_id in containers.items():
             yield from blocks_of((role, k), read_one(engine, container_id, window))
@@ -471,14 +455,8 @@ def follow(
 ) -> Iterator[LogBlock]:
     """Yield what the replicas write until the job has ended and all of it has been read.
 
-    Restarts of the containers and of the daemon do not end it.
-
-    Args:
-        engine: the daemon.
-        app_id: id of the job.
-        replicas: pairs of a role's name and a replica's index.
-        window: which lines.
-        judge: judges the job, and ensures that it is watched.
+    Restarts of the containers and of the daemon do not end it. ``judge`` judges the job, and ensures that it
+    is watched.
     """
     from trainyard.schedulers.exec.container.job_events import JobEvents
 

@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
 
 class JobDirectory:
-    """Paths and documents of one job.
-
-    Args:
-        path: the directory. It need not exist.
-    """
+    """Paths and documents of one job. The directory need not exist."""
 
     #: What the process that runs a job is called: in the job's state, in messages, and in its log's name.
     SUPERVISOR = "supervisor"

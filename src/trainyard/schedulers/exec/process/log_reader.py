@@ -104,11 +104,7 @@ class LogWatch(Protocol):
 
 
 class GrowingFile(OutputFile):
-    """A file of this machine that may not exist yet, and grows.
-
-    Args:
-        path: its path.
-    """
+    """A file of this machine that may not exist yet, and grows."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -428,10 +424,7 @@ def read_logs(
 ) -> Iterator[LogBlock]:
     """Yield what the replicas have written so far, in order of time.
 
-    Args:
-        logs: the replicas' logs.
-        query: which lines.
-        to_be_continued: leave an incomplete line, and what has not been recorded yet, to `follow_logs`.
+    With ``to_be_continued``, an incomplete line and what has not been recorded yet are left to `follow_logs`.
     """
     wanted = LineFilter(query)
     if query.last is not None and query.regex is None and query.until is None:

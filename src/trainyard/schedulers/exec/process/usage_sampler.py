@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class UsageSampler:
-    """Samples the replicas of a job.
-
-    Args:
-        path: the file for the samples.
-    """
+    """Samples the replicas of a job, and keeps the samples in a file."""
 
     def __init__(self, path: str) -> None:
         self._file = UsageFile(path)
