@@ -351,7 +351,7 @@ def lines_since(
     """Return the last lines that a container has written since a time, each with its time.
 
     ``since_ns`` is in nanoseconds since the epoch, ``last`` how many lines at most. With ``complete``, the
-    container has ended: this waits until the daemon has written all of its log, which may take a moment longer.
+    container has ended: this waits until the daemon has written all of its log, which may take a moment.
     """
     params = {**_BOTH_TIMED, "follow": complete, "since": format_time(since_ns), "tail": last}
     answer = open_log(engine, container_id, params)
