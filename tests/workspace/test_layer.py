@@ -221,7 +221,7 @@ def test_directories_are_repeated_as_they_are_in_the_base() -> None:
     image = {"home": Found("dir", 0o711), "home/u": Found("dir", 0o700, 1000, 1001)}
     where = locate("/home/u/app/", lookup_in(image))
     assert where.path == "home/u/app"
-    assert where.directories == (
+    assert tuple(where.by_path.values()) == (
         LayerEntry("home", "dir", 0o711),
         LayerEntry("home/u", "dir", 0o700, 1000, 1001),
         LayerEntry("home/u/app", "dir", 0o755),
@@ -237,7 +237,7 @@ def test_links_on_the_way_are_followed() -> None:
     }
     where = locate("/app/sub", lookup_in(image))
     assert where.path == "real/sub"
-    assert [entry.path for entry in where.directories] == ["real", "real/sub"]
+    assert list(where.by_path) == ["real", "real/sub"]
 
 
 def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:

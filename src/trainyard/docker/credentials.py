@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from trainyard import system
 from trainyard.docker.daemon_address import docker_config_dir
+from trainyard.docker.image_reference import HUB_NAMES
 from trainyard.errors import ConfigError
 from trainyard.paths import xdg
 from trainyard.regular_files import read_regular_file
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-HUB = "docker.io"
 #: Under this key the ``docker`` command keeps its credentials for Docker Hub.
 HUB_KEY = "https://index.docker.io/v1/"
-_HUB_HOSTS = frozenset({HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 #: The user name by which helpers say that the secret is an identity token.
 TOKEN_USER = "<token>"
 HELPER_TIMEOUT = 60.0
@@ -104,19 +103,14 @@ def engine_auth_header(credentials: Credentials | None) -> str:
             "password": credentials.password,
             "identitytoken": credentials.identity_token,
             "registrytoken": credentials.registry_token,
-            "serveraddress": HUB_KEY if credentials.host in _HUB_HOSTS else credentials.host,
+            "serveraddress": HUB_KEY if credentials.host in HUB_NAMES else credentials.host,
         }
         document = {key: value for key, value in fields.items() if value}
     return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
 
 
-def docker_config_path(environ: Mapping[str, str] | None = None) -> str:
-    """Return the path of the Docker client's configuration, which need not exist."""
-    return os.path.join(docker_config_dir(os.environ if environ is None else environ), "config.json")
-
-
 def _config_files(env: Mapping[str, str]) -> Iterator[str]:
-    yield docker_config_path(env)
+    yield os.path.join(docker_config_dir(env), "config.json")
     if env.get("REGISTRY_AUTH_FILE"):
         yield env["REGISTRY_AUTH_FILE"]
     if runtime := xdg("XDG_RUNTIME_DIR", env):
@@ -157,7 +151,7 @@ def _from_config(config: dict[str, Any], host: str, path: str, env: Mapping[str,
         if found is not None:
             return found
     if config.get("credsStore"):
-        for name in (HUB_KEY,) if host in _HUB_HOSTS else (host, f"https://{host}"):
+        for name in (HUB_KEY,) if host in HUB_NAMES else (host, f"https://{host}"):
             found = _from_helper(str(config["credsStore"]), host, name, path, env)
             if found is not None:
                 return found
@@ -171,7 +165,7 @@ def _mapping(config: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _names(host: str) -> list[str]:
     """Return the hosts under which credentials for a host may be kept, the best first."""
-    return [host, *sorted(_HUB_HOSTS - {host})] if host in _HUB_HOSTS else [host]
+    return [host, *sorted(HUB_NAMES - {host})] if host in HUB_NAMES else [host]
 
 
 def _bare_host(key: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from trainyard.errors import ConfigError
 
 DOCKER_HUB = "docker.io"
-_HUB_NAMES = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+HUB_NAMES = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 LONGEST_NAME = 255
 
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -23,7 +23,7 @@ _HOST = re.compile(
 )
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})")
-_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
+IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 _EXAMPLES = "Examples: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha256:..."
 
 
@@ -50,7 +50,7 @@ class Reference:
         Raises:
             ConfigError: the text is not the name of an image in a registry; says which part is wrong.
         """
-        if _IMAGE_ID.fullmatch(text):
+        if IMAGE_ID.fullmatch(text):
             raise ConfigError(
                 f"{text!r} is the id of an image on this machine, not the name of one in a registry",
                 hint=f"Give the image a name first: docker tag {text[:19]} REGISTRY/NAME:TAG",
@@ -86,7 +86,7 @@ class Reference:
 
 def image_problem(text: str) -> str:
     """Return what is wrong with the name or the id of an image; "" if it may be one."""
-    if _IMAGE_ID.fullmatch(text):
+    if IMAGE_ID.fullmatch(text):
         return ""
     try:
         Reference.parse(text)
@@ -97,12 +97,12 @@ def image_problem(text: str) -> str:
 
 def api_host(registry: str) -> str:
     """Return the host that serves a registry's API: Docker Hub's is not the one in its images' names."""
-    return "registry-1.docker.io" if registry in _HUB_NAMES else registry
+    return "registry-1.docker.io" if registry in HUB_NAMES else registry
 
 
 def canonical_registry(registry: str) -> str:
     """Return the canonical name of a registry that has several names."""
-    return DOCKER_HUB if registry.lower() in _HUB_NAMES else registry
+    return DOCKER_HUB if registry.lower() in HUB_NAMES else registry
 
 
 def split_host(host: str) -> tuple[str, int | None]:

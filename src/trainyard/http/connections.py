@@ -40,12 +40,7 @@ class NotHttpError(ConnectionLost):
 
 
 class Connection:
-    """One connection, used for one request at a time.
-
-    Args:
-        sock: the connected socket.
-        process: the program at its other end, if any; it ends with the connection.
-    """
+    """One connection, used for one request at a time. A program at its other end, if any, ends with it."""
 
     def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self._socket = sock
@@ -306,9 +301,7 @@ def connect_program(words: list[str]) -> Connection:
 class Pool:
     """Sends requests to one server, over connections that are kept. Safe for use by several threads.
 
-    Args:
-        connect: makes a connection.
-        host: the value of the header ``Host``.
+    ``connect`` makes a connection; ``host`` is the value of the header ``Host``.
     """
 
     def __init__(self, connect: Callable[[], Connection], host: str) -> None:

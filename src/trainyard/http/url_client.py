@@ -96,14 +96,7 @@ class UrlClient:
             ConfigError: a proxy or a certificate cannot be used.
             OSError: there was no answer.
         """
-        origin = Origin.of(url)
-        pool, proxy = self._pool(origin)
-        parts = urlsplit(url)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        sent = {"Accept-Encoding": "identity", **headers}
-        if proxy is not None and origin.scheme == "http":
-            host = parts.netloc.rpartition("@")[2]
-            target, sent = f"http://{host}{target}", {"Host": host, **sent, **proxy.headers}
+        pool, target, sent = self._addressed(url, {"Accept-Encoding": "identity", **headers})
         response = pool.request(method, target, sent, body, SILENCE if timeout is None else timeout)
         response.url = url
         return response
@@ -158,13 +151,18 @@ class UrlClient:
             ConfigError: a proxy or a certificate cannot be used.
             OSError: there was no answer.
         """
+        pool, target, sent = self._addressed(url, headers)
+        return pool.upgrade("GET", target, sent, b"", timeout)
+
+    def _addressed(self, url: str, headers: Mapping[str, str]) -> tuple[Pool, str, Mapping[str, str]]:
+        """Return the pool for a URL, and target and headers of the request, which a proxy may change."""
         pool, proxy = self._pool(Origin.of(url))
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        if proxy is not None and parts.scheme == "http":
-            host = parts.netloc.rpartition("@")[2]
-            target, headers = f"http://{host}{target}", {"Host": host, **headers, **proxy.headers}
-        return pool.upgrade("GET", target, headers, b"", timeout)
+        if proxy is None or parts.scheme == "https":
+            return pool, target, headers
+        host = parts.netloc.rpartition("@")[2]
+        return pool, f"http://{host}{target}", {"Host": host, **headers, **proxy.headers}
 
 
 def _tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:

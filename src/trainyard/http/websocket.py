@@ -32,9 +32,7 @@ class NotUpgradedError(Exception):
 class WebSocket:
     """The reading end of a web socket. `open` makes one.
 
-    Args:
-        connection: one that has been upgraded; it is closed with this.
-        timeout: for how many seconds it may be silent.
+    Its connection has been upgraded, is closed with it, and may be silent for ``timeout`` seconds.
     """
 
     def __init__(self, connection: Connection, timeout: float) -> None:
@@ -45,13 +43,7 @@ class WebSocket:
 
     @classmethod
     def open(cls, urls: UrlClient, url: str, headers: Mapping[str, str], timeout: float) -> WebSocket:
-        """Open the web socket at a URL of http or https.
-
-        Args:
-            urls: sends the request.
-            url: the URL of the web socket.
-            headers: headers of the request.
-            timeout: for how many seconds it may be silent.
+        """Open the web socket at a URL of http or https; it may be silent for ``timeout`` seconds.
 
         Raises:
             NotUpgradedError: the server has no web socket at this URL.

@@ -122,11 +122,7 @@ def layer_type(media_type: str, manifest_type: str) -> str:
 
 
 def parse_object(body: bytes, what: str) -> dict[str, Any]:
-    """Return a document that is a JSON object.
-
-    Args:
-        body: its bytes.
-        what: what it is, for messages: ``the manifest of IMAGE``.
+    """Return a document that is a JSON object; messages call it ``what``: ``the manifest of IMAGE``.
 
     Raises:
         RegistryError: it is not.

@@ -171,8 +171,7 @@ def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> 
         hint = f"{auth.login_hint()}. Or correct the name: registries often say this of missing images."
     else:
         who = f"the user {credentials.username!r}" if credentials.username else "the owner of the token"
-        where = f" (from {credentials.origin})" if credentials.origin else ""
-        who += where
+        who += f" (from {credentials.origin})" if credentials.origin else ""
         hint = f"Ask for the permission to {purpose.verb}, or use another account. {auth.login_hint()}"
         if EcrHost.parse(purpose.registry):
             hint = _ecr_permissions(purpose.verb)
@@ -208,9 +207,7 @@ def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryU
     if trouble.status == 429:
         hint = "It limits the number of requests: wait, or log in, which often raises the limit."
     error = RegistryUnavailableError(
-        f"cannot {purpose}: {trouble.problem}{tried}",
-        hint=hint,
-        status=trouble.status,
+        f"cannot {purpose}: {trouble.problem}{tried}", hint=hint, status=trouble.status
     )
     error.__cause__ = trouble.cause
     return error

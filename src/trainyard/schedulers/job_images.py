@@ -27,9 +27,7 @@ def images_of(info: AppDryRunInfo[Any]) -> list[str]:
 def check_images(info: AppDryRunInfo[Any], platforms: Iterable[str] = ()) -> list[Check]:
     """Check that a job's images are there, for one of the platforms of the machines that will run them.
 
-    Args:
-        info: the job.
-        platforms: ``linux/amd64``, ...; empty if they are not known.
+    Platforms are ``linux/amd64`` and the like; none if they are not known.
     """
     wanted = sorted(set(platforms))
     return [_check_image(image, wanted) for image in images_of(info)]

@@ -63,15 +63,19 @@ def join(channel: Channel, *, tty: bool) -> None:
         BrokenPipeError: the reader of this process's output is gone.
         OSError: the connection broke.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    _flush()
     with contextlib.ExitStack() as held:
         wakeup = held.enter_context(_signals()) if tty else None
         if tty:
             held.enter_context(raw_terminal())
             channel.resize(*window_size())
         _copy(channel, wakeup)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _copy(channel: Channel, wakeup: Wakeup | None) -> None:
@@ -200,9 +204,7 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
     """
     import subprocess
 
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    _flush()
     is_main = threading.current_thread() is threading.main_thread()
     before = {}
     received: list[int] = []

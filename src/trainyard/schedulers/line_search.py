@@ -24,15 +24,12 @@ _LENGTH = struct.Struct("<Q")
 _TOO_LONG = (1 << 64) - 1
 # Each repeat, and what refers to an earlier group, which repeats a text too.
 _REPEATS = re.compile(r"[*+?{]|\\[1-9]|\(\?P=")
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
+#: A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
+LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
 
 
 class LineSearch:
-    """Finds the lines of blocks in which an expression matches somewhere. Threads may share it.
-
-    Args:
-        regex: a valid regular expression.
-    """
+    """Finds the lines of blocks in which a valid expression matches somewhere. Threads may share it."""
 
     def __init__(self, regex: str) -> None:
         import threading
@@ -94,7 +91,7 @@ def _longest_line(block: bytes) -> int:
 
 
 def _matching(pattern: re.Pattern[str], block: bytes) -> bytes:
-    return b"".join(line for line in _LINE.findall(block) if line and _is_found(pattern, line))
+    return b"".join(line for line in LINE.findall(block) if line and _is_found(pattern, line))
 
 
 def _is_found(pattern: re.Pattern[str], line: bytes) -> bool:
@@ -127,7 +124,7 @@ def _main() -> None:
         found = []
         signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT / 2, LIMIT / 2)
         try:
-            for line in _LINE.findall(block):
+            for line in LINE.findall(block):
                 watch.line += 1
                 if line and _is_found(pattern, line):
                     found.append(line)

@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 
 from trainyard.errors import UsageError
-from trainyard.schedulers.line_search import LineSearch
+from trainyard.schedulers.line_search import LINE, LineSearch
 from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
-# A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
 QUEUED_BLOCKS = 256
 READ_SIZE = 256 << 10
 
@@ -32,12 +30,7 @@ def compile_regex(regex: str) -> re.Pattern[str]:
 
 
 def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
-    """Check a query of a log that has stdout and stderr in one stream.
-
-    Args:
-        query: the query.
-        scheduler: the scheduler's name in the message.
-        why: the hint: why there is one stream only.
+    """Check a query of a log that has stdout and stderr in one stream; ``why`` is the hint that says so.
 
     Raises:
         UsageError: stdout or stderr alone is asked for, or the pattern is invalid.
@@ -69,9 +62,6 @@ def all_replicas(layout: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 class LineFilter:
     """Which lines a query asks for, by pattern and by time.
-
-    Args:
-        query: what was asked.
 
     Raises:
         UsageError: the pattern is not a regular expression.
@@ -181,7 +171,7 @@ def iter_lines(data: bytes) -> Iterator[bytes]:
         if last:
             yield last
         return
-    for match in _LINE.finditer(data):
+    for match in LINE.finditer(data):
         if match.end() > match.start():
             yield match.group()
 

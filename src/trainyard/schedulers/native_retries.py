@@ -18,7 +18,6 @@ from trainyard.specs.retries import (
     OTHER,
     PREEMPTED,
     WITHOUT_LIMIT,
-    RetryRule,
     parse_retries,
 )
 
@@ -151,7 +150,11 @@ def backend_retries(scheduler: str, given: Mapping[str, str], max_retries: int =
     """
     rules = parse_retries(given)
     support = BY_THE_BACKEND[scheduler]
-    problems = _size_problems(scheduler, rules)
+    problems = []
+    if OOM in rules and rules[OOM].most_mb:
+        problems = [
+            f"{scheduler} gives a retry no more memory than the first attempt, so oom cannot have a size"
+        ]
     named = {name: rule.times for name, rule in rules.items()}
     for group in support.alike:
         numbers = {named[name] for name in group if name in named}
@@ -186,12 +189,6 @@ def backend_retries(scheduler: str, given: Mapping[str, str], max_retries: int =
     if support.note and {OOM, EXCEPTION, OTHER} & set(rules):
         warnings.append(f"{scheduler} knows {support.note}")
     return BackendRetries(times, warnings)
-
-
-def _size_problems(scheduler: str, rules: Mapping[str, RetryRule]) -> list[str]:
-    if OOM in rules and rules[OOM].most_mb:
-        return [f"{scheduler} gives a retry no more memory than the first attempt, so oom cannot have a size"]
-    return []
 
 
 def _number_problems(scheduler: str, name: str, able: ClassSupport, number: int) -> list[str]:

@@ -148,7 +148,7 @@ def get_default_scheduler_name() -> str:
 
 
 def _builtin_factory(name: str) -> SchedulerFactory:
-    def load() -> SchedulerFactory:
+    def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
         try:
             factory: SchedulerFactory = import_module(DEFAULT_SCHEDULER_MODULES[name]).create_scheduler
         except ModuleNotFoundError as error:
@@ -160,9 +160,9 @@ def _builtin_factory(name: str) -> SchedulerFactory:
                 f"the scheduler {name!r} needs the package {missing!r}, which is not installed",
                 hint=f"Install it: pip install 'trainyard[{extra}]'",
             ) from None
-        return factory
+        return factory(session_name, **kwargs)
 
-    return _deferred(load)
+    return create
 
 
 def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
@@ -189,12 +189,5 @@ def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
         known.pop("session_name", None)
         made: Scheduler[Any] = point.call(session_name, **known)
         return made
-
-    return create
-
-
-def _deferred(load: Callable[[], SchedulerFactory]) -> SchedulerFactory:
-    def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
-        return load()(session_name, **kwargs)
 
     return create

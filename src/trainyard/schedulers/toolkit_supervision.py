@@ -100,13 +100,10 @@ def _ends_together(role: Role) -> bool:
 
 
 def with_variables(app: AppDef, opts: Any, rules: EndRules, secret: str) -> AppDef:
-    """Return a job whose containers have what the toolkit needs for this.
+    """Return a job whose containers have what the toolkit needs for this; the given one is not changed.
 
-    Args:
-        app: the job; not changed.
-        opts: its options.
-        rules: which ends of the program are the job's.
-        secret: signs notifications; "" if it is not to be in a variable.
+    The rules say which ends of the program are the job's. The secret signs notifications; "" if it is not to
+    be in a variable.
     """
     if not is_asked_for(opts):
         return app

@@ -33,9 +33,6 @@ class TorchXScheduler(Scheduler["Any"]):
         made: the plugin's scheduler.
         name: its name in handles, which need not be the one that its class gives itself.
         session_name: name of the runner's session.
-
-    Attributes:
-        made: the plugin's scheduler.
     """
 
     def __init__(self, made: Any, name: str, session_name: str) -> None:

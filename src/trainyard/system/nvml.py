@@ -74,6 +74,12 @@ class Gpus:
         return found
 
 
+def used(gpus: list[GpuUsage]) -> tuple[float, int]:
+    """Return how busy GPUs are on average in percent, nan without any, and the bytes of memory in use."""
+    busy = sum(gpu.busy_percent for gpu in gpus) / len(gpus) if gpus else float("nan")
+    return busy, sum(gpu.memory for gpu in gpus)
+
+
 def visible(gpus: list[GpuUsage], variable: str | None) -> list[GpuUsage]:
     """Return the GPUs that a program sees with this ``CUDA_VISIBLE_DEVICES``: all without the variable."""
     if variable is None:

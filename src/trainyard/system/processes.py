@@ -87,7 +87,7 @@ def signal_group(pgid: int, signum: int) -> bool:
 
 
 def send_to(pid: int, signum: int) -> None:
-    """Signal a child of this process, unless it has ended."""
+    """Signal a descendant of this process, unless it has ended."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
@@ -131,9 +131,7 @@ def kill_descendants(spared: int = 0) -> None:
     """Kill all descendants of this process and wait until there are none.
 
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
-
-    Args:
-        spared: pid of a child without children that is left alone; 0 for none.
+    ``spared`` is the pid of a child without children that is left alone; 0 for none.
     """
     import signal
 
@@ -143,10 +141,7 @@ def kill_descendants(spared: int = 0) -> None:
         return
     while victims := [pid for pid in descendants_of(os.getpid()) if pid != spared]:
         for pid in victims:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            send_to(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)  # one of them is a child of ours
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 class Wakeup:
-    """A file descriptor that becomes readable when a signal comes, whichever thread it reaches.
+    """A file descriptor that becomes readable when one of some signals comes, whichever thread it reaches.
 
-    Args:
-        signums: the signals. All other signals keep their handlers.
+    All other signals keep their handlers.
     """
 
     def __init__(self, signums: Iterable[int]) -> None:

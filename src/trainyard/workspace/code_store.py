@@ -80,8 +80,7 @@ class Store:
         try:
             os.utime(path)
         except OSError:
-            with self._writing(path):
-                self._write(path, zlib.compress(manifest.dumps(), 1))
+            self._write(path, zlib.compress(manifest.dumps(), 1))
 
     def manifest(self, fingerprint: str) -> Manifest | None:
         """Return a manifest by its fingerprint; None if it is not kept, or damaged."""
@@ -170,7 +169,7 @@ class Store:
                 path = self._source_path(entry.digest)
                 if os.path.exists(path) or self._is_sound(entry):
                     continue
-                with contextlib.suppress(WorkspaceChangedError), self._writing(path):
+                with contextlib.suppress(WorkspaceChangedError):
                     self._write(path, zlib.compress(b"".join(snapshot.read(entry)), 1))
 
     def read_blob(self, digest: str) -> bytes | None:
@@ -324,9 +323,7 @@ class Store:
         return untouched and info.st_size == entry.size
 
     def _add_blob(self, snapshot: Snapshot, entry: Entry) -> None:
-        path = self.blob_path(entry)
-        temporary = _beside(path)
-        with self._writing(temporary):
+        with self._new_file(self.blob_path(entry)) as temporary:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb", buffering=0):
                 for chunk in snapshot.read(entry):
@@ -334,29 +331,25 @@ class Store:
                 os.ftruncate(descriptor, entry.size)
                 os.fchmod(descriptor, entry.mode)
                 os.utime(descriptor, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
-            os.replace(temporary, path)
 
     def _write(self, path: str, data: bytes) -> None:
-        temporary = _beside(path)
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            _unlink(temporary)
-            raise
+        with self._new_file(path) as temporary, open(temporary, "xb") as file:
+            file.write(data)
 
     @contextlib.contextmanager
-    def _writing(self, path: str) -> Iterator[None]:
-        """Make the directory of a file that is to be written, and remove the file if that fails."""
+    def _new_file(self, path: str) -> Iterator[str]:
+        """Give a path beside a file's. What is written there becomes the file, unless that fails."""
+        temporary = _beside(path)
         try:
             directory = os.path.dirname(path)
             if not os.path.isdir(directory):
                 make_private_dir(self.root)
                 os.makedirs(directory, mode=0o700, exist_ok=True)
-            yield
+            yield temporary
+            os.replace(temporary, path)
         except BaseException as error:
-            _unlink(path)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             if isinstance(error, OSError):
                 raise _store_error("write", path, error) from error
             raise
@@ -525,8 +518,3 @@ def _remove(path: str) -> int:
         raise _store_error("remove", path, error) from error
     # what is still linked from a working directory stays on the disk
     return info.st_blocks * 512 if info.st_nlink == 1 and stat.S_ISREG(info.st_mode) else 0
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)

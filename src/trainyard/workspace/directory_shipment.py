@@ -26,11 +26,7 @@ _MOST_LINKS = 40
 
 
 class DirectoryShipment:
-    """The shipment of a workspace into the store of this machine.
-
-    Args:
-        workspace: what is shipped.
-        store: the store; by default this user's.
+    """The shipment of a workspace into a store of this machine, by default this user's.
 
     Raises:
         WorkspaceError: it cannot be read, or has no files.
@@ -106,12 +102,8 @@ def remove_view(name: str) -> None:
 def shared_copy(store: Store, manifest: Manifest, parent: str) -> str:
     """Return a directory with this content that all jobs with the same code share; makes it if necessary.
 
-    A copy that a job has written into is left to the jobs that run in it, and another one is made.
-
-    Args:
-        store: has the content.
-        manifest: what must be in the directory.
-        parent: where copies are kept, reachable for the jobs.
+    A copy that a job has written into is left to the jobs that run in it, and another one is made. The store
+    has the content. ``parent`` is where copies are kept, reachable for the jobs.
 
     Raises:
         StateStoreError: it cannot be made; nothing of it is left.
@@ -156,10 +148,8 @@ def is_intact(manifest: Manifest, directory: str) -> bool:
 def program_problem(manifest: Manifest, program: str, *, is_executed: bool = True) -> str:
     """Return what is wrong with a program that a workspace must have, "" if nothing is.
 
-    Args:
-        manifest: of the workspace.
-        program: its path, relative to the working directory.
-        is_executed: whether it is started itself, rather than given to another program.
+    Its path is relative to the working directory. ``is_executed``: it is started itself, rather than given to
+    another program.
     """
     path = posixpath.normpath(program)
     for _ in range(_MOST_LINKS):

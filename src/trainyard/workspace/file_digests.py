@@ -35,9 +35,7 @@ def key_of(info: os.stat_result) -> Key:
 def is_settled(info: os.stat_result, now_ns: int) -> bool:
     """Tell whether a change that came after ``now_ns`` would show in the file's times.
 
-    Args:
-        info: the file when it was read.
-        now_ns: when reading it began, in nanoseconds.
+    ``info`` is the file when it was read, ``now_ns`` when reading it began, in nanoseconds.
     """
     coarse = info.st_mtime_ns % 1_000_000_000 == 0 and info.st_ctime_ns % 1_000_000_000 == 0
     tick = COARSE_TICK_NS if coarse else FINE_TICK_NS
@@ -70,13 +68,9 @@ class Index:
         return digest
 
     def remember(self, path: str, info: os.stat_result, digest: str, began_ns: int) -> None:
-        """Keep a digest for later.
+        """Keep the digest (SHA-256) of a file of the project, as it was when it was read, for later.
 
-        Args:
-            path: of the file, in the project.
-            info: the file as it was when it was read.
-            digest: SHA-256 of its content.
-            began_ns: when reading it began.
+        ``began_ns`` is when reading it began.
         """
         if self._enabled and is_settled(info, began_ns):
             self._used[path] = [*key_of(info), digest]

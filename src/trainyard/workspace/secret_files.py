@@ -53,11 +53,9 @@ _SUSPECT = re.compile(
 
 
 def is_secret(path: str, absolute: str) -> bool:
-    """Tell whether a file most likely holds a secret.
+    """Tell whether a file of the workspace most likely holds a secret.
 
-    Args:
-        path: its path in the workspace.
-        absolute: where it can be read; it is read only if its name does not settle the question.
+    It is read, at its absolute path, only if its name does not settle the question.
     """
     if _SUSPECT.search(path) is None:
         return False

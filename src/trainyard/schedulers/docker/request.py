@@ -57,14 +57,7 @@ _DATA = "input/data"  # only with channels: images may bring their own data
 def make_request(
     app: AppDef, opts: DockerOpts, app_id: str, session: str, *, shares_files: bool = True
 ) -> DockerRequest:
-    """Plan a job.
-
-    Args:
-        app: the job.
-        opts: the scheduler's options.
-        app_id: its id.
-        session: name of the runner's session.
-        shares_files: whether the daemon sees the files of this machine.
+    """Plan a job. ``shares_files`` says whether the daemon sees the files of this machine.
 
     Raises:
         ConfigError: an option is out of range, or a Docker daemon cannot provide something.
@@ -84,7 +77,10 @@ class _Plan:
         self.app_id = app_id
         self.names = labels.container_names(app_id, [(role.name, role.num_replicas) for role in app.roles])
         is_group = len(self.names) > 1
-        self.rules, self.ignored_rules = _retry_rules(opts)
+        rules = parse_retries(opts.retry)
+        #: The rules for retries as the watcher takes them, and what of them has no effect.
+        self.rules = {name: {**vars(rule)} for name, rule in rules.items()}
+        self.ignored_rules = without_effect("local_docker", rules, BY_TRAINYARD["local_docker"])
         asked = opts.timeout is not None or opts.hang_timeout is not None or opts.notify or self.rules
         self.watched = is_group or bool(asked)
         self.session = session
@@ -93,7 +89,7 @@ class _Plan:
         first = next(iter(self.names.values()))
         self.rank0 = "localhost" if opts.network in ("host", "none") else first
         self.common_env = _common_env(opts)
-        self.labels = self._labels(session)
+        self.labels = self._labels()
         self.gpus = self._assign_gpus()
         self.published = dict(opts.publish or {})
 
@@ -167,18 +163,15 @@ class _Plan:
         is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
         return {names[0]: "127.0.0.1"} if is_alone else {}
 
-    def _labels(self, session: str) -> dict[str, str]:
+    def _labels(self) -> dict[str, str]:
+        hangs = {"hang_timeout": self.opts.hang_timeout, "on_hang": self.opts.on_hang}
         policy = {
             "watched": self.watched,
             "timeout": self.opts.timeout,
             "grace": self.opts.grace_period,
             "fail_fast": self.opts.fail_fast,
             **({"rules": self.rules} if self.rules else {}),
-            **(
-                {"hang_timeout": self.opts.hang_timeout, "on_hang": self.opts.on_hang}
-                if self.opts.hang_timeout is not None
-                else {}
-            ),
+            **(hangs if self.opts.hang_timeout is not None else {}),
             "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
         }
         layout = [[role.name, role.num_replicas] for role in self.app.roles]
@@ -187,7 +180,7 @@ class _Plan:
             labels.APP_ID: self.app_id,
             labels.OLD_APP_ID: self.app_id,
             labels.APP_NAME: self.app.name,
-            labels.SESSION: session,
+            labels.SESSION: self.session,
             labels.REPLICAS: str(len(self.names)),
             labels.LAYOUT: json.dumps(layout),
             labels.POLICY: json.dumps(policy),
@@ -223,9 +216,8 @@ class _Plan:
 
         If there are rules, the watcher restarts everything: the daemon does not know the class of a failure.
         """
-        if self.rules:
-            return {"Name": "no"}
-        if role.max_retries and (role.retry_policy.value == "REPLICA" or len(self.names) == 1):
+        restarts_alone = role.retry_policy.value == "REPLICA" or len(self.names) == 1
+        if role.max_retries and restarts_alone and not self.rules:
             return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
         return {"Name": "no"}
 
@@ -261,15 +253,6 @@ class _Plan:
             body["ExposedPorts"] = {port: {} for port in bindings}
             body["HostConfig"]["PortBindings"] = bindings
             body["Labels"][labels.PORTS] = json.dumps(ports)
-
-
-def _retry_rules(opts: DockerOpts) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """Return the rules for retries as the watcher takes them, and what of them has no effect."""
-    if not opts.retry:
-        return {}, []
-    rules = parse_retries(opts.retry)
-    ignored = without_effect("local_docker", rules, BY_TRAINYARD["local_docker"])
-    return {name: {**vars(rule)} for name, rule in rules.items()}, ignored
 
 
 def _common_env(opts: DockerOpts) -> dict[str, str]:
@@ -374,12 +357,7 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
 
 
 class LocalImages(DockerWorkspaceMixin):
-    """Makes images in the daemon that runs the jobs, so that no registry is needed.
-
-    Args:
-        backend: the scheduler's name.
-        engine: the daemon.
-    """
+    """Makes images in the daemon that runs the jobs, so that no registry is needed."""
 
     requires_image_repo = False
 
@@ -398,10 +376,7 @@ class LocalImages(DockerWorkspaceMixin):
 def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
     """Return where the results of a job will be, in words, or "" if it has none.
 
-    Args:
-        app: the job.
-        app_id: its id.
-        kept_here: whether they are kept on this machine.
+    ``kept_here`` says whether they are kept on this machine.
     """
     trained = [role for role in app.roles if specification(role.metadata)]
     if not trained:

@@ -225,13 +225,12 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container, by the daemon's exec API."""
         from trainyard.schedulers.exec.container.container_command import run_in_container
-        from trainyard.schedulers.lines import all_replicas, check_replicas
+        from trainyard.schedulers.lines import check_replicas
 
         job = inventory.load_job(self.engine, app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
-        known = all_replicas(job.layout)
-        check_replicas(app_id, [(role_name, k)], known)
+        check_replicas(app_id, [(role_name, k)], job.places())
         container = job.by_replica().get((role_name, k))
         name = f"{app_id} {role_name}/{k}"
         if container is None or container.state != "running":
@@ -294,13 +293,12 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         Times are exact; the order between a replica's two streams is that in which the daemon read them.
         """
         from trainyard.schedulers.exec.container.logs import LogWindow, follow, read_many
-        from trainyard.schedulers.lines import all_replicas, check_replicas
+        from trainyard.schedulers.lines import check_replicas
 
         job = inventory.load_jobs(self.engine, [app_id], details=False).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
-        known = all_replicas(job.layout)
-        check_replicas(app_id, replicas, known)
+        check_replicas(app_id, replicas, job.places())
         window = LogWindow(query)
         if query.should_tail:
             return follow(self.engine, app_id, builtins.list(replicas), window, self._judge)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.retries import RetryRule
 from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 from trainyard.toolkit_import import retry_rule
@@ -13,21 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.diagnosis.causes import Cause
-
-
-@dataclass
-class Verdict:
-    """Whether a failure is retried.
-
-    Args:
-        again: whether there is another attempt.
-        text: why, in words.
-        retry_class: the class of the failure.
-    """
-
-    again: bool
-    text: str
-    retry_class: str
 
 
 class RetryCounts:
@@ -46,31 +30,27 @@ class RetryCounts:
         return sum(count for (name, _), count in self._used.items() if name == scope)
 
     def decide(
-        self,
-        scope: str,
-        role: str,
-        replica: Mapping[str, Any],
-        log_end: Callable[[], Sequence[str]],
-        memory_mb: int = 0,
-    ) -> Verdict | None:
-        """Decide, and count; None if there is no rule for the class of this failure.
+        self, scope: str, role: str, replica: Mapping[str, Any], log_end: Callable[[], Sequence[str]]
+    ) -> tuple[bool, str] | None:
+        """Return whether there is another attempt, which is counted, and why, in words.
+
+        None if there is no rule for the class of this failure.
 
         Args:
             scope: what would be restarted together.
             role: the replica's role.
             replica: ``id``, ``exit_code`` and ``reason`` of the replica that failed.
             log_end: reads the last lines that it wrote.
-            memory_mb: the memory that it had; 0 if that is not limited.
         """
         cause, evidence = cause_of(role, replica, log_end)
         rule = self.rules.get(cause.retry_class)
         if rule is None:
             return None
         used = self._used.get((scope, cause.retry_class), 0)
-        against = rule.verdict(used, memory_mb)
+        against = rule.verdict(used, 0)
         if not against:
             self._used[scope, cause.retry_class] = used + 1
-        return Verdict(not against, words(cause, evidence, rule, used, against, memory_mb), cause.retry_class)
+        return not against, words(cause, evidence, rule, used, against)
 
 
 def words(cause: Cause, evidence: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0) -> str:

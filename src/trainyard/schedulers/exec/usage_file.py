@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _RECORD = struct.Struct("<dIfd7Q")
 #: How large the file may become, in bytes.
 LARGEST = 4 << 20
+#: Seconds between two samples at first.
+INTERVAL = 5.0
+#: Samples may take no more than this share of a CPU: with very many replicas they are taken less often.
+LARGEST_SHARE = 0.01
 
 
 class UsageRecord(
@@ -58,11 +62,15 @@ class UsageFile:
         largest: how large it may become.
     """
 
-    def __init__(self, path: str, interval: float, largest: int = LARGEST) -> None:
+    def __init__(self, path: str, interval: float = INTERVAL, largest: int = LARGEST) -> None:
         self._path = path
         #: Seconds between two samples.
         self.interval = interval
         self._largest = largest
+
+    def pause_after(self, cpu_seconds: float) -> float:
+        """Return in how many seconds to take the next sample, after one that took so much of a CPU."""
+        return max(self.interval, cpu_seconds / LARGEST_SHARE)
 
     def append(self, records: Iterable[UsageRecord]) -> None:
         """Append the records of one sample. On a full disk they are left out."""

@@ -117,11 +117,7 @@ class LocalRequest:
 def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
     """Plan a job.
 
-    Args:
-        app: the job.
-        opts: the scheduler's options.
-        app_id: its id.
-        manifest: what will be in its working directory, which will be made; None for the current directory.
+    The manifest is what will be in its working directory, which will be made; None for the current directory.
 
     Raises:
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.

@@ -197,11 +197,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.exec.process.process_command import run_beside
         from trainyard.schedulers.lines import check_replicas
 
-        job = ProcessJob.find(app_id)
-        state = None if job is None else recovery.current_state(job)
-        if job is None or state is None:
-            raise UnknownAppException(f"there is no local job {app_id!r}")
-        check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
+        job = _find(app_id)
+        state = recovery.current_state(job)
+        if state is None:
+            raise _unknown(app_id)
+        check_replicas(app_id, [(role_name, k)], job.log_dirs())
         polls = polling(STARTING_SECONDS)
         while (replica := _replica(state, role_name, k))["state"] in _STARTING and not state["msg"]:
             if not polls.pause():
@@ -258,13 +258,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.exec.process.log_reader import ReplicaLog
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
-        job = ProcessJob.find(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no local job {app_id!r}")
+        job = _find(app_id)
         if query.regex is not None:
             compile_regex(query.regex)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        log_dirs = job.log_dirs()
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
@@ -274,10 +272,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.exec.process.log_ranges import read_part
         from trainyard.schedulers.lines import check_replicas
 
-        job = ProcessJob.find(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no local job {app_id!r}")
-        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        job = _find(app_id)
+        log_dirs = job.log_dirs()
         check_replicas(app_id, [(role_name, k)], log_dirs)
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
 
@@ -287,10 +283,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Return what the replicas' files have grown by since a position."""
         from trainyard.schedulers.exec.process.log_growth import growth
 
-        job = ProcessJob.find(app_id)
-        if job is None:
-            raise UnknownAppException(f"there is no local job {app_id!r}")
-        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
+        job = _find(app_id)
+        log_dirs = job.log_dirs()
         logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
         return growth(logs, position, to_the_end=to_the_end)
 
@@ -301,7 +295,18 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.find(app_id)
         if job is None:
             return iter(())
-        return replica_usage(job.usage_path(), [(role, k) for role, k, _ in job.layout()], after)
+        return replica_usage(job.usage_path(), list(job.log_dirs()), after)
+
+
+def _find(app_id: str) -> ProcessJob:
+    job = ProcessJob.find(app_id)
+    if job is None:
+        raise _unknown(app_id)
+    return job
+
+
+def _unknown(app_id: str) -> UnknownAppException:
+    return UnknownAppException(f"there is no local job {app_id!r}")
 
 
 def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
     """Write the job's directory and start its supervisor; returns the id.
 
-    Args:
-        info: the request.
-        launcher: one that was started ahead of time.
+    A launcher may have been started ahead of time.
 
     Raises:
         StateStoreError: the state directory cannot be written.

@@ -57,11 +57,6 @@ class DaemonFiles:
     """Looks paths up in an image through a container that is made, never started, and removed again.
 
     The container is made for the first lookup whose answer is not cached. A context manager.
-
-    Args:
-        engine: the daemon.
-        image: id of the image.
-        cache: where answers are remembered.
     """
 
     def __init__(self, engine: Engine, image: str, cache: ImageCache) -> None:
@@ -169,13 +164,7 @@ class RegistryFiles:
 
     The layer that made an image's working directory is usually one of the topmost, so that little is read.
     ``usual`` names paths that images either lack or have with root as owner and mode 0755: these are not
-    looked for, so that the whole image need not be read.
-
-    Args:
-        client: the registry.
-        image: the image.
-        cache: where answers are remembered.
-        usual: paths that are not looked for.
+    looked for, so that the whole image need not be read. Answers are remembered in the cache.
     """
 
     def __init__(
@@ -232,12 +221,7 @@ class RegistryFiles:
 
 
 class _UnpackedLayer:
-    """A layer as it is unpacked: gzip, or plain.
-
-    Args:
-        stream: the layer.
-        bound: how many bytes it may unpack to. More is a `ValueError`.
-    """
+    """A layer as it is unpacked: gzip, or plain. More bytes than ``bound`` are a `ValueError`."""
 
     def __init__(self, stream: BlobStream, bound: int) -> None:
         self._stream = stream

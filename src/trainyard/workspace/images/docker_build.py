@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.docker.credentials import credentials_for, engine_auth_header
 from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.image_reference import Reference
+from trainyard.docker.image_reference import IMAGE_ID, Reference
 from trainyard.docker.image_store import inspect_image, tag
 from trainyard.errors import BackendError, ConfigError
 from trainyard.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
@@ -36,7 +36,6 @@ SHOWN_LINES = 25
 #: How long an interrupted build may take to end by itself.
 ENDING_SECONDS = 10.0
 _STEP = re.compile(r"^Step \d+/\d+ : ")
-_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 
 
 def build(
@@ -132,7 +131,7 @@ def _build(
 
 def _nameable(engine: Engine, image: str) -> str:
     """Return a name for an image: BuildKit mistakes an id for the name of an image in a registry."""
-    if not _IMAGE_ID.fullmatch(image) or inspect_image(engine, image) is None:
+    if not IMAGE_ID.fullmatch(image) or inspect_image(engine, image) is None:
         return image
     name = f"trainyard/base:{image.removeprefix('sha256:')}"
     tag(engine, image, name)
@@ -145,7 +144,7 @@ def _registry_config(bases: Iterable[str]) -> str | None:
     https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Image/operation/ImageBuild
     """
     document = {}
-    for host in {Reference.parse(base).registry for base in bases if not _IMAGE_ID.fullmatch(base)}:
+    for host in {Reference.parse(base).registry for base in bases if not IMAGE_ID.fullmatch(base)}:
         if credentials := credentials_for(host):
             one = json.loads(base64.urlsafe_b64decode(engine_auth_header(credentials)))
             document[one.pop("serveraddress")] = one

@@ -58,12 +58,7 @@ class Dockerfile:
 
 
 def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
-    """Read a Dockerfile.
-
-    Args:
-        text: its content.
-        build_args: values of its ``ARG`` instructions that are given.
-    """
+    """Read a Dockerfile; ``build_args`` has the values that are given of its ``ARG`` instructions."""
     result = Dockerfile()
     directives = _directives(text)
     if "syntax" in directives:
@@ -193,9 +188,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> BuildContext |
 
     The Dockerfile and what it names, file by file, are part of it even where an ignore file leaves them out.
 
-    Args:
-        taken: the workspace.
-        projects: its directories, and where they go.
+    The projects are the workspace's directories, and where they go.
     """
     roots = [source for source, to in projects.items() if not to]
     entries = taken.manifest.by_path

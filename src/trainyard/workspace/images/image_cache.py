@@ -34,10 +34,9 @@ class Anchor:
 
 
 class ImageCache:
-    """What is remembered, by key. Any number of processes may use it at once.
+    """What is remembered, by key, in a directory; by default one in the state directory.
 
-    Args:
-        directory: where it is kept; in the state directory by default.
+    Any number of processes may use it at once.
     """
 
     def __init__(self, directory: str | None = None) -> None:

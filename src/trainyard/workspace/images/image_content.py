@@ -113,9 +113,7 @@ class Cargo:
     def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
         """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
 
-        Args:
-            below: the image's labels.
-            labels: those that it would get.
+        ``below`` are the image's labels, ``labels`` those that it would get.
         """
         wanted = labels.get(LABEL_TOOLKIT)
         return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
@@ -200,32 +198,27 @@ class Found(NamedTuple):
 Lookup = Callable[[Sequence[str]], Mapping[str, Found]]
 
 
-@dataclass(frozen=True)
-class ImageDirectory:
-    """A directory of an image. ``path`` has no links in it and is relative to the root."""
+class ImageDirectory(NamedTuple):
+    """A directory of an image, and the entries of it and those above it.
+
+    ``path`` has no links in it and is relative to the root.
+    """
 
     path: str
-    directories: tuple[LayerEntry, ...]
-
-    @property
-    def by_path(self) -> dict[str, LayerEntry]:
-        """The directory and those above it."""
-        return {entry.path: entry for entry in self.directories}
+    by_path: dict[str, LayerEntry]
 
 
 def locate(directory: str, lookup: Lookup) -> ImageDirectory:
-    """Find out where a directory really is, and what attributes it and its parents have.
+    """Find out where a directory, given by its absolute path, really is in the base image.
 
-    Args:
-        directory: an absolute path in the image.
-        lookup: asks the base image.
+    Returns it with its own attributes and those of its parents.
 
     Raises:
         ConfigError: something else than a directory is in the way.
     """
     done: list[str] = []
     todo = _parts(directory)
-    entries: list[LayerEntry] = []
+    entries: dict[str, LayerEntry] = {}
     found = dict(lookup(_prefixes([], todo)))
     links = 0
     while todo:
@@ -250,10 +243,11 @@ def locate(directory: str, lookup: Lookup) -> ImageDirectory:
             )
         done.append(part)
         attributes = there or Found("dir")
-        entries.append(LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid))
+        entries[path] = LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid)
     end = "/".join(done)
-    kept = {entry.path: entry for entry in entries if f"{end}/".startswith(f"{entry.path}/")}
-    return ImageDirectory(end, tuple(kept.values()))
+    return ImageDirectory(
+        end, {path: entry for path, entry in entries.items() if f"{end}/".startswith(f"{path}/")}
+    )
 
 
 def _parts(path: str) -> list[str]:

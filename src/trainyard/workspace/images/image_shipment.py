@@ -53,13 +53,7 @@ class DockerWorkspaceOpts:
 
 
 class ImageShipment:
-    """The shipment of a job's code in images.
-
-    Args:
-        code: what is shipped.
-        wanted: the images that the job needs.
-        destination: where they are made.
-    """
+    """The shipment of a job's code in the images that the job needs."""
 
     def __init__(self, code: JobCode, wanted: Sequence[WantedImage], destination: ImageDestination) -> None:
         self._code = code

@@ -56,13 +56,9 @@ class ContainerEnd(namedtuple("ContainerEnd", "code signum handled oom error los
 
 
 class AttachedContainer:
-    """A container. Its methods may be called by any thread.
+    """A container, called ``name`` in messages. Its methods may be called by any thread.
 
-    Args:
-        engine: the daemon.
-        name: the container in messages.
-        log_path: the file that its log is copied to.
-        patience: seconds for which the daemon may be away.
+    Its log is copied to the file ``log_path``. The daemon may be away for ``patience`` seconds.
     """
 
     def __init__(self, engine: Engine, name: str, log_path: str, patience: float) -> None:

@@ -28,14 +28,10 @@ _UNKNOWN_CODE = 125
 def run_in_container(
     engine: Engine, container_id: str, name: str, command: Sequence[str], *, tty: bool
 ) -> int:
-    """Run a command in a container, joined to this process's terminal or streams; returns its exit code.
+    """Run a command in a running container, on this process's terminal or streams; returns its exit code.
 
-    Args:
-        engine: the daemon.
-        container_id: a container that runs.
-        name: what it is called in messages.
-        command: program and arguments; empty for a shell.
-        tty: whether the command gets a terminal.
+    An empty command is a shell. ``name`` is what the container is called in messages; with ``tty`` the
+    command gets a terminal.
 
     Raises:
         ConfigError: the container is not running, or has no such program.
@@ -97,10 +93,17 @@ class _ExecChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
+    def _take(self) -> bool:
+        """Take some output that has arrived; False if there is none now."""
+        if self._has_ended or (data := self._connection.receive_now()) is None:
+            return False
+        self._has_ended = not data
+        self._pending += data
+        return True
+
     def receive(self) -> Sequence[tuple[int, bytes]] | None:
-        while not self._has_ended and (data := self._connection.receive_now()) is not None:
-            self._has_ended = not data
-            self._pending += data
+        while self._take():
+            pass
         pieces = self._pieces()
         if pieces and self._is_first:
             self._is_first = False
@@ -133,9 +136,7 @@ class _ExecChannel:
                 poller = select.poll()
                 poller.register(self._connection.fileno(), select.POLLIN | select.POLLOUT)
                 poller.poll()
-                if not self._has_ended and (come := self._connection.receive_now()) is not None:
-                    self._has_ended = not come
-                    self._pending += come
+                self._take()
                 if self._has_ended:
                     return
 

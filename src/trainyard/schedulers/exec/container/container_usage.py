@@ -19,7 +19,7 @@ from trainyard.paths import make_private_dir
 from trainyard.schedulers.exec.container.inventory import results_dir, usage_path
 from trainyard.schedulers.exec.usage_file import UsageFile, UsageRecord
 from trainyard.schedulers.responses import ReplicaUsage
-from trainyard.system.nvml import Gpus, visible
+from trainyard.system.nvml import Gpus, used, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,23 +30,12 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 
-#: Seconds between two samples at first.
-INTERVAL = 5.0
-#: Samples may take no more than this share of a CPU: with very many containers they are taken less often.
-LARGEST_SHARE = 0.01
-
-
 class ContainerSampler:
-    """Keeps samples of the containers of a job.
-
-    Args:
-        engine: the daemon.
-        app_id: id of the job.
-    """
+    """Keeps samples of the containers of a job."""
 
     def __init__(self, engine: Engine, app_id: str) -> None:
         self._engine = engine
-        self._file = UsageFile(usage_path(app_id), INTERVAL)
+        self._file = UsageFile(usage_path(app_id))
         self._gpus = Gpus()
         self._due = 0.0
 
@@ -62,14 +51,12 @@ class ContainerSampler:
         records = []
         for sample in usage_now(self._engine, list(containers.values())):
             place = (sample.role, sample.replica)
-            own = visible(gpus, containers[place].gpus)
-            busy = sum(gpu.busy_percent for gpu in own) / len(own) if own else float("nan")
-            records.append(_record(sample, numbers[place], busy, sum(gpu.memory for gpu in own)))
+            records.append(_record(sample, numbers[place], *used(visible(gpus, containers[place].gpus))))
         if records:
             with contextlib.suppress(TrainyardError):  # on a full disk there are no samples
                 make_private_dir(results_dir(job.app_id))
                 self._file.append(records)
-        pause = max(self._file.interval, (time.process_time() - began) / LARGEST_SHARE)
+        pause = self._file.pause_after(time.process_time() - began)
         self._due = now + pause
         return pause
 
@@ -90,12 +77,11 @@ def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUs
     found: list[ReplicaUsage] = []
 
     def ask(container: Container) -> None:
-        path = f"/containers/{container.id}/stats"
         try:
-            stats = engine.request("GET", path, params={"stream": False, "one-shot": True})
+            stats = _stats(engine, container.id)
         except EngineError:
             return
-        sample = sample_of(container.role, container.replica, container.restarts, stats or {}, time.time())
+        sample = sample_of(container.role, container.replica, container.restarts, stats, time.time())
         if sample is not None:
             found.append(sample)
 
@@ -106,22 +92,20 @@ def usage_now(engine: Engine, containers: Sequence[Container]) -> list[ReplicaUs
 def record_of(engine: Engine, container: str, number: int, attempt: int) -> UsageRecord | None:
     """Return what a container uses now as the record of a file; None if it has just ended.
 
-    Args:
-        engine: the daemon.
-        container: its id.
-        number: the replica's place among all replicas of the job.
-        attempt: how often it was restarted before.
+    ``number`` is the replica's place among all replicas of the job, ``attempt`` how often it was restarted.
 
     Raises:
         EngineError: the daemon refuses.
         EngineUnavailableError: it does not answer.
     """
+    found = sample_of("", number, attempt, _stats(engine, container), time.time())
+    return None if found is None else _record(found, number, *used([]))
+
+
+def _stats(engine: Engine, container: str) -> dict[str, Any]:
     params = {"stream": False, "one-shot": True}
-    stats = engine.request("GET", f"/containers/{container}/stats", params=params)
-    found = sample_of("", number, attempt, stats or {}, time.time())
-    if found is None:
-        return None
-    return _record(found, number, float("nan"), 0)
+    stats: dict[str, Any] | None = engine.request("GET", f"/containers/{container}/stats", params=params)
+    return stats or {}
 
 
 def _record(sample: ReplicaUsage, number: int, gpu_percent: float, gpu_memory: int) -> UsageRecord:

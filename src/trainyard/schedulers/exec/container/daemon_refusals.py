@@ -69,10 +69,7 @@ _ADVICE: list[tuple[str, str]] = [
 def refused(error: EngineError, what: str, replica: ReplicaRequest | None = None) -> BackendError:
     """Return an error saying what the daemon refused, why, and what to do about it.
 
-    Args:
-        error: the daemon's answer.
-        what: what was attempted: "start".
-        replica: the replica that it was attempted for.
+    ``what`` is what was attempted, such as "start", for a replica if one is given.
     """
     place = f" {replica.role}/{replica.replica}" if replica is not None else ""
     return BackendError(f"cannot {what}{place}: {_tidy(error.message)}", hint=_advice(error.message))

@@ -282,9 +282,9 @@ def load_jobs(
         size: find out how much disk the containers use, which takes time.
     """
     wanted = None if app_ids is None else set(app_ids)
-    if wanted is not None and not wanted:
+    if wanted == set():
         return {}
-    one = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+    one = next(iter(wanted)) if wanted and len(wanted) == 1 else None
     groups: dict[str, list[Container]] = {}
     for summary in containers_with(engine, labels.OLD_APP_ID, one, size=size or None):
         container = Container(summary)
@@ -322,11 +322,7 @@ def load_markers(engine: Engine, app_id: str | None = None) -> list[Marker]:
 def make_marker(engine: Engine, app_id: str, name: str, facts: dict[str, Any]) -> None:
     """Record what was done to a job. An existing marker of the same name stays as it is.
 
-    Args:
-        engine: the daemon.
-        app_id: id of the job.
-        name: the marker's kind, which a hyphen and a number may follow.
-        facts: what it says.
+    Its name is its kind, which a hyphen and a number may follow; ``facts`` is what it says.
     """
     kind = name.partition("-")[0]
     held = {labels.APP_ID: app_id, labels.MARKER: kind, labels.MARKER_FACTS: json.dumps(facts)}

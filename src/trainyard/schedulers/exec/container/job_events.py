@@ -37,11 +37,9 @@ def watcher_name(app_id: str) -> str:
 
 
 class JobEvents:
-    """Wakes threads when something happens to a job's containers. A context manager.
+    """Wakes threads when something happens to a job's containers; a thread listens to the daemon.
 
-    Args:
-        engine: the daemon, which a thread listens to.
-        app_id: id of the job.
+    A context manager.
     """
 
     def __init__(self, engine: Engine, app_id: str) -> None:

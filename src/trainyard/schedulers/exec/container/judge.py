@@ -360,10 +360,8 @@ def _reason_of(end: Marker) -> tuple[str, str]:
 def _reason_of_exit(code: int, *, oom: bool, error: str) -> str:
     """Return the reason why a container ended, judging by the evidence.
 
-    Args:
-        code: its exit code; 128 + N after signal N.
-        oom: whether the kernel killed something in it because memory ran out.
-        error: what the daemon could not do.
+    That is its exit code (128 + N after signal N), whether the kernel killed something in it because memory
+    ran out, and what the daemon could not do.
     """
     if error:
         return reasons.NOT_STARTED

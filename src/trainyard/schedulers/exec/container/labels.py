@@ -48,9 +48,7 @@ _SUFFIX = 11  # of an app id: the hyphen and what makes it unique
 def container_names(app_id: str, layout: list[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Return names for the containers, which are their hostnames too: at most 63 characters, unique.
 
-    Args:
-        app_id: id of the job, which ends in what makes it unique.
-        layout: roles and their numbers of replicas.
+    The id of the job ends in what makes it unique; the layout has the roles and their numbers of replicas.
     """
     shorts: list[str] = []
     for position, (role, _) in enumerate(layout):

@@ -57,6 +57,8 @@ LARGEST_BLOCK = 256 << 10
 QUEUED_BLOCKS = 256
 #: How long to wait, at most, before a daemon that has gone away is asked again.
 RECHECK_SECONDS = 5.0
+#: The query for both streams, with times.
+_BOTH_TIMED = {"stdout": True, "stderr": True, "timestamps": True}
 _NUMBERS = {Stream.STDOUT: (1,), Stream.STDERR: (2,), Stream.COMBINED: (1, 2)}
 
 
@@ -238,19 +240,14 @@ def frames_after(
 ) -> Iterator[list[tuple[int, bytes, bytes]]]:
     """Yield stream, time and content of the frames after a cursor, and advance it.
 
-    Args:
-        engine: the daemon.
-        container_id: the container.
-        cursor: how far its log was read.
-        follow: whether to wait for more until the container ends.
-        since: where to begin if nothing was read yet.
-        opened: called with the answer before it is read.
+    With ``follow``, waits for more until the container ends. ``since`` is where to begin if nothing was read
+    yet. ``opened`` is called with the answer before it is read.
     """
     skips = cursor.latest
     if skips:
         since = format_time(cursor.resume_ns())
     # Always both streams, so that the last frame that was read is among the answer's.
-    params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
+    params = {**_BOTH_TIMED, "follow": follow, "since": since}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return
@@ -353,17 +350,10 @@ def lines_since(
 ) -> list[StampedLine]:
     """Return the last lines that a container has written since a time, each with its time.
 
-    Args:
-        engine: the daemon.
-        container_id: the container.
-        since_ns: nanoseconds since the epoch.
-        last: how many lines at most.
-        complete: the container has ended: wait until the daemon has written all of its log, which may take
-            a moment longer.
+    ``since_ns`` is in nanoseconds since the epoch, ``last`` how many lines at most. With ``complete``, the
+    container has ended: this waits until the daemon has written all of its log, which may take a moment.
     """
-    window = LogWindow(LogQuery())
-    params = window.params(timestamps=True, follow=complete)
-    params |= {"since": format_time(since_ns), "tail": last}
+    params = {**_BOTH_TIMED, "follow": complete, "since": format_time(since_ns), "tail": last}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return []
@@ -375,13 +365,7 @@ def lines_since(
 def read_many(
     engine: Engine, containers: dict[tuple[str, int], str], window: LogWindow
 ) -> Iterator[LogBlock]:
-    """Yield the lines of several containers, in the order of their times.
-
-    Args:
-        engine: the daemon.
-        containers: ids by role and index.
-        window: which lines.
-    """
+    """Yield the lines of several containers, given by role and index, in the order of their times."""
     if window.last is not None or (len(containers) == 1 and not window.timed):
         for (role, k), container_id in containers.items():
             yield from blocks_of((role, k), read_one(engine, container_id, window))
@@ -438,7 +422,7 @@ def _read_tail(
     """Read the last frames; returns lines, how far it was read, the first frame's time, and whether there may
     be frames before it, so that the first line may lack its beginning."""
     cursor, joiner, blocks, count, first = Cursor(), LineJoiner(), [], 0, b""
-    params = {**window.params(timestamps=True, tail=asked), "stdout": True, "stderr": True}
+    params = {**window.params(tail=asked), **_BOTH_TIMED}
     answer = open_log(engine, container_id, params)
     if answer is None:
         return [], cursor, b"", False
@@ -471,14 +455,8 @@ def follow(
 ) -> Iterator[LogBlock]:
     """Yield what the replicas write until the job has ended and all of it has been read.
 
-    Restarts of the containers and of the daemon do not end it.
-
-    Args:
-        engine: the daemon.
-        app_id: id of the job.
-        replicas: pairs of a role's name and a replica's index.
-        window: which lines.
-        judge: judges the job, and ensures that it is watched.
+    Restarts of the containers and of the daemon do not end it. ``judge`` judges the job, and ensures that it
+    is watched.
     """
     from trainyard.schedulers.exec.container.job_events import JobEvents
 

@@ -24,13 +24,8 @@ LOG_LINES = 2000
 def decide(engine: Engine, job: Job, container: Container, reason: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the facts of the marker that says whether a failure is retried.
 
-    Args:
-        engine: the daemon.
-        job: the job, which has rules.
-        container: it has failed.
-        reason: why, as `judge` says it.
+    The job has rules, and the container has failed; ``reason`` is why, as `judge` says it.
     """
-
     retries = [marker for marker in job.markers if marker.kind == RETRY]
     # The daemon may note the start of a program that ends at once after its end.
     since = max((m.at for m in retries if container.name in m.facts["was"]), default=0)

@@ -231,7 +231,7 @@ class _Submission:
         config = found.get("Config") or {}
         values = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
         self._python_paths[image] = values.get("PYTHONPATH", "")
-        self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
+        self._working_dirs[image] = config.get("WorkingDir") or "/"
 
     def _write_outbox(self) -> None:
         """Record the targets of notifications."""

@@ -47,13 +47,9 @@ def reserve(path: str, size: int) -> None:
 
 
 def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final: bool = True) -> None:
-    """Replace a document for the last time, in the reserved space if the disk is full.
+    """Replace a document for the last time, in the space of the file ``reserved`` if the disk is full.
 
-    Args:
-        path: the document.
-        data: its content.
-        reserved: the file that holds the reserved space.
-        is_final: whether to free the reserved space.
+    ``is_final`` says whether to free that space.
     """
     try:
         write_json(path, data)

@@ -46,9 +46,7 @@ class HangWatch:
     def check(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
         """Check running replicas; returns those that had hung and are active again.
 
-        Args:
-            replicas: those that run.
-            results: by name of a replica the directory that it writes results to.
+        ``results`` has the directory that a replica writes results to, by the replica's name.
         """
         now = time.time()
         back = []

@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
 
 class JobDirectory:
-    """Paths and documents of one job.
-
-    Args:
-        path: the directory. It need not exist.
-    """
+    """Paths and documents of one job. The directory need not exist."""
 
     #: What the process that runs a job is called: in the job's state, in messages, and in its log's name.
     SUPERVISOR = "supervisor"
@@ -208,6 +204,10 @@ class ProcessJob(JobDirectory):
         """Return role, index and log directory of every replica, in order."""
         document = self.read_request() or {}
         return [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
+
+    def log_dirs(self) -> dict[tuple[str, int], str]:
+        """Return the log directory of every replica by role and index, in order."""
+        return {(role, index): log_dir for role, index, log_dir in self.layout()}
 
     def log_root(self, layout: list[tuple[str, int, str]]) -> str:
         """Return the directory below which the logs of this layout lie."""

@@ -98,15 +98,9 @@ class Launcher:
         while chunk := os.read(self._problem, 65536):
             answer += chunk
         os.waitpid(self.pid, 0)
-        self._close()
+        os.close(self._problem)
+        self._problem, self.pid = -1, 0
         return answer
-
-    def _close(self) -> None:
-        self.pid = 0
-        for fd in (self._plan, self._problem):
-            if fd >= 0:
-                os.close(fd)
-        self._plan = self._problem = -1
 
     def __del__(self) -> None:
         if getattr(self, "pid", 0):

@@ -15,6 +15,10 @@ import os
 import struct
 from collections import namedtuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HEADER = struct.Struct("<qqqII")
 STDOUT, STDERR = 0, 1
 
@@ -81,11 +85,21 @@ def make_record(time_ns: int, ends: tuple[int, int], order: bytes, quality: int)
     return Record(time_ns, ends, quality | only_stderr, len(order))
 
 
+def unpack_records(data: bytes) -> Iterator[tuple[int, int, Record]]:
+    """Yield the whole records in a part of an index, each with its beginning and its end in the part."""
+    begin = 0
+    while begin + HEADER.size <= len(data):
+        time_ns, out_end, err_end, flags, writes = HEADER.unpack_from(data, begin)
+        body = begin + HEADER.size
+        end = body + (writes if flags & MIXED else 0)
+        if end > len(data):
+            return
+        yield begin, end, Record(time_ns, (out_end, err_end), flags, writes, data[body:end])
+        begin = end
+
+
 class IndexReader:
     """Reads an index that is still being written.
-
-    `new_records` returns what has come since the last call; of a record that was replaced,
-    only what is new.
 
     Args:
         path: the index.
@@ -95,41 +109,32 @@ class IndexReader:
     def __init__(self, path: str, start: int = 0) -> None:
         self._path = path
         self._fd = -1
-        self._offset = start
+        self._start = start
         self._last: tuple[int, Record] | None = None
 
     @property
     def position(self) -> int:
         """Where the last record begins, which may still be replaced."""
-        return self._offset if self._last is None else self._last[0]
+        return self._start if self._last is None else self._last[0]
 
     def new_records(self) -> list[Record]:
-        """Return the records that have been added or replaced since the last call."""
+        """Return what has been added since the last call; of a record that was replaced, only what is new."""
         if self._fd < 0:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return []
-        start = self._offset if self._last is None else self._last[0]
+        start = self.position
         size = os.fstat(self._fd).st_size
         data = os.pread(self._fd, size - start, start) if size > start else b""
-        records, position = [], 0
-        while position + HEADER.size <= len(data):
-            time_ns, out_end, err_end, flags, count = HEADER.unpack_from(data, position)
-            body = position + HEADER.size
-            end = body + (count if flags & MIXED else 0)
-            if end > len(data):
-                break
-            record = Record(time_ns, (out_end, err_end), flags, count, data[body:end])
-            records.append((start + position, record))
-            position = end
+        records = [(start + begin, record) for begin, _, record in unpack_records(data)]
         if not records:
             return []
         previous, self._last = self._last, records[-1]
-        self._offset = start + position
         fresh = [record for _, record in records]
         if previous is not None:
-            fresh[:1] = _what_was_added(previous[1], fresh[0])
+            old, new = previous[1], fresh[0]
+            fresh[:1] = [] if new == old else [new._replace(writes=new.writes - old.writes)]
         return fresh
 
     def close(self) -> None:
@@ -137,9 +142,3 @@ class IndexReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _what_was_added(old: Record, new: Record) -> list[Record]:
-    if new == old:
-        return []
-    return [new._replace(writes=new.writes - old.writes)]

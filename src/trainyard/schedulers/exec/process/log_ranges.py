@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from trainyard.schedulers.exec.process.log_index import HEADER, LOG_NAMES, MIXED, Record
+from trainyard.schedulers.exec.process.log_index import LOG_NAMES, Record, unpack_records
 from trainyard.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from trainyard.schedulers.responses import LogPart, LogRange, Stream
 
@@ -54,16 +54,11 @@ class IndexFile(RecordIndex):
         """Yield the records from an offset on, each with its own."""
         start, data = offset, b""
         while True:
-            position = 0
-            while position + HEADER.size <= len(data):
-                time_ns, out_end, err_end, flags, writes = HEADER.unpack_from(data, position)
-                body = position + HEADER.size
-                end = body + (writes if flags & MIXED else 0)
-                if end > len(data):
-                    break
-                yield start + position, Record(time_ns, (out_end, err_end), flags, writes, data[body:end])
-                position = end
-            start, rest = start + position, data[position:]
+            records = list(unpack_records(data))
+            for begin, _, record in records:
+                yield start + begin, record
+            end = records[-1][1] if records else 0
+            start, rest = start + end, data[end:]
             more = self._file.read(max(BLOCK, len(rest)), start + len(rest))
             if not more:
                 return

@@ -104,11 +104,7 @@ class LogWatch(Protocol):
 
 
 class GrowingFile(OutputFile):
-    """A file of this machine that may not exist yet, and grows.
-
-    Args:
-        path: its path.
-    """
+    """A file of this machine that may not exist yet, and grows."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -321,16 +317,12 @@ class Merger:
         order = record.order or record.streams * record.writes
         placed = self._order_lines(order, settled=record.settled)
         if not record.counted:
-            return b"".join(placed) + self._place_everything()
+            return b"".join(placed) + self.settle()
         if record.settled:
             placed += self._order_held_lines(record.streams)
             for stream in self._streams:
                 stream.level()
         return b"".join(placed)
-
-    def settle(self) -> bytes:
-        """Return the whole lines that wait to be placed."""
-        return self._place_everything()
 
     def partial_sizes(self) -> tuple[int, int]:
         """Return how many bytes of a line without its end are kept of each stream."""
@@ -339,7 +331,7 @@ class Merger:
 
     def rest(self) -> bytes:
         """Return what is left when nothing more will come."""
-        placed = self._place_everything()
+        placed = self.settle()
         partial = b"".join(stream.partial for stream in self._streams)
         for stream in self._streams:
             stream.partial = b""
@@ -401,7 +393,7 @@ class Merger:
             stream.held.clear()
         return result
 
-    def _place_everything(self) -> bytes:
+    def settle(self) -> bytes:
         """Place all that is held, in an unknown order: mix both streams evenly."""
         out, err = (stream.held for stream in self._streams)
         placed = []
@@ -432,10 +424,7 @@ def read_logs(
 ) -> Iterator[LogBlock]:
     """Yield what the replicas have written so far, in order of time.
 
-    Args:
-        logs: the replicas' logs.
-        query: which lines.
-        to_be_continued: leave an incomplete line, and what has not been recorded yet, to `follow_logs`.
+    With ``to_be_continued``, an incomplete line and what has not been recorded yet are left to `follow_logs`.
     """
     wanted = LineFilter(query)
     if query.last is not None and query.regex is None and query.until is None:
@@ -466,7 +455,6 @@ def follow_logs(
     """Yield what the replicas write until the job has ended and all of it has been read."""
     wanted = LineFilter(query)
     by_index = {log.index_path: key for key, log in logs.items()}
-    over = False
     while True:
         over = is_over()
         keys = list(logs) if over else [by_index[path] for path in watch.changed if path in by_index]

@@ -52,9 +52,7 @@ class Parents:
     def wait(self, also: int, milliseconds: float | None) -> set[int]:
         """Wait until something may have changed; returns the file descriptors that are readable.
 
-        Args:
-            also: another file descriptor to wait for.
-            milliseconds: the longest wait; None for no limit.
+        ``also`` is another one to wait for, ``milliseconds`` the longest wait; None for no limit.
         """
         poller = select.poll()
         poller.register(also, select.POLLIN)

@@ -43,9 +43,7 @@ def has_ended(job: JobDirectory) -> bool:
 def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
     """End a job that no process runs, and return its state. Several processes may try at once.
 
-    Args:
-        job: the job.
-        by_guard: whether the job's guard calls this, which would otherwise count as running the job.
+    ``by_guard``: the job's guard calls this, which would otherwise count as running the job.
     """
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -113,12 +111,9 @@ def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:
 
 
 def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
-    """Ask the supervisor to stop the job. Does not wait for that.
+    """Ask the supervisor of a job that has not ended to stop it. Does not wait for that.
 
-    Args:
-        job: a job that has not ended.
-        state: its state.
-        by: who requested the stop, for the record.
+    ``by`` is who requested it, for the record.
 
     Raises:
         StateStoreError: the request cannot be written, and no supervisor runs.

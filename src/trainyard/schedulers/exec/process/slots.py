@@ -108,19 +108,18 @@ class SlotQueue:
             busy = {gpu for each in taken for gpu in each["granted"]}
             free = [gpu for gpu in self.gpus if gpu not in busy]
             free_cpus = self.cpus - sum(each["cpus"] for each in taken)
-            lacks_cpus = ticket.cpus > free_cpus - sum(each["cpus"] for each in ahead)
-            lacks_gpus = ticket.gpus > len(free) - sum(each["gpus"] for each in ahead)
-            if not (ticket.gpus and lacks_gpus) and not (ticket.cpus and lacks_cpus):
+            lacks_gpus = 0 < ticket.gpus > len(free) - sum(each["gpus"] for each in ahead)
+            lacks_cpus = 0 < ticket.cpus > free_cpus - sum(each["cpus"] for each in ahead)
+            if not lacks_gpus and not lacks_cpus:
                 ticket.granted, ticket.waits_for = free[: ticket.gpus], ""
                 self._write(ticket)
                 return True
             lacking = []
-            if ticket.gpus and lacks_gpus:
+            if lacks_gpus:
                 lacking.append(f"{ticket.gpus} of {len(self.gpus)} GPUs ({len(free)} free)")
-            if ticket.cpus and lacks_cpus:
+            if lacks_cpus:
                 lacking.append(f"{ticket.cpus} of {self.cpus} CPUs ({max(free_cpus, 0)} free)")
-            kind = "gpus" if ticket.gpus and lacks_gpus else "cpus"
-            held = [each["app_id"] for each in taken if (each["granted"] if kind == "gpus" else each["cpus"])]
+            held = [each["app_id"] for each in taken if each["granted" if lacks_gpus else "cpus"]]
             words = f"waits for {' and '.join(lacking)}"
             words += f"; held by {_listed(held)}" if held else ""
             words += f"; behind {_listed([each['app_id'] for each in ahead])}" if ahead else ""

@@ -305,7 +305,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self._restarting or self._orphans or (self._unstarted and self.stopping is None):
             return False
-        return all(is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas)
+        return all(map(self._has_ended, self.replicas))
 
     def _finish(self) -> None:
         """End the logs and what is left of the replicas, and write the final state."""
@@ -435,26 +435,29 @@ class Supervisor:
         """Apply the retry policy of a replica's role to its failure."""
         if replica.name in self._restarting:
             return
-        role = self.roles[replica.role]
-        limit = role["max_retries"] if may_retry else 0
-        policy = role["retry_policy"]
-        if may_retry and self.plan.get("retry") and (decided := self._by_class(replica, role)) is not None:
-            if decided:
-                self._restart(self._group(policy, replica), replica)
-            else:
-                self._stop_peers(replica)
-            return
-        by_class = self._retries.total(replica.name) if self._retries is not None else 0
-        if policy == "REPLICA" and replica.restarts - self.continuations - by_class < limit:
-            self._restart(self._group(policy, replica), replica)
-        elif policy == "ROLE" and self.role_restarts[replica.role] < limit:
-            self.role_restarts[replica.role] += 1
-            self._restart(self._group(policy, replica), replica)
-        elif policy == "APPLICATION" and self.app_restarts < limit:
-            self.app_restarts += 1
-            self._restart(self._group(policy, replica), replica)
+        if may_retry and self._is_retried(replica):
+            group = self._group(replica)
+            self._restarting |= {member.name for member in group}
+            self._stop(group, reasons.PEER_FAILED, replica.name)
         else:
             self._stop_peers(replica)
+
+    def _is_retried(self, replica: Replica) -> bool:
+        """Tell whether a failure leads to another attempt, and count it."""
+        role = self.roles[replica.role]
+        limit, policy = role["max_retries"], role["retry_policy"]
+        if self.plan.get("retry") and (decided := self._by_class(replica, policy)) is not None:
+            return decided
+        if policy == "REPLICA":
+            by_class = self._retries.total(replica.name) if self._retries is not None else 0
+            return bool(replica.restarts - self.continuations - by_class < limit)
+        if policy == "ROLE" and self.role_restarts[replica.role] < limit:
+            self.role_restarts[replica.role] += 1
+            return True
+        if policy == "APPLICATION" and self.app_restarts < limit:
+            self.app_restarts += 1
+            return True
+        return False
 
     def _stop_peers(self, replica: Replica) -> None:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
@@ -464,32 +467,29 @@ class Supervisor:
                 other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
 
-    def _group(self, policy: str, replica: Replica) -> list[Replica]:
-        """Return what is restarted with a replica that has failed."""
+    def _group(self, replica: Replica) -> list[Replica]:
+        """Return what is restarted when a replica has failed."""
+        policy = self.roles[replica.role]["retry_policy"]
         if policy == "REPLICA":
             return [replica]
         return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
 
-    def _by_class(self, replica: Replica, role: dict[str, Any]) -> bool | None:
+    def _by_class(self, replica: Replica, policy: str) -> bool | None:
         """Decide by the class of a failure whether to try again; None if its class has no rule."""
         from trainyard.schedulers.exec.retry_counts import RetryCounts
 
         if self._retries is None:
             self._retries = RetryCounts(self.plan["retry"])
-        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
-        verdict = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
-        if verdict is None:
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(policy, "")
+        decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
+        if decided is None:
             return None
-        replica.note(verdict.text)
-        return verdict.again
-
-    def _restart(self, group: Iterable[Replica], culprit: Replica) -> None:
-        """Stop what still runs of a group, and restart the group when all of it has ended."""
-        members = list(group)
-        self._restarting |= {replica.name for replica in members}
-        self._stop(members, reasons.PEER_FAILED, culprit.name)
+        again, words = decided
+        replica.note(words)
+        return again
 
     def _restart_if_ready(self) -> None:
+        """Restart a group when all of it has ended."""
         waiting = [replica for replica in self.replicas if replica.name in self._restarting]
         if self.stopping is not None:
             self._restarting.clear()
@@ -616,19 +616,14 @@ class Supervisor:
 
     def _document(self, state: AppState) -> dict[str, Any]:
         final = is_terminal(state)
+        restarts = [self.continuations, self.app_restarts, *self.role_restarts.values()]
+        restarts += [replica.restarts for replica in self.replicas]
         return {
             "app_id": self.plan["app_id"],
             "state": state.name,
             "reason": self.stopping[0] if self.stopping else "",
             "msg": self._message() if final else self._waits_for,
-            "num_restarts": max(
-                [
-                    self.continuations,
-                    self.app_restarts,
-                    *self.role_restarts.values(),
-                    *self._replica_restarts(),
-                ]
-            ),
+            "num_restarts": max(restarts),
             "started_at": self.started_at,
             "ended_at": time.time() if final else None,
             **machine(),
@@ -639,9 +634,6 @@ class Supervisor:
                 for name in self.roles
             ],
         }
-
-    def _replica_restarts(self) -> list[int]:
-        return [replica.restarts for replica in self.replicas]
 
     def _message(self) -> str:
         """Return the reason why the job ended."""

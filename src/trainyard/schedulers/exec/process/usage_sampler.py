@@ -9,30 +9,20 @@ import time
 
 from trainyard import system
 from trainyard.schedulers.exec.usage_file import UsageFile, UsageRecord
-from trainyard.system.nvml import Gpus, visible
+from trainyard.system.nvml import Gpus, used, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainyard.schedulers.exec.process.replica import Replica
-    from trainyard.system.nvml import GpuUsage
-
-#: Seconds between two samples at first.
-INTERVAL = 5.0
-#: Samples may take no more than this share of a CPU: with very many processes they are taken less often.
-LARGEST_SHARE = 0.01
 
 
 class UsageSampler:
-    """Samples the replicas of a job.
-
-    Args:
-        path: the file for the samples.
-    """
+    """Samples the replicas of a job, and keeps the samples in a file."""
 
     def __init__(self, path: str) -> None:
-        self._file = UsageFile(path, INTERVAL)
+        self._file = UsageFile(path)
         self._gpus = Gpus()
 
     def sample(self, replicas: Iterable[Replica], measured: Iterable[UsageRecord] = ()) -> float:
@@ -46,7 +36,7 @@ class UsageSampler:
         records = [*self._records(list(replicas)), *measured]
         if records:
             self._file.append(records)
-        return max(self._file.interval, (time.thread_time() - began) / LARGEST_SHARE)
+        return self._file.pause_after(time.thread_time() - began)
 
     def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
         running = {
@@ -59,21 +49,17 @@ class UsageSampler:
         gpus = self._gpus.usage()
         for pid, usage in system.process_usage(running).items():
             replica = replicas[running[pid]]
-            own = visible(gpus, replica.env.get("CUDA_VISIBLE_DEVICES"))
+            gpu_percent, gpu_memory = used(visible(gpus, replica.env.get("CUDA_VISIBLE_DEVICES")))
             yield UsageRecord(
                 now,
                 running[pid],
-                _busy(own),
+                gpu_percent,
                 usage.cpu_seconds,
                 usage.memory,
                 usage.read,
                 usage.written,
                 received,
                 sent,
-                sum(gpu.memory for gpu in own),
+                gpu_memory,
                 replica.restarts,
             )
-
-
-def _busy(gpus: list[GpuUsage]) -> float:
-    return sum(gpu.busy_percent for gpu in gpus) / len(gpus) if gpus else float("nan")
