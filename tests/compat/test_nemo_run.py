@@ -26,7 +26,7 @@ import trainyard.torchx_alias
 if trainyard.torchx_alias.comes_first():
     trainyard.torchx_alias.install()  # as the .pth file of the wheel does
 import json, sys, torchx, nemo_run as run
-assert ("trainyard" in repr(torchx)) == trainyard.torchx_alias.comes_first()
+assert (torchx.__spec__.origin == "trainyard") == trainyard.torchx_alias.comes_first()
 """
 ENTRY_POINTS = """
 from importlib.metadata import entry_points

@@ -19,7 +19,7 @@ BEGIN = """
 import trainyard.torchx_alias
 trainyard.torchx_alias.install()  # as the .pth file of the wheel does
 import json, os, sys, time, torchx
-assert "trainyard" in repr(torchx)
+assert torchx.__spec__.origin == "trainyard"
 """
 #: A training script; monarch runs it in each process of the mesh.
 TRAIN = """
