@@ -25,10 +25,6 @@ class RetryCounts:
         self.rules = {name: RetryRule(**rule) for name, rule in rules.items()}
         self._used: dict[tuple[str, str], int] = {}
 
-    def total(self, scope: str) -> int:
-        """Return how often a scope was restarted by these rules."""
-        return sum(count for (name, _), count in self._used.items() if name == scope)
-
     def decide(
         self, scope: str, role: str, replica: Mapping[str, Any], log_end: Callable[[], Sequence[str]]
     ) -> tuple[bool, str] | None:

@@ -93,8 +93,8 @@ class Supervisor:
         ]
         self.grace: float = plan["grace_period"]
         self.started_at = time.time()
-        self.app_restarts = 0
-        self.role_restarts = dict.fromkeys(self.roles, 0)
+        #: How often a replica, a role or, as "", the whole job was retried.
+        self._retried: dict[str, int] = {}
         self.stopping: tuple[str, str] | None = None
         #: How often the time limit has led to another attempt.
         self.continuations = 0
@@ -445,19 +445,14 @@ class Supervisor:
     def _is_retried(self, replica: Replica) -> bool:
         """Tell whether a failure leads to another attempt, and count it."""
         role = self.roles[replica.role]
-        limit, policy = role["max_retries"], role["retry_policy"]
-        if self.plan.get("retry") and (decided := self._by_class(replica, policy)) is not None:
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
+        if self.plan.get("retry") and (decided := self._by_class(replica, scope)) is not None:
             return decided
-        if policy == "REPLICA":
-            by_class = self._retries.total(replica.name) if self._retries is not None else 0
-            return bool(replica.restarts - self.continuations - by_class < limit)
-        if policy == "ROLE" and self.role_restarts[replica.role] < limit:
-            self.role_restarts[replica.role] += 1
-            return True
-        if policy == "APPLICATION" and self.app_restarts < limit:
-            self.app_restarts += 1
-            return True
-        return False
+        used = self._retried.get(scope, 0)
+        if used >= role["max_retries"]:
+            return False
+        self._retried[scope] = used + 1
+        return True
 
     def _stop_peers(self, replica: Replica) -> None:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
@@ -474,13 +469,12 @@ class Supervisor:
             return [replica]
         return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
 
-    def _by_class(self, replica: Replica, policy: str) -> bool | None:
+    def _by_class(self, replica: Replica, scope: str) -> bool | None:
         """Decide by the class of a failure whether to try again; None if its class has no rule."""
         from trainyard.schedulers.exec.retry_counts import RetryCounts
 
         if self._retries is None:
             self._retries = RetryCounts(self.plan["retry"])
-        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(policy, "")
         decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
         if decided is None:
             return None
@@ -616,8 +610,7 @@ class Supervisor:
 
     def _document(self, state: AppState) -> dict[str, Any]:
         final = is_terminal(state)
-        restarts = [self.continuations, self.app_restarts, *self.role_restarts.values()]
-        restarts += [replica.restarts for replica in self.replicas]
+        restarts = [self.continuations, *self._retried.values(), *(each.restarts for each in self.replicas)]
         return {
             "app_id": self.plan["app_id"],
             "state": state.name,

@@ -18,7 +18,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 PLAN = "trainyard_plan"
@@ -107,7 +107,6 @@ class Driver:
         self.final, self.msg = "", ""
         #: The replicas whose failures failed the job, in the order in which they ended.
         self.fatal: list[ActorReplica] = []
-        self.app_restarts, self.role_restarts = 0, {role["name"]: 0 for role in self.roles}
         self.restarting: set[str] = set()
         self.stopping: tuple[str, str] | None = None
         self.asked_to_stop = False
@@ -262,8 +261,7 @@ class Driver:
 
     def restarts(self) -> int:
         """How often the job, a role or a replica was restarted, whichever is most."""
-        by_replica = [replica.restarts for replica in self.replicas]
-        return max([self.app_restarts, *self.role_restarts.values(), *by_replica])
+        return max([*self.used.values(), *(replica.restarts for replica in self.replicas)])
 
     def can_do_without(self, failed: ActorReplica) -> bool:
         """Whether enough replicas of an elastic role succeeded without this one."""
@@ -504,18 +502,21 @@ class Driver:
             return
         if self.plan.get("retry") and self.retried_by_class(replica):
             return
-        limit = replica.role["max_retries"] if may_retry else 0
-        policy, name = replica.role["policy"], replica.role["name"]
-        if (policy == "REPLICA" or replica.role["min"] is not None) and replica.restarts < limit:
-            self.restart([replica], replica)
-        elif policy == "ROLE" and self.role_restarts[name] < limit:
-            self.role_restarts[name] += 1
-            self.restart([peer for peer in self.replicas if peer.role is replica.role], replica)
-        elif policy == "APPLICATION" and self.app_restarts < limit:
-            self.app_restarts += 1
-            self.restart(self.replicas, replica)
+        scope, members = self.restarted_with(replica)
+        if may_retry and self.used[scope, ""] < replica.role["max_retries"]:
+            self.used[scope, ""] += 1
+            self.restart(members, replica)
         elif self.plan["fail_fast"]:
             self.stop(self.replicas, f"stopped because {replica.name} failed")
+
+    def restarted_with(self, replica: ActorReplica) -> tuple[str, Sequence[ActorReplica]]:
+        """Return what is restarted with a replica that failed, and the name under which that is counted."""
+        policy = replica.role["policy"]
+        if policy == "REPLICA" or replica.role["min"] is not None:
+            return replica.name, [replica]
+        if policy == "ROLE":
+            return replica.role["name"], [peer for peer in self.replicas if peer.role is replica.role]
+        return "", self.replicas
 
     def cause_of(self, replica: ActorReplica) -> Any:
         """Find the cause of a failure in the launcher's table."""
@@ -533,13 +534,7 @@ class Driver:
         rules: dict[str, int] = self.plan["retry"]
         if found.failure_class not in rules:
             return False
-        policy, name = replica.role["policy"], replica.role["name"]
-        if policy == "REPLICA" or replica.role["min"] is not None:
-            scope, members = replica.name, [replica]
-        elif policy == "ROLE":
-            scope, members = name, [peer for peer in self.replicas if peer.role is replica.role]
-        else:
-            scope, members = "", self.replicas
+        scope, members = self.restarted_with(replica)
         key = (scope, found.failure_class)
         rule = retry_rule.RetryRule(rules[found.failure_class])
         against = rule.verdict(self.used[key])
