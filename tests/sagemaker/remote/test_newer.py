@@ -18,7 +18,7 @@ from trainyard.progress import Silent
 from trainyard.schedulers.aws import service_model
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
+from trainyard.schedulers.aws.sagemaker.request import check_requests, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.schedulers.aws.sagemaker.submission import extend_plan
 from trainyard.schedulers.aws.session import AwsSession
@@ -152,20 +152,22 @@ def old_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_an_older_boto3_lacks_is_named(old_boto3: None, given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        check_job(make_job(ANY, AWSSageMakerOpts(**{**BASE, **given, "max_pending": 10})))
+        check_requests(make_job(ANY, AWSSageMakerOpts(**{**BASE, **given, "max_pending": 10})))
     assert "MaxPendingTimeInSeconds" in caught.value.message  # the rest is checked all the same
     assert "Unknown parameter" not in caught.value.message
 
 
 def test_an_older_boto3_serves_for_the_rest(old_boto3: None) -> None:
-    check_job(make_job(ANY, AWSSageMakerOpts(**BASE, tensorboard_output_config={"S3OutputPath": "s3://b/x"})))
+    check_requests(
+        make_job(ANY, AWSSageMakerOpts(**BASE, tensorboard_output_config={"S3OutputPath": "s3://b/x"}))
+    )
 
 
 def test_a_boto3_without_queues_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backends.need("botocore")
     monkeypatch.setattr(service_model, "_model", _model_without_queues(service_model._model))
     with pytest.raises(ConfigError, match=r"batch_queue needs boto3 1\.39\.16 or newer"):
-        check_job(make_job(ANY, AWSSageMakerOpts(**BASE, batch_queue="q")))
+        check_requests(make_job(ANY, AWSSageMakerOpts(**BASE, batch_queue="q")))
 
 
 def _model_without_queues(known: Any) -> Any:

@@ -147,8 +147,10 @@ class LsfScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the ssh command that runs a command on a replica's host: LSF starts nothing in a job."""
-        ssh = ["ssh", "-tt" if tty else "-T", "-oConnectTimeout=20", "--", self.host_of(native, number)]
-        return [*ssh, shlex.join(command)]
+        from trainyard.schedulers.hpc.ssh import CONNECT_SECONDS
+
+        options = ["-tt" if tty else "-T", f"-oConnectTimeout={CONNECT_SECONDS}"]
+        return ["ssh", *options, "--", self.host_of(native, number), shlex.join(command)]
 
     # ---- doctor
 

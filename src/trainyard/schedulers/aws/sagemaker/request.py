@@ -593,7 +593,7 @@ def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
 # ---- checks against the services' own models
 
 
-def check_job(job: AWSSageMakerJob) -> None:
+def check_requests(job: AWSSageMakerJob) -> None:
     """Check all requests of a job, settled or not, against the services' own models."""
     from trainyard.schedulers.aws.service_model import problems_of
 

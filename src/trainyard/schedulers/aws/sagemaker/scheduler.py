@@ -101,7 +101,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.channels import check_exists
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
-        from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
+        from trainyard.schedulers.aws.sagemaker.request import check_requests, make_job
         from trainyard.specs.dryrun_info import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
@@ -112,7 +112,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
-        check_job(job)
+        check_requests(job)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
@@ -159,13 +159,13 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: the request is not valid.
             AwsError: AWS refused it or could not be reached.
         """
-        from trainyard.schedulers.aws.sagemaker.request import Needs, check_job
+        from trainyard.schedulers.aws.sagemaker.request import Needs, check_requests
         from trainyard.schedulers.aws.sagemaker.submission import submit
 
         job, cfg = dryrun_info.request, dryrun_info.cfg
         if job.needs != Needs():
             self.ship(dryrun_info)
-        check_job(job)
+        check_requests(job)
         arn, batch_id = submit(self._session_of(cfg), job)
         if batch_id:
             self._queued.remember(job.app_id, batch_id)
