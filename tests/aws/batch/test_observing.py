@@ -13,6 +13,7 @@ from tests.aws.fake import FakeAws
 from trainyard.errors import ConfigError
 from trainyard.parallel import WORKERS
 from trainyard.schedulers.aws.aws_errors import AwsError
+from trainyard.schedulers.aws.batch import observe
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse
@@ -345,6 +346,11 @@ def test_replicas_of_a_large_job_are_described_a_hundred_at_a_time(
     still.calls.clear()
     assert len(replicas(look(scheduler, app_id))) == 250
     assert still.count("DescribeJobs") == 1 + 3
+
+
+def test_needs_of_a_part_of_a_cpu_are_rounded_up() -> None:
+    fargate = [{"type": "VCPU", "value": "0.25"}, {"type": "MEMORY", "value": "512"}]
+    assert observe.needs_of({"resourceRequirements": fargate}) == {"VCPU": 1, "MEMORY": 512}
 
 
 def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -> None:

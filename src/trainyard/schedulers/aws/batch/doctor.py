@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from trainyard.schedulers.aws.batch import names
+from trainyard.schedulers.aws.batch.observe import needs_of
 from trainyard.schedulers.aws.batch.reasons import describe_queue, queue_problems
 from trainyard.schedulers.aws.batch.request import BatchJob
 from trainyard.schedulers.aws.doctor import (
@@ -69,15 +69,10 @@ def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
     problems = {
         problem: None
         for container in containers
-        for problem in queue_problems(queue, environments, _needs(container))
+        for problem in queue_problems(queue, environments, needs_of(container))
     }
     fits = "a host of its queue could hold a replica, judging by the instance types"
     yield Check("the job", not problems, "; ".join(problems) or fits)
-
-
-def _needs(container: Mapping[str, Any]) -> dict[str, int]:
-    found = {each["type"]: each["value"] for each in container.get("resourceRequirements") or ()}
-    return {kind: math.ceil(float(value)) for kind, value in found.items()}
 
 
 def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:

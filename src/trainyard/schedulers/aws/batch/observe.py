@@ -6,6 +6,7 @@ each queue, and one for each hundred jobs, whose tags tell which are ours.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import Counter
@@ -273,6 +274,12 @@ def _role(place: ReplicaRef) -> Role:
         env=env,
         resource=_resource(container),
     )
+
+
+def needs_of(container: Mapping[str, Any]) -> dict[str, int]:
+    """Return what a container needs, rounded up: ``VCPU``, ``MEMORY`` in MiB, ``GPU``."""
+    found = container.get("resourceRequirements") or ()
+    return {each["type"]: math.ceil(float(each["value"])) for each in found}
 
 
 def _resource(container: Mapping[str, Any]) -> Resource:

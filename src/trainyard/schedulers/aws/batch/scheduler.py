@@ -338,9 +338,8 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
             self._inspector = QueueInspector()
         needs: dict[str, int] = {}
         for place in observe.replicas_of(job):
-            for each in place.container.get("resourceRequirements") or []:
-                value = int(float(each["value"]))
-                needs[each["type"]] = max(needs.get(each["type"], 0), value)
+            for kind, value in observe.needs_of(place.container).items():
+                needs[kind] = max(needs.get(kind, 0), value)
         return self._inspector.why(session, job.get("jobQueue", ""), needs)
 
 
