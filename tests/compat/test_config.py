@@ -85,6 +85,8 @@ def test_every_section_counts_wherever_the_file_is(
     assert f"{path}:{option}: local_cwd has no option 'prepend_path'" in shown.err
     assert f"{path}:{lines.index('size = large') + 1}: [cli.run] has no key 'size'" in shown.err
     assert f"{path}:{argument}: utils.echo has no parameter 'mesage'" in shown.err
+    assert main(["plan", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["app"]["roles"][0]["args"] == ["from the file"]
     assert main(["list"]) == 0
     key = lines.index("colour = green") + 1
     assert f"{path}:{key}: [cli.list] has no key 'colour'" in capfd.readouterr().err

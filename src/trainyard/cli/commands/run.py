@@ -104,6 +104,7 @@ def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[
 
     request = RunRequest(_with_stdin(args), runner.config)
     runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
     try:
         return request, runner.dryrun_component(**request.arguments(runner))
     except (ComponentArgumentError, UnknownSchedulerException) as error:
