@@ -18,8 +18,10 @@ from tests.compat.record_torchx import as_json
 from trainyard.cli import command_line
 from trainyard.cli.parser import Parser
 from trainyard.compat import torchx_command
+from trainyard.compat.torchx_command import torchx_json
 from trainyard.components.finder import get_component
 from trainyard.runner.config import load_config
+from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 GOLDEN = Path(__file__).parent / "golden"
 LINES = (GOLDEN / "command_lines.txt").read_text().splitlines()
@@ -317,6 +319,16 @@ def test_a_local_job_is_followed_and_its_replicas_states_are_numbers(
     assert torchx(f"torchx log {handle}/sh/0") == 0
     assert capfd.readouterr().out == "sh/0 hello\n"
     assert torchx(f"torchx log --tail {handle}/sh") == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "name", "number"), [("UNREACHABLE", "UNKNOWN", 7), ("SUSPENDED", "PENDING", 2)]
+)
+def test_status_json_has_only_states_of_torchx(ours: str, name: str, number: int) -> None:
+    state = AppState[ours]
+    status = AppStatus(state, roles=[RoleStatus("sh", [ReplicaStatus(0, state, "sh", "host")])])
+    shown = torchx_json("slurm://s/job-1", status)
+    assert (shown["state"], shown["roles"][0]["replicas"][0]["state"]) == (name, number)
 
 
 def test_configure_writes_what_it_prints_and_never_over_a_file(

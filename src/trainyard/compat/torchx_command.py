@@ -125,19 +125,16 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
 
 
 def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a job's status as TorchX prints it: states of replicas are numbers, UNREACHABLE is UNKNOWN."""
+    """Return a job's status as TorchX prints it: in states that TorchX has, those of replicas as numbers."""
+    from trainyard.compat.torchx_specs import known_state
     from trainyard.specs.handles import parse_app_handle
-    from trainyard.specs.status import AppState
-
-    def known(state: AppState) -> AppState:
-        return AppState.UNKNOWN if state == AppState.UNREACHABLE else state
 
     parsed = parse_app_handle(handle)
     return {
         "handle": handle,
         "app_id": parsed.app_id,
         "scheduler": parsed.scheduler_backend,
-        "state": known(status.state).name,
+        "state": known_state(status.state).name,
         "num_restarts": status.num_restarts,
         "roles": [
             {
@@ -145,7 +142,7 @@ def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str
                 "replicas": [
                     {
                         "id": replica.id,
-                        "state": int(known(replica.state)),
+                        "state": int(known_state(replica.state)),
                         "role": replica.role,
                         "hostname": replica.hostname,
                         "structured_error_msg": replica.structured_error_msg,
