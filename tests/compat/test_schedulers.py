@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import need
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from trainyard import plugins
@@ -156,6 +157,7 @@ def test_what_products_reach_for_in_a_runner() -> None:
 
 
 def test_the_docker_client_of_programs_built_on_torchx() -> None:
+    need("docker")
     docker = pytest.importorskip("docker")
     scheduler = DockerScheduler("x")
     assert isinstance(scheduler._docker_client, docker.DockerClient)

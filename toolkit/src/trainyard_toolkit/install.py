@@ -110,7 +110,7 @@ def _reason(output: str) -> str:
         return trace.summary()
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for start in ("ERROR:", "error:", _CROSS):
-        for line, after in zip(lines, [*lines[1:], ""]):  # noqa: B905
+        for line, after in zip(lines, [*lines[1:], ""]):
             if line.startswith(start) and "subprocess-exited" not in line:
                 causes = [after[len(mark) :].strip() for mark in _CAUSES if after.startswith(mark)]
                 return ": ".join([line.lstrip(_CROSS), *causes])

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_BASE = "/tmp/torchx-util-booth"
+DEFAULT_BASE = "/tmp/torchx-utils-booth"
 
 
 def booth(x1: float, x2: float) -> float:

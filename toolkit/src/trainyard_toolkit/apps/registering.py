@@ -65,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, st
     keys, values = words[::2], words[1::2]
     if len(keys) != len(values) or not all(key.startswith("--") for key in keys):
         raise ConfigError(f"cannot read the parameters {' '.join(rest)}: write each as --name value")
-    return args, {key[2:]: value for key, value in zip(keys, values)}  # noqa: B905
+    return args, {key[2:]: value for key, value in zip(keys, values)}
 
 
 def _model_url(args: argparse.Namespace, port: int) -> str:

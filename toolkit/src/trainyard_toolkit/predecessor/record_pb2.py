@@ -30,7 +30,7 @@ def _describe() -> Any:
     message.field.add(name="content_type", number=2, label=1, type=_number("STRING"))
     value = file.message_type.add(name="Value")
     value.oneof_decl.add(name="value")
-    for (field, number), of in zip(_VALUES, (*_TENSORS, "Bytes")):  # noqa: B905
+    for (field, number), of in zip(_VALUES, (*_TENSORS, "Bytes")):
         added = value.field.add(name=field, number=number, label=1, type=11, type_name=f".{_PACKAGE}.{of}")
         added.oneof_index = 0
     record = file.message_type.add(name="Record")
