@@ -405,3 +405,25 @@ def test_fewer_replicas_than_wanted_are_warned_of() -> None:
 )
 def test_tolerations(text: str, found: dict[str, str]) -> None:
     assert toleration(text) == found
+
+
+@pytest.mark.parametrize(
+    ("output", "changes", "lost"),
+    [
+        ("", {}, "/opt/ml/model"),
+        ("/out", {}, "/out"),
+        ("s3://bucket/prefix", {}, ""),
+        ("", {"mounts": parse_mounts(["type=volume", "src=claim", "dst=/opt/ml"])}, ""),
+        ("", {"overlay": {"mountPath": "/opt/ml/model/", "name": "claim"}}, ""),
+    ],
+)
+def test_results_that_a_pod_does_not_keep_are_warned_of(
+    output: str, changes: dict[str, Any], lost: str
+) -> None:
+    metadata: dict[str, Any] = {"train": {"program": "train.py", "output": {"uri": output}}}
+    if point := changes.get("overlay"):
+        volume = {"name": point["name"], "persistentVolumeClaim": {"claimName": "results"}}
+        mounted = {"name": "trainer", "volumeMounts": [point]}
+        metadata["kubernetes"] = {"spec": {"volumes": [volume], JOIN("containers", on="name"): [mounted]}}
+    made = request(app(role(num_replicas=2, metadata=metadata, mounts=changes.get("mounts", []))))
+    assert [f"writes to {lost} is lost" in text for text in made.warnings] == [True] * bool(lost)

@@ -270,7 +270,7 @@ def effective_options(
     *,
     refuse_surplus: bool = True,
 ) -> dict[str, Setting]:
-    """Return the value of every option of a scheduler, and where it came from; the command line's win.
+    """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
 
     An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning. Other such
     options are refused, or left out too without ``refuse_surplus``.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
 METADATA_KEY = "train"
@@ -52,6 +52,16 @@ def output_in(environment: Mapping[str, str]) -> str:
         return output_of(document, str(document.get("name", "")))
     except (ValueError, AttributeError):
         return ""
+
+
+def lost_results(specification: Mapping[str, Any], mounted: Iterable[str]) -> str:
+    """Return where in its container a script leaves results that are lost with the container; "" if nowhere.
+
+    ``mounted`` are the paths of the container that outlive it.
+    """
+    output: str = (specification.get("output") or {}).get("uri") or "/opt/ml/model"
+    is_kept = any(f"{output}/".startswith(f"{path.rstrip('/')}/") for path in mounted)
+    return output if specification and output.startswith("/") and not is_kept else ""
 
 
 def local_path(uri: str) -> str:

@@ -32,7 +32,7 @@ from trainyard.schedulers.toolkit_supervision import (
     with_variables,
 )
 from trainyard.specs.app import AppDef, RetryPolicy, Role
-from trainyard.specs.training import DOCUMENT
+from trainyard.specs.training import DOCUMENT, lost_results, specification
 from trainyard.system.identity import user_name
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -166,6 +166,8 @@ class _ObjectPlan:
             self._have_it_supervised()
         self.secret = SecretValues()
         self.labels, self.notes = self._labels(), self._notes()
+        #: Per role, where its script leaves results that are lost.
+        self.lost: dict[str, str] = {}
 
     def request(self) -> KubernetesJob:
         """Make all objects."""
@@ -183,6 +185,11 @@ class _ObjectPlan:
             self.may_be_jobset,
             [
                 *(warning for role in self.app.roles for warning in _ignored(role, self.kind)),
+                *(
+                    f"role {name!r}: a pod keeps no files, so what the script writes to {place} is lost when "
+                    "it ends: name a place for results (--output s3://bucket/prefix), or mount a claim there"
+                    for name, place in self.lost.items()
+                ),
                 *dict.fromkeys(text for each in self.retries if each for text in each.warnings),
                 *warnings_of(
                     "kubernetes", self.opts, self.end_rules, hidden=True, is_signed=bool(secret_of(self.opts))
@@ -311,6 +318,9 @@ class _ObjectPlan:
         subdomain = self.name if self.kind == JOB and self.is_group else ""
         place = PodPlace(index, part, replica, rank0, is_shared, subdomain)
         pod = pod_template(role, place, self.opts, self.app_id, self.session, self.secret)
+        mounted = (mount["mountPath"] for mount in pod["spec"]["containers"][0].get("volumeMounts", ()))
+        if lost := lost_results(specification(role.metadata), mounted):
+            self.lost[role.name] = lost
         labels = {
             **self.labels,
             names.LABEL_ROLE: names.label_value(role.name),

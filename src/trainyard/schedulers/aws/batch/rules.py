@@ -22,7 +22,7 @@ from trainyard.schedulers.aws.batch.options import (
 )
 from trainyard.schedulers.aws.batch.replicas import MOST_CHILDREN, MOST_NODES, MOST_RANGES
 from trainyard.schedulers.aws.service_model import problems_of
-from trainyard.specs.training import script_of, specification
+from trainyard.specs.training import lost_results, script_of, specification
 
 if TYPE_CHECKING:
     from trainyard.specs.app import Role
@@ -245,13 +245,10 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
         spec = specification(role.metadata)
         if not spec:
             continue
-        output = (spec.get("output") or {}).get("uri") or "/opt/ml/model"
-        if output.startswith("/") and not any(
-            f"{output}/".startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
-        ):
+        if lost := lost_results(spec, (mount.dst_path for mount in role.mounts)):
             yield (
                 f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
-                f" {output} is lost when it ends: name a place for results, as in --output s3://bucket/prefix"
+                f" {lost} is lost when it ends: name a place for results, as in --output s3://bucket/prefix"
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
