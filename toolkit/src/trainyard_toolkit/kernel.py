@@ -112,8 +112,10 @@ def path_of(descriptor: int) -> str:
     if sys.platform == "darwin":
         import fcntl
 
-        return os.fsdecode(fcntl.fcntl(descriptor, _F_GETPATH, bytes(1024)).rstrip(b"\0"))
-    return f"{PROC}/self/fd/{descriptor}"
+        path = os.fsdecode(fcntl.fcntl(descriptor, _F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    else:  # or else mypy finds the rest unreachable there
+        path = f"{PROC}/self/fd/{descriptor}"
+    return path
 
 
 def children_of(parent: int) -> Iterable[int]:
