@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from trainyard.errors import did_you_mean, refuse
+from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
 from trainyard.specs.app import NO_IMAGE, RetryPolicy
@@ -25,7 +24,8 @@ MOST_COMPONENTS = 128
 _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
 
 
-class Shape(NamedTuple):
+@dataclass
+class Shape:
     """What each replica of a role needs; roles of equal shape can share an allocation."""
 
     cpus: int
@@ -99,7 +99,9 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
             )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
-    if len(app.roles) > MOST_COMPONENTS and len({shape_of(role) for role in app.roles}) > 1:
+    if len(app.roles) > MOST_COMPONENTS and any(
+        shape_of(role) != shape_of(app.roles[0]) for role in app.roles
+    ):
         yield (
             f"{len(app.roles)} roles with different needs: a heterogeneous job has at most {MOST_COMPONENTS} "
             "components; give all roles equal resources"
@@ -144,7 +146,7 @@ def needs(opts: SlurmOpts, groups: Sequence[tuple[Shape, int]]) -> dict[str, Any
     nodes = []
     for shape, replicas in groups:
         on_node = min(opts.replicas_per_node, replicas)
-        amounts = {name: max(amount, 0) * on_node for name, amount in shape._asdict().items()}
+        amounts = {name: max(amount, 0) * on_node for name, amount in vars(shape).items()}
         nodes.append({"count": -(-replicas // opts.replicas_per_node), **amounts})
     return {"partition": opts.partition, "time": opts.time, "nodes": nodes}
 
