@@ -1,4 +1,4 @@
-"""What jobs on AWS Batch and SageMaker share: where they are, those not shown yet, and Batch's times."""
+"""What jobs on AWS Batch and SageMaker share: where they are, those not shown yet, times, console links."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ TAG_SESSION = "sts:TagSession"
 def find_role(session: AwsSession, name: str, *, repeats: bool = True) -> dict[str, Any] | None:
     """Return IAM's description of a role, given by name or ARN; None if it does not exist.
 
+    A failed request is not repeated unless ``repeats``.
+
     Raises:
         AwsError: IAM refuses or cannot be reached.
     """

@@ -37,7 +37,9 @@ def is_directory_bucket(uri: str) -> bool:
 
 
 def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, Any] | None:
-    """Return what S3 says of a bucket; None if it does not exist. ``owner`` is the account that must own it.
+    """Return what S3 says of a bucket; None if it does not exist.
+
+    ``owner`` is the number of the account that must own it.
 
     Raises:
         AwsForbiddenError: it is another account's, or s3:ListBucket is missing.

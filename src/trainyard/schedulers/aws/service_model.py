@@ -45,7 +45,7 @@ def has_operation(service: str, operation: str) -> bool:
 
 
 def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
-    """Tell whether the installed SDK knows a member of an operation's request; it knows the operation.
+    """Tell whether the installed SDK knows a member of the request of an operation, which it must know.
 
     ``path`` is the way to the member, through structures.
     """

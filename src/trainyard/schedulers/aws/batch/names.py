@@ -1,4 +1,4 @@
-"""Names, ids and tags of AWS Batch: queues, jobs, ARNs, and how the history stores them."""
+"""Names, ids and tags of AWS Batch: queues, jobs, ARNs, and links to the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a job or replica is in its state: Batch's evidence as a reason, from which the state follows.
+"""Why a job or replica is in its state: the state and the text that follow from Batch's evidence.
 
 Batch keeps a job RUNNABLE forever if nothing can run it, usually without giving a reason. The reason is then
 looked for in the job's queue: are the queue and its compute environments enabled and valid, and can one of

@@ -147,7 +147,8 @@ def terminate_all(
     for app_id, (session, _) in jobs.items():
         queue = (names.split_app_id(app_id) or ("", ""))[0]
         groups.setdefault((id(session), queue), []).append(app_id)
-    by_fifty = has_operation("batch", "TerminateJobs")
+    # one alone needs no look at the SDK's model
+    by_fifty = any(len(group) > 1 for group in groups.values()) and has_operation("batch", "TerminateJobs")
     size = MOST_TERMINATED if by_fifty else 1
     chunks = [
         group[start : start + size] for group in groups.values() for start in range(0, len(group), size)

@@ -21,7 +21,7 @@ _ONE_COMMAND = "AWS-StartInteractiveCommand"
 
 
 def run_on_host(session: AwsSession, job: Mapping[str, Any], host: str, command: Sequence[str]) -> int:
-    """Run a command, or a shell without one, on a host of a training job that runs, such as ``algo-1``.
+    """Run a command, or a shell without one, on a host, such as ``algo-1``, of a training job that runs.
 
     Raises:
         ConfigError: remote debugging is off, or the plug-in is missing.

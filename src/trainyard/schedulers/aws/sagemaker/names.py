@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from trainyard.schedulers.aws.batch_jobs import console_link
 from trainyard.schedulers.ids import random_id
 
 BACKEND = "aws_sagemaker"
@@ -78,9 +77,13 @@ def default_bucket(region: str, account: str = ACCOUNT) -> str:
 
 def console_url(arn: str) -> str | None:
     """Return where a browser shows a training job."""
+    from trainyard.schedulers.aws.batch_jobs import console_link
+
     return console_link(arn, "sagemaker/home", "/jobs/")
 
 
 def batch_console_url(arn: str) -> str | None:
     """Return where a browser shows a job of a Batch queue."""
+    from trainyard.schedulers.aws.batch_jobs import console_link
+
     return console_link(arn, "batch/home", "jobs/service-job/detail/")

@@ -146,10 +146,10 @@ def _counts(items: Iterable[Mapping[str, Any]]) -> list[int]:
     return [count for each in items if isinstance(count := each.get("InstanceCount"), int)]
 
 
-def twice(values: Iterable[Any]) -> list[str]:
-    """Return the texts that occur more than once."""
-    known = [value for value in values if isinstance(value, str)]
-    return sorted({value for value in known if known.count(value) > 1})
+def twice(values: Iterable[Any]) -> list[Any]:
+    """Return the texts and numbers that occur more than once."""
+    known = [value for value in values if isinstance(value, (str, int, float))]
+    return sorted({value for value in known if known.count(value) > 1}, key=str)
 
 
 def has_own_disks(instance_type: str) -> bool:
@@ -288,5 +288,5 @@ def _tags(request: Mapping[str, Any]) -> Iterator[str]:
     for key in twice(keys):
         yield f"the tag {key!r} is given twice"
     # "Tagging AWS resources": keys that begin with aws: are reserved for AWS
-    for key in sorted({key for key in keys if key.lower().startswith("aws:")}):
+    for key in sorted({key for key in keys if str(key).lower().startswith("aws:")}):
         yield f"the tag {key!r} begins with aws:, which is reserved for AWS"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: bool) -> int:
-    """Run a command, or a shell without one, on a host that runs, such as ``algo-1``; returns its exit code.
+    """Run a command, or a shell without one, on a host that runs; returns its exit code.
+
+    ``host`` is its name, such as ``algo-1``.
 
     Raises:
         ConfigError: nothing of the host is found, or there is no such program.

@@ -40,7 +40,7 @@ SHARED_NETWORK, ISOLATED_NETWORK = "trainyard-single-hosts", "trainyard-isolated
 MOST_RENEWALS = 8
 CREDENTIALS = "/run/trainyard/credentials"
 _FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
-_LOOPBACK = re.compile(r"(?<=://)(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0)(?=[:/]|\Z)")
+_LOOPBACK = re.compile(r"\A([^:]*://)(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0)(?=[:/]|\Z)")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
 
 
@@ -124,7 +124,7 @@ class Cluster:
     def endpoint_variables(self) -> dict[str, str]:
         """Return the variables that name AWS endpoints, with the gateway's address in place of loopback."""
         urls = {name: os.environ.get(name) for name in _ENDPOINTS}
-        return {name: _LOOPBACK.sub(self.gateway, url, count=1) for name, url in urls.items() if url}
+        return {name: _LOOPBACK.sub(rf"\g<1>{self.gateway}", url) for name, url in urls.items() if url}
 
 
 class ContainerHost:
