@@ -11,6 +11,8 @@ from tests.cli.conftest import DEADLINE, Cli
 from trainyard import __version__
 from trainyard.cli import main
 from trainyard.cli.catalog import COMMANDS, OTHER_NAMES, load_command
+from trainyard.cli.parser import Parser
+from trainyard.errors import UsageError
 
 
 def test_version_and_help(cli: Cli) -> None:
@@ -238,3 +240,15 @@ def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(cli: Cli) -> N
     assert "the event receiver 'ending' failed" in failed.err
     assert "failure rules of the plugin 'ending' are left out" in failed.err
     assert "why: sh/0 exited with an error" in failed.err
+
+
+def test_a_plugin_may_have_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser("trainyard fleet", "Look after machines.")
+    parser.add_subparsers(dest="what").add_parser("list", help="list them").add_argument("--count", type=int)
+    args = parser.parse_arguments(["list", "--count", "2"])
+    assert (args.what, args.count) == ("list", 2)
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_arguments(["list", "--help"])
+    assert (ended.value.code, "--count" in capsys.readouterr().out) == (0, True)
+    with pytest.raises(UsageError, match="invalid choice: 'shut'"):
+        parser.parse_arguments(["shut"])

@@ -10,7 +10,7 @@ from trainyard.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 
 # argparse imports `locale` and looks for a translation of every text; there are none
@@ -26,13 +26,10 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 class FullParser(argparse.ArgumentParser):
     """A parser that raises `UsageError` where argparse would write a message and exit."""
 
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=_formatter,  # type: ignore[arg-type,unused-ignore]  # any callable will do
-        )
+    def __init__(self, prog: str = "", description: str = "", **more: Any) -> None:
+        # argparse makes the parsers of a plugin's subcommands from this class too
+        options: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _formatter, **more}
+        super().__init__(prog=prog, description=description, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error as a `UsageError`."""
@@ -44,9 +41,10 @@ class FullParser(argparse.ArgumentParser):
         Raises:
             UsageError: they do not parse; for an unknown option, the hint names similar ones.
         """
-        remainder = any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions())
+        positionals = self._get_positional_actions()
+        takes_all = any(action.nargs in (argparse.REMAINDER, argparse.PARSER) for action in positionals)
         # intermixed: `log HANDLE -f ROLE/ID` has an option between its arguments
-        parse = self.parse_known_args if remainder else self.parse_known_intermixed_args
+        parse = self.parse_known_args if takes_all else self.parse_known_intermixed_args
         args, unknown = parse(argv)
         options = [text for text in unknown if text.startswith("-") and text != "-"]
         if options:

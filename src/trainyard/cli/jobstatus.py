@@ -132,8 +132,8 @@ def exit_code_of(status: AppStatus, source: str | None = None) -> int:
         ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
         return next((replica.exit_code for replica in ended if replica.exit_code), plain)
     role, _, number = source.partition("/")
-    named = (role, int(number or "0"))
-    codes = [replica.exit_code for replica in status.replicas() if (replica.role, replica.id) == named]
+    named = (role, number.lstrip("0") or "0")
+    codes = [replica.exit_code for replica in status.replicas() if (replica.role, str(replica.id)) == named]
     return next((code for code in codes if code is not None), plain)
 
 
