@@ -156,9 +156,8 @@ def watch(program: HungProgram, on_hang: str, grace: float, stopping: Callable[[
     """
     while _lives(program.pid):
         if program.look() and on_hang == STOP:
-            time.sleep(
-                min(program.seconds, LONGEST_PAUSE)
-            )  # so that replicas that wait for it show their stacks
+            # first let replicas that wait for it show their stacks
+            time.sleep(min(program.seconds, LONGEST_PAUSE))
             stopping(stop_reason(program.seconds))
             program.stop(grace)
             return

@@ -39,7 +39,7 @@ class IntermediateSync:
         mirror.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Send what is left and stop. ``timeout`` is accepted for compatibility, and ignored.
+        """Send what is left and stop. ``timeout`` is ignored: sending is not cut short.
 
         Raises:
             StoreError: the store refused.

@@ -60,9 +60,9 @@ class Layout:
         return True
 
     def hand_over(self, *folders: str) -> None:
-        """Give what root wrote to the owner of the part of the base directory, or further folder, around it.
+        """Give what root wrote in each part of the base directory, and in further folders, to its owner.
 
-        These may be directories of the machine that are mounted in the container.
+        They may be directories of the machine that are mounted in the container.
         """
         if os.geteuid() != 0:
             return

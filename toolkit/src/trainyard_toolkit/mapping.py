@@ -36,7 +36,7 @@ def to_env_value(value: Any) -> str:
 
 
 def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Name every entry ``SM_<UPPER NAME>``: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS": "2"}``.
+    """Name entries ``SM_<UPPER NAME>``, decoding nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS": "2"}``.
 
     An empty name stays empty.
     """

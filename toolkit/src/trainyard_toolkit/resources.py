@@ -139,7 +139,10 @@ def _gpu_devices() -> list[str]:
 
 
 def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] | None = None) -> int:
-    """The number of AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge."""
+    """The number of AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge.
+
+    0 if the program is missing or fails.
+    """
     if instance_type.endswith("trn2.48xlarge"):
         return 64
     listing = (run or _output)(["neuron-ls", "-j"])

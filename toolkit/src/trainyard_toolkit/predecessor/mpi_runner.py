@@ -54,7 +54,7 @@ class MasterRunner(ProcessRunner):
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
         self._master_hostname = master_hostname
-        self._hosts = hosts
+        self._hosts = list(hosts)
         self._custom_mpi_options = custom_mpi_options
         self._network_interface_name = network_interface_name
         self._num_processes = num_processes

@@ -40,7 +40,7 @@ class PyTorchXLARunner(ProcessRunner):
         num_gpus: int,
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
-        self._cluster = (master_hostname, hosts, current_host)
+        self._cluster = (master_hostname, list(hosts), current_host)
         self._num_gpus = num_gpus
 
     def _place(self, environment: Environment) -> None:

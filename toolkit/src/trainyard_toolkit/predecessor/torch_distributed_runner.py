@@ -49,7 +49,7 @@ class TorchDistributedRunner(ProcessRunner):
         instance_type: str = "ml.trn1.2xlarge",
     ) -> None:
         super().__init__(user_entry_point, args, env_vars, processes_per_host)
-        self._cluster = (master_hostname, hosts, current_host, network_interface_name)
+        self._cluster = (master_hostname, list(hosts), current_host, network_interface_name)
         self._instance_type = instance_type
 
     def run(self, capture_error: bool = True, wait: bool = True) -> Outcome | Running:  # type: ignore[override]
