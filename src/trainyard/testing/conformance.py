@@ -363,7 +363,9 @@ class SchedulerConformance:
     def test_following_a_silent_job_ends_with_it(self, scheduler: Scheduler[Any]) -> None:
         if not self.can_follow:
             pytest.skip("logs cannot be followed")
-        app_id = self.submit(scheduler, self.role("sleep 600"))
+        app_id = self.submit(
+            scheduler, self.role("exec sleep 600")
+        )  # a shell may report what ended its child
         result: list[list[str]] = []
         reader = threading.Thread(
             target=lambda: result.append(self.lines(scheduler, app_id, should_tail=True)), daemon=True

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests import backends
+from tests.cluster_hosts import PATIENCE
 from tests.slurm_cluster import private_cluster
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.specs import AppDef, AppState
@@ -65,20 +66,24 @@ def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
 
 
 @pytest.mark.slow
-def test_a_link_is_cut_under_two_nodes_that_work_together(own_slurm, counting):
+def test_a_link_is_cut_under_two_nodes_that_work_together(monkeypatch, counting):
+    backends.need("slurm")
     script, hold = counting
-    jobs = Jobs()
-    app_id = jobs.submit(role(script, num_replicas=2), nodelist="n3,n4")
-    jobs.wait_for_line(app_id, "attempt")
-    own_slurm.cut_link("n4")
-    hold.unlink()
-    assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
-    own_slurm.declare_down("n4")
-    found = jobs.seen(app_id, lambda found: found.state == AppState.PENDING)
-    assert "waiting" in found.msg
-    own_slurm.kill_node("n4")
-    own_slurm.start_node("n4")
-    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+    # Slurm finds the loss only when it is told
+    with private_cluster(credential_seconds=10, node_seconds=PATIENCE) as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        jobs = Jobs()
+        app_id = jobs.submit(role(script, num_replicas=2), nodelist="n3,n4")
+        jobs.wait_for_line(app_id, "attempt")
+        cluster.cut_link("n4")
+        hold.unlink()
+        assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
+        cluster.declare_down("n4")
+        found = jobs.seen(app_id, lambda found: found.state == AppState.PENDING)
+        assert "waiting" in found.msg
+        cluster.kill_node("n4")
+        cluster.start_node("n4")
+        assert jobs.end_of(app_id).state == AppState.SUCCEEDED
 
 
 @pytest.mark.slow
