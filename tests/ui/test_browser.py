@@ -64,16 +64,18 @@ class Job:
     """A local job that says a step when it is asked to."""
 
     def __init__(self, directory: Path) -> None:
-        script, pipe = directory / "train.py", directory / "pipe"
+        script, self.pipe = directory / "train.py", directory / "pipe"
         script.write_text(SCRIPT)
-        os.mkfifo(pipe)
+        os.mkfifo(self.pipe)
         with get_runner() as runner:
-            arguments = ["--script", str(script), "--", str(pipe)]
+            arguments = ["--script", str(script), "--", str(self.pipe)]
             self.handle = runner.run_component("utils.python", arguments, "local_cwd")
-        self._pipe = os.open(pipe, os.O_WRONLY)
+        self._kept_open = os.open(self.pipe, os.O_WRONLY)  # so that the script does not see its end
 
     def step(self, count: int = 1) -> None:
-        os.write(self._pipe, b"x" * count)
+        """Ask for steps, as soon as the script, which may have been started again, listens."""
+        with open(self.pipe, "wb", buffering=0) as pipe:
+            pipe.write(b"x" * count)
 
     def state(self) -> AppState:
         with get_runner() as runner:
@@ -82,7 +84,7 @@ class Job:
             return status.state
 
     def end(self) -> None:
-        os.close(self._pipe)
+        os.close(self._kept_open)
         with get_runner() as runner:
             runner.cancel(self.handle)
             runner.wait(self.handle)
