@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from tests.schedulers.golden import check
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.request import HpcRequest
+from trainyard.schedulers.lsf.reasons import judge
 from trainyard.schedulers.lsf.request import limit_minutes
 from trainyard.schedulers.lsf.scheduler import create_scheduler
-from trainyard.specs import AppDef, Resource, Role
+from trainyard.specs import AppDef, AppState, Resource, Role
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -93,3 +95,13 @@ def test_torchx_default_of_shared_memory_is_accepted() -> None:
 
 def test_time_limits() -> None:
     assert [limit_minutes(text) for text in ("90", "1:30", "120:00", None)] == [90, 90, 7200, None]
+
+
+def test_a_follow_up_takes_an_end_for_what_status_takes_it_for() -> None:
+    words = json.loads(request(role(), notify=["https://example.org/end"]).files["follow-up.json"])
+    assert {"EXIT", "POST_ERR", "DONE"}.isdisjoint(words["live"])
+    for name in ("TERM_OWNER", "TERM_ORPHAN_SYSTEM", "TERM_CPULIMIT", "TERM_SWAP", "TERM_REMOVE_HUNG_JOB"):
+        state, said = judge({"STAT": "EXIT", "EXIT_CODE": "140", "EXIT_REASON": f"{name}: killed"})
+        found, reason = words["states"][name]
+        assert found == state.name
+        assert state == AppState.CANCELLED or said.startswith(f"{reason}: {name}")

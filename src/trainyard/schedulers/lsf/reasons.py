@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_STATES: dict[str, AppState] = {
+STATES: dict[str, AppState] = {
     "PEND": AppState.PENDING,
     "PROV": AppState.PENDING,
     "WAIT": AppState.PENDING,
@@ -33,10 +33,28 @@ _TEXTS = {
     "UNKWN": "LSF has lost contact with its host; it may still be running",
     "ZOMBI": "LSF lost contact with its host, and it was killed or rerun meanwhile; it may still run there",
 }
-#: Why LSF ended a job, by "Termination reasons displayed by bacct, bhist, and bjobs" of 10.1. Jobs that LSF
-#: itself removed since their host was lost (TERM_REMOVE_HUNG_JOB) have failed: nobody cancelled them.
-_CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_BUCKET_KILL")
-_TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
+_CANCELLED = (AppState.CANCELLED, "cancelled in LSF")
+_TIME_LIMIT = (AppState.FAILED, "stopped at its time limit")
+_OUT_OF_MEMORY = (AppState.FAILED, "out of memory")
+#: Why LSF ended a job, by "Termination reasons displayed by bacct, bhist, and bjobs" of 10.1, and the state
+#: that follows; with others it has failed.
+TERMINATIONS: dict[str, tuple[AppState, str]] = {
+    "TERM_OWNER": _CANCELLED,
+    "TERM_FORCE_OWNER": _CANCELLED,
+    "TERM_ADMIN": _CANCELLED,
+    "TERM_FORCE_ADMIN": _CANCELLED,
+    "TERM_ORPHAN_SYSTEM": _CANCELLED,
+    "TERM_BUCKET_KILL": _CANCELLED,
+    "TERM_RUNLIMIT": _TIME_LIMIT,
+    "TERM_DEADLINE": _TIME_LIMIT,
+    "TERM_CPULIMIT": _TIME_LIMIT,
+    "TERM_WINDOW": _TIME_LIMIT,
+    "TERM_MEMLIMIT": _OUT_OF_MEMORY,
+    "TERM_SWAP": _OUT_OF_MEMORY,
+    "TERM_PREEMPT": (AppState.FAILED, "preempted by another job"),
+    "TERM_REMOVE_HUNG_JOB": (AppState.FAILED, "its host was lost"),  # nobody cancelled it
+}
+_TERMINATION = re.compile(r"TERM_[A-Z_]+")
 #: Separates the reasons, where the site shows them by host (LSB_BJOBS_PENDREASON_LEVEL 2 and 3).
 _HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 
@@ -44,12 +62,12 @@ _HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 def judge(record: Mapping[str, str]) -> tuple[AppState, str]:
     """Return the state of a job or element, and why it is in that state."""
     stat = record.get("STAT", "")
-    state = _STATES.get(stat, AppState.UNKNOWN)
+    state = STATES.get(stat, AppState.UNKNOWN)
     if state == AppState.FAILED:
         return _failure(record)
     if state == AppState.PENDING and stat not in _TEXTS:
         return state, shortened(record.get("PEND_REASON", "")) or "waiting to be dispatched"
-    if stat not in _STATES:
+    if stat not in STATES:
         return state, f"LSF says {stat or 'nothing'}"
     return state, _TEXTS.get(stat, "")
 
@@ -58,12 +76,10 @@ def _failure(record: Mapping[str, str]) -> tuple[AppState, str]:
     said, code = record.get("EXIT_REASON", "").strip().rstrip(".;"), exit_code(record)
     if record.get("STAT") == "POST_ERR" and not said and not code:
         return AppState.SUCCEEDED, "its post-processing failed"
-    if _CANCELLED.search(said):
-        return AppState.CANCELLED, said
-    if _TIME_LIMIT.search(said):
-        return AppState.FAILED, f"stopped at its time limit: {said}"
-    if "TERM_MEMLIMIT" in said or "TERM_SWAP" in said:
-        return AppState.FAILED, f"out of memory: {said}"
+    for name in _TERMINATION.findall(said):
+        if name in TERMINATIONS:
+            state, words = TERMINATIONS[name]
+            return state, said if state == AppState.CANCELLED else f"{words}: {said}"
     if said:
         return AppState.FAILED, said if code is None else f"exit code {code}: {said}"
     if code is not None and code > 128:

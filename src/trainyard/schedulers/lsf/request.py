@@ -11,6 +11,8 @@ from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from trainyard.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
+from trainyard.schedulers.lsf.reasons import STATES, TERMINATIONS
+from trainyard.specs.status import is_terminal
 
 _TIME = re.compile(r"(?:(\d+):)?(\d+)")
 #: The hosts of the job in lines "HOST SLOTS", rank 0's first: the host file has a line for each slot; where
@@ -60,8 +62,6 @@ _LOOK = """\
 bjobs -a -json -o 'stat exit_reason' "$1" 2>/dev/null | tr -d '\\n' | tr '}' '\\n' |
     sed -n '/TERM_/{s/.*\\(TERM_[A-Z_]*\\).*/native=\\1/p;d;}; s/.*"STAT" *: *"\\([A-Z_]*\\)".*/native=\\1/p'
 """
-_CANCELLED = ("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL")
-_LIVE = ("PEND", "PROV", "WAIT", "FWD_PEND", "PSUSP", "USUSP", "SSUSP", "RUN", "UNKWN", "ZOMBI")
 
 
 def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
@@ -89,16 +89,11 @@ def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
         id_pattern=r"Job <(\d+)> is submitted",
         look=_LOOK,
         states={
-            "DONE": ("SUCCEEDED", ""),
-            "POST_DONE": ("SUCCEEDED", ""),
+            **dict.fromkeys(("DONE", "POST_DONE"), ("SUCCEEDED", "")),
             **dict.fromkeys(("EXIT", "POST_ERR"), ("", "")),
-            **dict.fromkeys(_CANCELLED, ("CANCELLED", "cancelled in LSF")),
-            **dict.fromkeys(("TERM_RUNLIMIT", "TERM_DEADLINE"), ("FAILED", "the time limit was reached")),
-            **dict.fromkeys(("TERM_MEMLIMIT", "TERM_SWAP"), ("FAILED", "out of memory")),
-            "TERM_PREEMPT": ("FAILED", "preempted by another job"),
-            "TERM_REMOVE_HUNG_JOB": ("FAILED", "its host was lost"),
+            **{name: (state.name, words) for name, (state, words) in TERMINATIONS.items()},
         },
-        live=[*_LIVE],
+        live=[name for name, state in STATES.items() if not is_terminal(state)],
         cancel=["bkill"],
         memory_option=[*limit, "-R", "rusage[mem=%sMB]"] if memory > 0 else [],
         memory_factor=reserved,
