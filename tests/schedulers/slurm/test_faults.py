@@ -69,7 +69,7 @@ def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
 def test_a_link_is_cut_under_two_nodes_that_work_together(monkeypatch, counting):
     backends.need("slurm")
     script, hold = counting
-    # Slurm finds the loss only when it is told
+    # Slurm notices the loss only through `declare_down`
     with private_cluster(credential_seconds=10, node_seconds=PATIENCE) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         jobs = Jobs()

@@ -2,7 +2,7 @@
 
 The hosts find each other through :mod:`trainyard_toolkit.rendezvous`, and exchange keys, ports and addresses
 there. So an image needs OpenSSH and Open MPI, but neither keys nor a configuration; and as addresses are
-used, host names need not be what ``gethostname`` says. The other hosts are told at once when mpirun ends.
+used, host names need not be what ``gethostname`` says. The other hosts are notified at once when mpirun ends.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_ERROR_CLASS", "SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]
 
-#: Written by the predecessor to end the other hosts; here they are told over a connection.
+#: Written by the predecessor to end the other hosts; here they are notified over a connection.
 MPI_FINISHED_STATUS_FILE = "/tmp/done"
 
 
