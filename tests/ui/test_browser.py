@@ -223,9 +223,16 @@ def test_a_selection_outlasts_a_table_that_was_asked_for_before(
         page.route(REFRESH, lambda route: held.append(route))
     page.check("[data-row] input")
     page.evaluate("document.getElementById('jobs').dataset.is = 'the old one'")
+    page.evaluate(
+        """() => new MutationObserver(() => {
+            if (!document.getElementById("jobs").dataset.is)
+                window.tickedAtOnce ??= document.querySelector("[data-row] input").checked;
+        }).observe(document.body, { childList: true, subtree: true })"""
+    )
     held[0].continue_()
     page.wait_for_function("() => !document.getElementById('jobs').dataset.is")
     assert page.is_checked("[data-row] input")
+    assert page.evaluate("window.tickedAtOnce") is True
     assert complaints == []
 
 
@@ -352,7 +359,7 @@ def test_any_place_of_a_long_log_is_reached(browser: Any, server: Server, home: 
             lines.lastElementChild.append("the end");
             const log = lines.closest(".log");
             log.scrollTop = log.scrollHeight;
-            document.dispatchEvent(new CustomEvent("htmx:before:swap"));
+            document.dispatchEvent(new CustomEvent("htmx:before:swap", {detail: {tasks: []}}));
             document.dispatchEvent(new CustomEvent("htmx:after:swap", {detail: {ctx: {target: lines}}}));
         }"""
     )

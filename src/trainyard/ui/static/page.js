@@ -20,17 +20,19 @@
     }
   }, 500);
 
-  // A part that was requested before the user selected something in it arrives without that selection.
-  const boxes = (state) => [...document.querySelectorAll(`input[name=handle]:${state}`)];
-  let ticked = new Set();
+  // A part that was requested before the user selected something in it arrives without that selection. It gets it
+  // before it is inserted: htmx reports a swap some time after it, and the user goes on meanwhile.
+  const boxes = (place, state) => [...place.querySelectorAll(`input[name=handle]:${state}`)];
   let focused = null;
-  document.addEventListener("htmx:before:swap", () => {
-    ticked = new Set(boxes("checked").map((box) => box.value));
+  document.addEventListener("htmx:before:swap", (event) => {
+    const ticked = new Set(boxes(document, "checked").map((box) => box.value));
+    for (const { fragment } of event.detail.tasks) {
+      for (const box of fragment ? boxes(fragment, "enabled") : []) box.checked ||= ticked.has(box.value);
+    }
     const element = document.activeElement;
     focused = element && (element.id || element.closest("tr")?.id) ? element : null;
   });
   document.addEventListener("htmx:after:swap", () => {
-    for (const box of boxes("enabled")) box.checked ||= ticked.has(box.value);
     markRow();
     if (!focused || focused.isConnected) return;
     const row = focused.closest("tr")?.id;
