@@ -37,10 +37,13 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def up(jobs: Jobs, name: str) -> int:
-    line = until(
-        lambda: next((line for s in jobs.streams(name) for line in jobs.lines(name) if line[:2] == "up"), "")
-    )
+def up(jobs: Jobs, name: str, host: str = "algo-1") -> int:
+    def said() -> str:
+        if not any(f"/{host}-" in stream for stream in jobs.streams(name)):
+            return ""
+        return next((line for line in jobs.lines(name, host) if line[:2] == "up"), "")
+
+    line = until(said)
     return int(line.split()[1])
 
 
@@ -48,7 +51,7 @@ def up(jobs: Jobs, name: str) -> int:
 @pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
 def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path, victims: list[str]) -> None:
     name = jobs.start(WAIT, hosts=2)
-    pid = up(jobs, name)
+    pid, _ = up(jobs, name), up(jobs, name, "algo-2")
     state = state_of(name)
     for victim in victims:
         os.kill(state[victim][0], signal.SIGKILL)
@@ -63,6 +66,22 @@ def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path
         until(lambda: not is_running(pid))
     assert not [path for path in Path("/dev/shm").glob("trainyard-sagemaker-*") if _is_of(path, name)]
     assert jobs.lines(name)[0].startswith("up")
+
+
+def test_the_guard_of_a_deleted_job_leaves_another_of_the_same_name_alone(jobs: Jobs, processes: str) -> None:
+    name = jobs.start(WAIT, name="twice")
+    up(jobs, name)
+    guard = state_of(name)["guard"][0]
+    os.kill(guard, signal.SIGSTOP)  # it is slow to see the end
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    jobs.end(name)
+    jobs.sagemaker.delete_training_job(TrainingJobName=name)
+    jobs.start(WAIT, name="twice")
+    pid = up(jobs, name)
+    os.kill(guard, signal.SIGCONT)
+    until(lambda: not is_running(guard))
+    assert jobs.describe(name)["TrainingJobStatus"] == "InProgress"
+    assert is_running(pid)
 
 
 def _is_of(path: Path, name: str) -> bool:

@@ -80,6 +80,7 @@ def _guard(supervisor_class: Any) -> NoReturn:
     if not path:  # there is no job
         os._exit(0)
     job: JobDirectory = supervisor_class.job_class(path)
+    directory = _opened(job.path)
     sentinel = _start_sentinel(job, lifeline)
     try:
         _redirect_output(_log_of(job))
@@ -89,7 +90,9 @@ def _guard(supervisor_class: Any) -> NoReturn:
     while (ended := os.wait()[0]) != supervisor:
         if ended == sentinel:
             sentinel = 0
-    state = job.read_state()
+    # A job that has ended may have been removed, and its name be that of another.
+    is_same = _is_at(directory, job.path)
+    state = job.read_state() if is_same else None
     if state is None or not job.is_over(state):
         processes.kill_descendants(spared=sentinel)  # spared, since this process may be killed too
         if state is not None:
@@ -98,8 +101,24 @@ def _guard(supervisor_class: Any) -> NoReturn:
         processes.send_to(sentinel, signal.SIGKILL)
         os.waitpid(sentinel, 0)
     processes.kill_descendants()
-    outbox.send_if_waiting(job.path)
+    if is_same:
+        outbox.send_if_waiting(job.path)
     os._exit(0)
+
+
+def _opened(path: str) -> int:
+    """Open a directory, so that its inode number is given to no other; -1 if it is gone."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _is_at(directory: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(directory), os.stat(path))
+    except OSError:
+        return False
 
 
 def _log_of(job: JobDirectory) -> str:
