@@ -140,6 +140,7 @@ def shown(page: Any, selector: str) -> None:
 
     try:
         page.wait_for_selector(selector, timeout=60_000)
+        page.wait_for_load_state("load", timeout=60_000)  # the script that handles keys is deferred
     except NotShownError:
         pytest.fail(f"{selector} is not on the page:\n{page.locator('main').inner_text()[-3000:]}")
 
@@ -219,8 +220,9 @@ def test_a_selection_outlasts_a_table_that_was_asked_for_before(
     page, complaints = opened(browser, server)
     shown(page, "[data-row] input:enabled")
     held: list[Any] = []
-    with page.expect_request(REFRESH):
-        page.route(REFRESH, lambda route: held.append(route))
+    page.route(REFRESH, lambda route: held.append(route))
+    while not held:
+        page.wait_for_timeout(50)
     page.check("[data-row] input")
     page.evaluate("document.getElementById('jobs').dataset.is = 'the old one'")
     page.evaluate(
@@ -233,6 +235,27 @@ def test_a_selection_outlasts_a_table_that_was_asked_for_before(
     page.wait_for_function("() => !document.getElementById('jobs').dataset.is")
     assert page.is_checked("[data-row] input")
     assert page.evaluate("window.tickedAtOnce") is True
+    assert complaints == []
+
+
+def test_a_click_outlasts_a_part_that_is_replaced_under_it(browser: Any, server: Server, job: Job) -> None:
+    page, complaints = opened(browser, server)
+    page.click("[data-row] a >> nth=0")
+    page.wait_for_url("**/job?handle=*")
+    shown(page, "#status .badge.running")
+    page.evaluate(
+        """() => {
+            window.arrived = 0;
+            document.addEventListener("htmx:before:swap", ({ detail }) => {
+                if (detail.tasks.some(({ target }) => target.id === "status")) window.arrived++;
+            });
+        }"""
+    )
+    page.hover("#cancel")
+    page.mouse.down()
+    page.wait_for_function("() => window.arrived", timeout=60_000)
+    page.mouse.up()
+    shown(page, "#status .badge.cancelled")
     assert complaints == []
 
 

@@ -20,11 +20,20 @@
     }
   }, 500);
 
+  // A part that is replaced under a pressed button would take the click with it: the next refresh replaces it.
+  let pressed = null;
+  document.addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+  for (const name of ["pointerup", "pointercancel"]) {
+    document.addEventListener(name, () => setTimeout(() => { pressed = null; }), true);
+  }
+
   // A part that was requested before the user selected something in it arrives without that selection. It gets it
   // before it is inserted: htmx reports a swap some time after it, and the user goes on meanwhile.
   const boxes = (place, state) => [...place.querySelectorAll(`input[name=handle]:${state}`)];
   let focused = null;
   document.addEventListener("htmx:before:swap", (event) => {
+    const held = pressed?.closest("[data-refresh]");
+    if (held && event.detail.tasks.some(({ target }) => target === held)) return event.preventDefault();
     const ticked = new Set(boxes(document, "checked").map((box) => box.value));
     for (const { fragment } of event.detail.tasks) {
       for (const box of fragment ? boxes(fragment, "enabled") : []) box.checked ||= ticked.has(box.value);
@@ -32,14 +41,16 @@
     const element = document.activeElement;
     focused = element && (element.id || element.closest("tr")?.id) ? element : null;
   });
-  document.addEventListener("htmx:after:swap", () => {
-    markRow();
+  document.addEventListener("htmx:after:swap", () => markRow());
+  // At once, since the next key may come before htmx reports the swap.
+  new MutationObserver(() => {
     if (!focused || focused.isConnected) return;
     const row = focused.closest("tr")?.id;
     const again = focused.id ? document.getElementById(focused.id)
       : document.getElementById(row)?.querySelector(focused.tagName);
+    focused = null;
     again?.focus({ preventScroll: true });
-  });
+  }).observe(document.body, { childList: true, subtree: true });
 
   // ---- forms
 
