@@ -1,7 +1,9 @@
 """What a job's containers are given, and what of it can be seen inside."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import socket
 import uuid
@@ -10,7 +12,7 @@ import pytest
 
 from trainyard.docker.engine import Engine
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.exec.container import labels
+from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
 
 from .conftest import states, wait_until
@@ -29,18 +31,19 @@ def test_replicas_find_the_first_by_name(jobs):
 
 def test_names_within_the_network(jobs):
     script = (
-        "echo up; read line; for n in worker-0 worker-1 algo-1 algo-2 $$TORCHX_RANK0_HOST; "
-        "do nslookup $$n >/dev/null && echo found $$n; done"
-    ).replace("read line", "sleep 1")
+        '[ "${replica_id}" = 0 ] || exec sleep 600; '
+        "for n in worker-0 worker-1 algo-1 algo-2 $$TORCHX_RANK0_HOST; "
+        "do until nslookup $$n >/dev/null 2>&1; do sleep 0.1; done; echo found $$n; done; exec sleep 600"
+    )
     role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}})
     app_id = jobs.submit(role)
     networks = jobs.container(app_id, "worker")["NetworkSettings"]["Networks"]
     assert list(networks) == [app_id]
     assert set(networks[app_id]["Aliases"]) >= {"worker-0", "algo-1"}
-    jobs.end_of(app_id)
     first = jobs.container(app_id, "worker")["Name"].lstrip("/")
     names = ["worker-0", "worker-1", "algo-1", "algo-2", first]
-    assert jobs.log(app_id, "worker")[1:] == [f"found {name}\n" for name in names]
+    with contextlib.closing(jobs.scheduler.log_iter(app_id, "worker", 0, should_tail=True)) as lines:
+        assert [next(lines) for _ in names] == [f"found {name}\n" for name in names]
 
 
 @pytest.mark.parametrize(("network", "count"), [(None, 1), ("none", 1), (None, 2), ("host", 2)])
@@ -102,6 +105,7 @@ def test_out_of_memory_that_the_daemon_notes_after_the_end(jobs, monkeypatch):
         return found
 
     monkeypatch.setattr(Engine, "request", request)
+    monkeypatch.setattr(inventory, "MEMORY_EVENT_SECONDS", 60.0)  # three looks take long on a busy machine
     _, response = jobs.run(role)
     assert "out of memory" in response.to_status().replicas()[0].reason
     assert len(early) > 2
@@ -207,10 +211,8 @@ def test_ports_are_found_on_this_machine(jobs):
 
 
 def test_publishing_at_a_given_port(jobs):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    role = jobs.role("sleep 60", port_map={"http": 8000})
+    port = random.randrange(20000, 32000)  # below those that the kernel hands out to other tests
+    role = jobs.role("sleep 600", port_map={"http": 8000})
     app_id = jobs.submit(role, publish={"http": str(port)})
     assert jobs.scheduler.describe(app_id).metadata["port.r/0.http"] == f"127.0.0.1:{port}"
     with pytest.raises(BackendError, match=r"already allocated|address already in use") as caught:

@@ -249,6 +249,8 @@ def _json(text: str, default: Any) -> Any:
 #: How long after the end of a container the daemon may note that the kernel killed it for lack of memory:
 #: both reach the daemon as events of containerd, in either order.
 MEMORY_EVENT_SECONDS = 1.0
+#: How long after its end a busy daemon may first show a container as ended.
+_JUST_ENDED_SECONDS = 15.0
 _KILLED = 137
 
 
@@ -365,7 +367,7 @@ def _await_memory_events(engine: Engine, jobs: list[Job]) -> None:
 def _may_lack_memory_event(job: Job) -> bool:
     if any(marker.kind in (CANCELLED, STOPPED) for marker in job.markers):
         return False  # it was killed by us
-    since = time.time_ns() - int(MEMORY_EVENT_SECONDS * 1e9)
+    since = time.time_ns() - int(_JUST_ENDED_SECONDS * 1e9)
     return any(
         container.state == "exited"
         and container.exit_code == _KILLED
