@@ -146,11 +146,14 @@ class LocalAppDef:
         replicas = self._replicas()
         if is_terminal(self.state) or not replicas:
             return
+        is_alive = any(
+            replica.is_alive() for replica in replicas
+        )  # first: what fails after this is seen as failed
         if any(replica.failed() for replica in replicas):
             self.set_state(AppState.FAILED)
             self.kill()
             self._note_end()
-        elif not any(replica.is_alive() for replica in replicas):
+        elif not is_alive:
             self.set_state(AppState.SUCCEEDED)
             self.close()
             self._note_end()

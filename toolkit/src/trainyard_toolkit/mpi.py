@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import shlex
 import signal
 import socket
@@ -422,6 +423,11 @@ def _minimal(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """Return a port below those that the kernel hands out: no other program gets it before sshd does."""
+    for port in random.sample(range(20000, 32000), 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise ClusterError(
+        "sshd cannot be started: 100 ports between 20000 and 32000 were tried, and none is free."
+    )
