@@ -52,7 +52,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout={node_seconds}
 SlurmctldTimeout=10
-KillWait=2
+KillWait=10
 MinJobAge={min_job_age}
 MessageTimeout={message_timeout}
 GresTypes=gpu
@@ -105,7 +105,8 @@ class SlurmCluster(Cluster):
         message_timeout: seconds that commands wait for the controller.
         credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
             jobs wait as long to be restarted when a node fails.
-        node_seconds: how long a node may be silent before it counts as lost, and its jobs with it.
+        node_seconds: how long a node may be silent before it counts as lost, and its jobs with it. A busy
+            machine needs long; a test that loses a node says so with `declare_down`.
         more: more lines of slurm.conf.
     """
 
@@ -118,7 +119,7 @@ class SlurmCluster(Cluster):
         min_job_age: int = 300,
         message_timeout: int = 10,
         credential_seconds: int = 60,
-        node_seconds: int = 6,
+        node_seconds: int = PATIENCE,
         nodes: tuple[str, ...] = NODES,
         more: str = "",
     ) -> None:
@@ -299,4 +300,4 @@ def shared_cluster(factory: pytest.TempPathFactory, *, accounting: bool = False)
 
 
 if __name__ == "__main__":
-    keep(lambda *words: private_cluster(accounting="accounting" in words, node_seconds=PATIENCE))
+    keep(lambda *words: private_cluster(accounting="accounting" in words))

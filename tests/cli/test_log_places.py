@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,13 @@ from tests.schedulers.slurm.conftest import slurm  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-#: Four replicas say the same, then something of themselves; the third fails after the others have ended.
+#: Four replicas say the same, then something of themselves; the third fails after the others have ended,
+#: where it can see that.
 SCRIPT = """
 for step in 1 2 3; do echo "step $step loss 0.3"; done
 echo "noise of $0" >&2
-[ $0 = 2 ] || exit 0
+[ $0 = 2 ] || { [ ! -d "$1" ] || touch "$1/$0"; exit 0; }
+[ ! -d "$1" ] || while [ $(ls "$1" | wc -l) -lt 3 ]; do sleep 0.1; done
 sleep 1
 echo "ValueError: bad batch" >&2
 exit 3
@@ -27,13 +30,16 @@ SAME = [f"step {step} loss 0.3" for step in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("scheduler", ["local_cwd", "local_docker", "slurm"])
-def test_every_option(cli: Cli, request: pytest.FixtureRequest, scheduler: str) -> None:
+def test_every_option(cli: Cli, request: pytest.FixtureRequest, tmp_path: Path, scheduler: str) -> None:
     place: list[str] = []
     if scheduler == "local_docker":
         place = ["--image", request.getfixturevalue("image")]
     elif scheduler == "slurm":
         cli.environ["SLURM_CONF"] = request.getfixturevalue("slurm").environment["SLURM_CONF"]
-    words = ["--num-replicas", "4", "--mem-mb", "64", *place, "--", "sh", "-c", SCRIPT, "${replica_id}"]
+    ended = tmp_path / "ended"  # no container sees it, nor needs to: nothing ends the other three
+    ended.mkdir()
+    program = ["sh", "-c", SCRIPT, "${replica_id}", str(ended)]
+    words = ["--num-replicas", "4", "--mem-mb", "64", *place, "--", *program]
     before = datetime.now(UTC) - timedelta(seconds=2)
     handle = cli("run", "-s", scheduler, "--wait", "utils.sh", *words, code=1).out.strip()
     after = datetime.now(UTC) + timedelta(seconds=2)

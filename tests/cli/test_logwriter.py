@@ -124,8 +124,9 @@ def test_a_line_that_others_do_not_have_is_written_after_the_window():
 
     class Stream(io.BytesIO):
         def write(self, data):
+            count = super().write(data)
             written.set()
-            return super().write(data)
+            return count
 
     stream = Stream()
     writer = CollapsingLogWriter(stream, FOUR, 0.05)

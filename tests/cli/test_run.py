@@ -224,7 +224,7 @@ def test_logs_that_cannot_be_read_do_not_end_the_watching(cli: Cli) -> None:
     assert process.stdout is not None
     handle = process.stdout.readline().decode().strip()
     cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=100)
     assert process.returncode == 0
     assert b"the logs cannot be followed: remote cannot read logs" in stderr
 

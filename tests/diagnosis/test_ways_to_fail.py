@@ -30,7 +30,7 @@ from trainyard.specs.status import AppState
 
 SLEEPS = "echo up; exec sleep 300"
 #: Stopped once it has shown no activity for so long.
-HANGS = {"hang_timeout": 2.0, "on_hang": "stop"}
+HANGS = {"hang_timeout": 20.0, "on_hang": "stop"}
 #: A program for a processor that no machine here has: an ELF header that names S/390.
 FOREIGN = (
     rb"\177ELF\002\002\001".decode("unicode_escape").encode("latin-1") + bytes(9) + b"\0\2\0\x16" + bytes(44)
@@ -87,7 +87,7 @@ def test_as_processes_of_this_machine():
 
     # a command that cannot be run is refused before the job is submitted
     ways = {name: way for name, way in WAYS.items() if way.kind != COMMAND}
-    ways["time limit"] = Way("timeout", "sleep 300", SHELL, options={"timeout": 2.0})
+    ways["time limit"] = Way("timeout", "sleep 300", SHELL, options={"timeout": 20.0})
     ways["hangs"] = Way("hung", "sleep 300", SHELL, options=HANGS)
     ways["supervisor killed"] = Way("supervisor", "sleep 300", COMMAND, happens=kill)
 
@@ -117,7 +117,7 @@ def test_in_containers(tmp_path):
     ways = {
         **WAYS,
         "memory limit": Way("out_of_memory", _HOG, memory=64),
-        "time limit": Way("timeout", "sleep 300", SHELL, options={"timeout": 2.0}),
+        "time limit": Way("timeout", "sleep 300", SHELL, options={"timeout": 20.0}),
         "hangs": Way("hung", "sleep 300", SHELL, options=HANGS),
         "killed from outside": Way("killed", "sleep 300", SHELL, happens=lambda it: end(it, "kill")),
         "container removed": Way("removed", "sleep 300", SHELL, happens=lambda it: end(it, "rm", "-f")),
@@ -158,7 +158,7 @@ def test_on_slurm(monkeypatch, tmp_path):
     foreign = tmp_path / "trainer"
     foreign.write_bytes(FOREIGN)
     foreign.chmod(0o755)
-    with slurm_cluster.private_cluster(credential_seconds=10, more=SLURM_CONF) as cluster:
+    with slurm_cluster.private_cluster(more=SLURM_CONF) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
 
         def lose_node(handle):

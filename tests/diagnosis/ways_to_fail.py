@@ -55,7 +55,7 @@ _LATE = """\
 import sys, time
 if sys.argv[1] == "1":
     raise MemoryError
-time.sleep(0.5)
+time.sleep(20)
 raise ConnectionResetError(104, "Connection reset by peer")
 """
 _RANKS = """\

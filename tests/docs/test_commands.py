@@ -22,7 +22,7 @@ from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
 DOCUMENTS = [path for path in with_commands() if read_steps(path)]
-PATIENCE = 30
+PATIENCE = 90
 USER = "/home/you"
 NEED_DOCKER = ("local_docker", "sagemaker_local")
 OURS = ("local_cwd", *NEED_DOCKER)

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -117,6 +118,7 @@ def test_a_local_job_is_sampled_by_its_supervisor(tmp_path):
             assert watch is not None
             while not os.path.exists(job.usage_path()):
                 events.read_names()
+                time.sleep(0.02)
             go.write("\n")
         runner.wait(handle)
         events.close()

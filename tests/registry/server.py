@@ -26,11 +26,13 @@ USER, PASSWORD = "builder", "correct-horse-7"
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Return a port that nobody listens on, and that no other program is given while this process lives."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that sets it too can have the port
+    sock.bind(("127.0.0.1", 0))
+    port: int = sock.getsockname()[1]
+    sock.detach()  # stays bound, and never listens
+    return port
 
 
 @dataclass

@@ -305,11 +305,13 @@ def test_ctrl_c_stops_the_uploads(both, connect, repo, layer):
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         return Fault(503)
 
-    with http_proxy(near.port, interrupt) as proxy, pytest.raises(KeyboardInterrupt):
-        append_layer(
-            ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
-        )
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("push")]
+    with http_proxy(near.port, interrupt) as proxy:
+        with pytest.raises(KeyboardInterrupt):
+            append_layer(
+                ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
+            )
+        workers = [thread for thread in threading.enumerate() if thread.name.endswith("(run)")]
+    assert workers == []
     assert near.tags(repo) == []
 
 

@@ -29,6 +29,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git may take long on a busy machine."""
+    monkeypatch.setattr(GitProbe.__init__, "__defaults__", (60.0,))
+
+
 def test_clean_and_dirty(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     assert GitProbe(str(repository)).facts() == (commit, False)

@@ -223,8 +223,11 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 
 @pytest.mark.slow
-def test_nothing_of_a_hostile_repository_runs(hostile: tuple[Path, Path]) -> None:
+def test_nothing_of_a_hostile_repository_runs(
+    hostile: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory, marker = hostile
+    monkeypatch.setattr(git_module, "_CONFIG_SECONDS", 30.0)
     commit, dirty = GitProbe(str(directory), seconds=30).facts()
     assert (len(commit or ""), dirty) == (40, True)
     assert {"a.txt", "train.py"} <= {path for path, _ in select(str(directory)).files}

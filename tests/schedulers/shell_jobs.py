@@ -14,8 +14,8 @@ PATIENCE = 90
 #: Writes down in the job's folder, where a warning of the time limit finds it, that it has run once more; the
 #: second run ends by itself.
 RESUMES = (
-    'n=$(cat "$TRAINYARD_JOB_DIR/work/n" 2>/dev/null || echo 0); echo run $n; '
-    "trap 'echo $((n + 1)) >\"$TRAINYARD_JOB_DIR/work/n\"; echo warned; exit 0' TERM; "
+    'n=0; at="$TRAINYARD_JOB_DIR/work/n"; [ ! -e "$at" ] || read -r n <"$at"; '
+    "trap 'echo $((n + 1)) >\"$at\"; echo warned; exit 0' TERM; echo run $n; "
     "[ $n = 1 ] && exit 0; sleep 600 & wait"
 )
 #: Runs until there is a file "go" in the job's folder.

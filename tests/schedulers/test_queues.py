@@ -57,12 +57,12 @@ def queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Queue]:
     if request.param == "lsf":
-        variables = {**stand_in(tmp_path), "FAKE_LSF_MINUTE": "1.5"}
+        variables = {**stand_in(tmp_path), "FAKE_LSF_MINUTE": "8"}
         own: tuple[Any, ...] = ("bsub", "bkill", {"time": "2", "grace_period": 60}, {"time": "1"})
     else:
         backends.need("sge")
         variables = grid_engine.shared_cluster(tmp_path_factory).environment
-        warned, killed = {"time": "8", "grace_period": 5}, {"time": "3", "grace_period": 0}
+        warned, killed = {"time": "20", "grace_period": 10}, {"time": "3", "grace_period": 0}
         own = ("qsub", "qdel", warned, killed)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -73,7 +73,7 @@ class Tree:
     def command(self, *args: str) -> list[str]:
         return [self.python, "-m", "trainyard_toolkit", "train", *args]
 
-    def train(self, *args: str, timeout: float = 50, **extra: str) -> subprocess.CompletedProcess[str]:
+    def train(self, *args: str, timeout: float = 110, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run ``train`` to its end."""
         return subprocess.run(
             self.command(*args),

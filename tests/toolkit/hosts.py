@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -87,7 +88,7 @@ class Hosts:
             text=True,
         )
 
-    def run(self, timeout: float = 50, **env: str) -> dict[str, tuple[int, str, str]]:
+    def run(self, timeout: float = 110, **env: str) -> dict[str, tuple[int, str, str]]:
         """Run ``train`` on all hosts; exit code, stdout and stderr of each."""
         started = {name: self.start(name, **env) for name in self.names}
         results = {}
@@ -110,7 +111,8 @@ class Hosts:
     def cut(self, name: str) -> None:
         """Kill everything on a host, as a machine that is lost."""
         for pid in self.pids(name):
-            os.kill(pid, 9)
+            with contextlib.suppress(ProcessLookupError):  # it ended with one that was killed before it
+                os.kill(pid, 9)
 
     def __exit__(self, *exc: object) -> None:
         for name in self.names:

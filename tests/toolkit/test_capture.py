@@ -133,10 +133,10 @@ def test_a_slow_reader_does_not_delay_a_stop(tree: Tree, tmp_path: Path) -> None
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
         time.sleep(0.3)  # let the pipes fill: nobody reads them
-        sent = time.time()
+        sent = time.monotonic()
         process.send_signal(signal.SIGTERM)
         while not (tmp_path / "stopped").exists() or not (tmp_path / "stopped").read_text():
-            assert time.time() - sent < 10
+            assert time.monotonic() - sent < 60
             time.sleep(0.005)
     finally:
         process.communicate(timeout=30)

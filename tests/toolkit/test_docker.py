@@ -94,7 +94,9 @@ class Container:
                 if until in line:
                     break
             logs.terminate()
-        return int(docker("inspect", "-f", "{{.State.Pid}}", self.name).stdout)
+        pid = int(docker("inspect", "-f", "{{.State.Pid}}", self.name).stdout)
+        assert pid, docker("logs", self.name).stdout
+        return pid
 
     def wait(self) -> int:
         return int(docker("wait", self.name).stdout)

@@ -128,7 +128,7 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
         """
     )
     lines = []
-    with tree.start(TRAINYARD_HANG="0.5 report") as train:
+    with tree.start(TRAINYARD_HANG="5 report") as train:
         assert train.stderr is not None
         for line in train.stderr:
             lines.append(line)
@@ -136,7 +136,7 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
                 (tree.base / "dump.json").touch()
     assert train.returncode == 0
     text = "".join(lines)
-    assert "trainyard: no output for 0.5 s and no GPU activity; the stacks of its process:" in text
+    assert "trainyard: no output for 5 s and no GPU activity; the stacks of its process:" in text
     assert "in waits_for_the_file" in text or "waits_for_the_file (" in text  # the latter by py-spy
     assert text.count("end of the stacks") == 1
 
@@ -144,10 +144,10 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
 @pytest.mark.slow
 def test_a_hang_is_what_a_notification_tells(tree: Tree, receiver: Receiver) -> None:
     tree.script("import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); import time; time.sleep(60)")
-    done = tree.train(**asked(receiver.url, EndRules()), TRAINYARD_HANG="0.5 stop")
+    done = tree.train(**asked(receiver.url, EndRules()), TRAINYARD_HANG="5 stop")
     assert done.returncode == 1
     [(_, body)] = receiver.received
     message = json.loads(body)
     assert message["cause"]["name"] == "hung"
-    assert message["reason"] == "train.py was stopped because it hung: no output for 0.5 s"
+    assert message["reason"] == "train.py was stopped because it hung: no output for 5 s"
     assert tree.report["class"] == "hung"

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ else:
     deadline = time.monotonic() + 40
     while not os.path.exists(ready):
         assert time.monotonic() < deadline
+        time.sleep(0.01)
     with socket.create_connection(("algo-2", 29500)) as connection:
         line = connection.makefile("rw")
         line.write("hello of " + ready + "\\n"); line.flush()
@@ -206,7 +208,7 @@ def test_hosts_of_two_jobs_reach_their_own_by_name(machine: Machine, user: list[
     meeting.chmod(0o777)
     started = []
     for job in ("one", "two"):
-        machine.job["name"] = job
+        machine.job["name"] = f"{job}-{uuid.uuid4().hex}"  # the addresses of its hosts follow from it
         ready = str(meeting / job)
         started += [machine.start(*user, host=host, READY=ready) for host in ("algo-1", "algo-2")]
     for process in started:

@@ -141,11 +141,9 @@ def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
             os.replace(path + ".tmp", path)
         """
     )
-    started = time.monotonic()
     done = tree.train(TRAINING_JOB_NAME="tj", **bucket.env)
     assert done.returncode == 0, done.stderr
     assert len(bucket.keys("res/tj/output/intermediate/")) == 20
-    assert time.monotonic() - started < 20
 
 
 def test_intermediate_folder_of_the_platform_is_left_alone(tree: Tree, bucket: Bucket) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,22 +14,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.registry.server import free_port
+
 from .conftest import Tree, backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Served:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, **env: str) -> None:
@@ -47,7 +42,7 @@ class Served:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 self.get("/ping")
@@ -67,7 +62,7 @@ class Served:
 
     def _ask(self, request: urllib.request.Request) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -201,12 +196,15 @@ def test_transform_fn(served: Served) -> None:
 @pytest.mark.slow
 def test_workers_answer_side_by_side_and_stop(served: Served) -> None:
     served.tree.script(
-        "import os\ndef model_fn(d): return 0\n"
-        "def transform_fn(model, data, c, a):\n    import time; time.sleep(0.2)\n"
+        "import os, time\ndef model_fn(d): return 0\n"
+        "def transform_fn(model, data, c, a):\n"
+        "    open(f\"{os.environ['MEETING']}/{os.getpid()}\", 'w').close()\n"
+        "    while len(os.listdir(os.environ['MEETING'])) < 2: time.sleep(0.01)\n"
         "    return str(os.getpid()), 'text/plain'\n",
         "inference.py",
     )
-    served.start()
+    (served.tree.base / "meeting").mkdir()
+    served.start(MEETING=str(served.tree.base / "meeting"))
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(4) as pool:

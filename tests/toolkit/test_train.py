@@ -239,13 +239,15 @@ def test_background_processes_are_ended(tree: Tree) -> None:
         command = [sys.executable, "-c", "import time; time.sleep(300)"]
         child = subprocess.Popen(command, start_new_session=True)
         same = subprocess.Popen(command)
-        print(child.pid, same.pid)
+        print(child.pid, same.pid, flush=True)
         os._exit(0)
         """
     )
     done = tree.train()
     assert done.returncode == 0
-    for pid in done.stdout.split():
+    pids = done.stdout.split()
+    assert len(pids) == 2
+    for pid in pids:
         assert not os.path.exists(f"/proc/{pid}")
 
 

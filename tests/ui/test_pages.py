@@ -128,7 +128,9 @@ def test_a_scheduler_that_does_not_answer_holds_nothing_up(stuck: Stuck, page: P
     assert names(page.get("/").text) == ["here", "there"]
 
 
-def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page) -> None:
+def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_pool, "PATIENCE", 60)
+    monkeypatch.setattr("trainyard.ui.web_app.LIST_PATIENCE", 60)
     record(History(), "there", "RUNNING", scheduler="stuck")
     stuck.error = UnreachableError("no route to <b>host</b>")
     stuck.answers.set()

@@ -224,7 +224,7 @@ class SchedulerConformance:
     # ---- observing
 
     def test_job_is_listed_and_described(self, scheduler: Scheduler[Any]) -> None:
-        app_id = self.submit(scheduler, self.role("sleep 30"))
+        app_id = self.submit(scheduler, self.role("sleep 600"))
         try:
             assert scheduler.exists(app_id)
             rows = {row.app_id: row.state for row in scheduler.list()}
@@ -239,7 +239,7 @@ class SchedulerConformance:
         assert {row.app_id: row.state for row in scheduler.list()}[app_id] == AppState.CANCELLED
 
     def test_wait_gives_up_at_its_timeout(self, scheduler: Scheduler[Any]) -> None:
-        app_id = self.submit(scheduler, self.role("sleep 30"))
+        app_id = self.submit(scheduler, self.role("sleep 600"))
         try:
             response = scheduler.wait(app_id, timeout=0.1)
             assert response is not None
@@ -258,7 +258,7 @@ class SchedulerConformance:
     # ---- ending
 
     def test_cancel_is_idempotent(self, scheduler: Scheduler[Any]) -> None:
-        app_id = self.submit(scheduler, self.role("sleep 60"))
+        app_id = self.submit(scheduler, self.role("sleep 600"))
         scheduler.cancel(app_id)
         scheduler.cancel(app_id)
         assert self.end_of(scheduler, app_id).state == AppState.CANCELLED
@@ -283,7 +283,7 @@ class SchedulerConformance:
     def test_running_job_is_not_deleted(self, scheduler: Scheduler[Any]) -> None:
         if not self.can_delete:
             pytest.skip("jobs cannot be deleted")
-        app_id = self.submit(scheduler, self.role("sleep 60"))
+        app_id = self.submit(scheduler, self.role("sleep 600"))
         try:
             with pytest.raises(ConfigError):
                 scheduler.delete(app_id)
@@ -404,11 +404,11 @@ class SchedulerConformance:
     def test_since_and_until(self, scheduler: Scheduler[Any]) -> None:
         if not self.keeps_times:
             pytest.skip("the backend keeps no times")
-        pause = 2 * self.time_resolution
+        pause = 4 * self.time_resolution
         app_id, response = self.run(scheduler, self.role(f"echo early; sleep {pause}; echo late"))
         ended = next(r.ended_at for r in response.to_status().replicas())
         assert ended is not None
-        middle = datetime.fromtimestamp(ended - self.time_resolution, UTC)
+        middle = datetime.fromtimestamp(ended - pause / 2, UTC)  # the end of a job may be noticed late
         assert self.lines(scheduler, app_id, since=middle) == ["late\n"]
         assert self.lines(scheduler, app_id, until=middle) == ["early\n"]
         assert self.lines(scheduler, app_id, since=middle, until=middle) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -49,9 +50,16 @@ class TestAwsBatch(SchedulerConformance):
         assert self.lines(scheduler, app_id) == ["  two\n", "\tthree \n", "last\n"]
 
     @pytest.mark.slow
-    def test_roles_and_replicas(self, scheduler: AWSBatchScheduler) -> None:
+    def test_roles_and_replicas(self, scheduler: AWSBatchScheduler, tmp_path: Path) -> None:
         """The first replica ends last: with it a multi-node job ends."""
+        done = tmp_path / "done"
+        done.mkdir()
+        first = f"until [ $$(ls {done} | wc -l) = 2 ]; do sleep 0.02; done"
         self.role = lambda script, name="worker", **fields: SchedulerConformance.role(  # type: ignore[method-assign]
-            self, f'[ "$$TORCHX_RANK0_HOST" != localhost ] || sleep 1; {script}', name, **fields
+            self,
+            f'if [ "$$TORCHX_RANK0_HOST" = localhost ]; then {first}; {script};'
+            f" else {script}; : >{done}/$$AWS_BATCH_JOB_NODE_INDEX; fi",
+            name,
+            **fields,
         )
         super().test_roles_and_replicas(scheduler)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -113,12 +114,17 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_sixty_four_nodes_followed_from_the_command_line(aws: FakeAws, scheduler: AWSBatchScheduler) -> None:
+def test_sixty_four_nodes_followed_from_the_command_line(
+    aws: FakeAws, scheduler: AWSBatchScheduler, tmp_path: Path
+) -> None:
     """Every line of every node, once, in order; the main node ends last, since it ends the others."""
     count, lines = 64, 50
+    done_nodes = tmp_path / "done"
+    done_nodes.mkdir()
     script = (
         f"for i in $$(seq {lines}); do echo $$TORCHX_REPLICA_IDX:$$i; done; "
-        '[ "$$TORCHX_REPLICA_IDX" != 0 ] || sleep 3'
+        f": >{done_nodes}/$$TORCHX_REPLICA_IDX; [ $$TORCHX_REPLICA_IDX != 0 ] || "
+        f"until [ $$(ls {done_nodes} | wc -l) = {count} ]; do sleep 0.1; done"
     )
     job = role(
         "worker", entrypoint="sh", args=["-c", script], num_replicas=count, resource=Resource(1, 0, 64)

@@ -187,7 +187,7 @@ def test_array_job(cli: CommandLine, moto: Moto) -> None:
 
 @pytest.mark.slow
 def test_multi_node_job(cli: CommandLine, moto: Moto) -> None:
-    script = "test $TORCHX_RANK0_HOST = localhost && sleep 3; echo rank0 is at $TORCHX_RANK0_HOST"
+    script = "test $TORCHX_RANK0_HOST = localhost && sleep 20; echo rank0 is at $TORCHX_RANK0_HOST"
     handle = submit(cli, moto, script, "--num_replicas", "2")
     cli("wait", handle)
     status = json.loads(cli("status", handle, "--json"))

@@ -24,7 +24,7 @@ from .proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 50
+PATIENCE = 90
 ROLE = "arn:aws:iam::123456789012:role/Training"
 GROUP = "/aws/sagemaker/TrainingJobs"
 SIGNED = (

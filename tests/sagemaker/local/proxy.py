@@ -43,6 +43,8 @@ class Proxy:
 
     def close(self) -> None:
         self._break()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._thread.join()  # before its file number may be given to another socket
         self._server.close()
 
     def _accept(self) -> None:

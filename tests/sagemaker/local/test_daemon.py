@@ -56,7 +56,8 @@ def test_a_job_fails_when_its_daemon_stays_away(
     jobs: Jobs, containers: str, daemon: Any, home: Path, signum: signal.Signals
 ) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)", hosts=2)
-    jobs.says(name, "up", "algo-1")
+    for host in ("algo-1", "algo-2"):
+        jobs.says(name, "up", host)
     daemon.stop(signum)
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Failed"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.backends import need
-from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
+from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces, reservations
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import PORTS, Reservations
 
@@ -211,7 +211,8 @@ def test_mpi_that_cannot_be_is_refused_before_the_start(
     assert "Traceback" not in done.stderr
 
 
-def test_no_two_jobs_are_given_the_same() -> None:
+def test_no_two_jobs_are_given_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservations, "NETWORKS", range(32000, 32768))  # where other jobs never come
     one, other = Reservations(), Reservations()
     try:
         ports = [each.port() for each in (one, other) for _ in range(20)]

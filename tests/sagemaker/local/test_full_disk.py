@@ -86,7 +86,7 @@ def test_a_job_goes_on_while_the_disk_is_full(jobs: Jobs, processes: str, disk: 
     disk.fill()
     assert jobs.describe(name)["SecondaryStatus"] == "Training"
     go.touch()
-    until(lambda: TrainingJob.of(name).file("work", "algo-1", "model", "weights"))
+    until(lambda: os.path.exists(TrainingJob.of(name).file("work", "algo-1", "model", "weights")))
     disk.free()
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")

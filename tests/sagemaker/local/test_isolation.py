@@ -142,7 +142,7 @@ def test_packages_of_an_index_are_refused_and_could_not_have_been_had(
             "PIP_INDEX_URL": index,
             "PIP_TRUSTED_HOST": host,
             "PIP_RETRIES": "0",
-            "PIP_TIMEOUT": "2",
+            "PIP_TIMEOUT": "30",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_ROOT_USER_ACTION": "ignore",
         }

@@ -142,13 +142,16 @@ class SlowDaemon:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(path))
         self._server.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def answer(self) -> None:
         self._answers.set()
 
     def close(self) -> None:
         self._answers.set()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._thread.join()  # before its file number may be given to another socket
         self._server.close()
 
     def _accept(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import botocore.exceptions
 import pytest
+
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import GROUP
 
@@ -66,10 +69,14 @@ def test_pages_and_windows(jobs: Jobs, processes: str) -> None:
     script = """
 for i in range(10):
     print('line', i, flush=True)
-time.sleep(0.5)
+while not os.path.exists(BASE + '/output/go'):
+    time.sleep(0.02)
 print('late', flush=True)
 """
-    name = jobs.run(script)["TrainingJobName"]
+    name = jobs.start(script)
+    jobs.says(name, "line 9")  # so that its time is written down
+    Path(TrainingJob.of(name).file("work", "algo-1", "output", "go")).touch()
+    jobs.end(name)
     where = {"logGroupName": GROUP, "logStreamName": jobs.streams(name)[0]}
     get = jobs.logs.get_log_events
 
@@ -82,7 +89,7 @@ print('late', flush=True)
     last = get(**where, limit=3)
     assert [event["message"] for event in last["events"]] == ["line 8", "line 9", "late"]
     late = last["events"][-1]["timestamp"]
-    assert late > first["events"][0]["timestamp"] + 300
+    assert late > last["events"][-2]["timestamp"]
     window = get(**where, startFromHead=True, startTime=late)
     assert [event["message"] for event in window["events"]] == ["late"]
     window = get(**where, startFromHead=True, endTime=late)

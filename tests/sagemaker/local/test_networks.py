@@ -124,7 +124,8 @@ def test_a_job_of_several_hosts_waits_for_addresses(jobs: Jobs, home: Path, one_
 @pytest.mark.slow
 def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home: Path) -> None:
     name = jobs.start(WAITS, hosts=2)
-    jobs.says(name, "up")
+    for host in ("algo-1", "algo-2"):
+        jobs.says(name, "up", host)
     job = TrainingJob.of(name)
     state: Any = job.read_state()
     for keeper in ("guard", "runner"):

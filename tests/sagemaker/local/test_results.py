@@ -186,7 +186,7 @@ def test_stopping_takes_no_longer_than_the_script(jobs: Jobs, mode: str, home: P
     assert steps(ended)[-3:] == ["Stopping", "Uploading", "Stopped"]
     stopping = ended["SecondaryStatusTransitions"][-3]
     seconds = (stopping["EndTime"] - stopping["StartTime"]).total_seconds()
-    assert seconds < 10, "the script ends at once; the service would give it 120 s"
+    assert seconds < 40, "the script ends at once; the service would give it 120 s"
     assert jobs.artifact(name) == {"w": b"w"}
     assert leftovers(home) == []
 
@@ -271,10 +271,13 @@ def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) ->
 @pytest.mark.slow
 def test_the_time_limit(jobs: Jobs, mode: str) -> None:
     script = "open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)"
-    ended = jobs.run(script, StoppingCondition={"MaxRuntimeInSeconds": 2})
+    for limit in (2, 10, 40):  # it counts from before the start, which takes longer on a busy machine
+        ended = jobs.run(script, StoppingCondition={"MaxRuntimeInSeconds": limit})
+        if jobs.artifact(ended["TrainingJobName"]):
+            break
     assert (ended["TrainingJobStatus"], ended["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
     assert "FailureReason" not in ended
-    assert ended["TrainingTimeInSeconds"] >= 2
+    assert ended["TrainingTimeInSeconds"] >= limit
     assert jobs.artifact(ended["TrainingJobName"]) == {"w": b"w"}
 
 

@@ -17,7 +17,7 @@ from trainyard.schedulers.base import Stream
 from trainyard.specs import RetryPolicy
 from trainyard.testing import SchedulerConformance
 
-from .conftest import Bucket, unpack
+from .conftest import Bucket, unpack, until
 
 
 @pytest.mark.slow
@@ -168,15 +168,24 @@ def test_results_that_went_nowhere_else_go_with_the_job(processes: str, tmp_path
     assert not results.parent.exists()
 
 
-def test_a_failure_tells_its_host(processes: str) -> None:
+def test_a_failure_tells_its_host(processes: str, tmp_path: Path) -> None:
     with closing(create_scheduler("test")) as scheduler:
         from trainyard.specs import AppDef, Resource, Role
 
-        script = 'test "$TORCHX_REPLICA_IDX" = 1 && { sleep 0.3; echo no such file; exit 3; }; exit 0'
+        go = tmp_path / "go"
+        fails = f"until [ -e {go} ]; do sleep 0.02; done; echo no such file; exit 3"
+        script = f'test "$TORCHX_REPLICA_IDX" = 1 && {{ {fails}; }}; exit 0'
         role = Role(
             "w", "none", entrypoint="sh", args=["-c", script], num_replicas=2, resource=Resource(1, 0, 64)
         )
         app_id = scheduler.submit(AppDef("a", [role]), {})
+
+        def code_of_first() -> int | None:
+            response = scheduler.describe(app_id)
+            return response.roles_statuses[0].replicas[0].exit_code if response else None
+
+        until(lambda: code_of_first() == 0)
+        go.touch()
         described = scheduler.wait(app_id, 50)
         assert described is not None
         assert described.state.name == "FAILED"
@@ -235,8 +244,6 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     handle = done.stdout.split()[0]
-    from .conftest import until
-
     until(lambda: bucket.keys("c") == ["c/state"])
     assert trainyard("drill", "spot", handle).returncode == 0
     assert trainyard("wait", handle).returncode == 0

@@ -19,7 +19,7 @@ from trainyard.schedulers.exec.container import labels
 from trainyard.schedulers.exec.container.inventory import remove_job
 from trainyard.specs import AppDef, Role, is_terminal
 
-PATIENCE = 50
+PATIENCE = 90
 
 
 @pytest.fixture(scope="session")

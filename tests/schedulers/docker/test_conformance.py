@@ -11,7 +11,6 @@ from .conftest import Jobs
 @pytest.mark.slow
 class TestLocalDocker(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
-    time_resolution = 0.3
     combined_is_exact = False
 
     @pytest.fixture

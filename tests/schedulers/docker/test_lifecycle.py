@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from trainyard.runner.history import History
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import housekeeping, labels
 from trainyard.schedulers.exec.container import inventory as docker_jobs
-from trainyard.specs import AppState, RetryPolicy
+from trainyard.specs import AppState, BindMount, RetryPolicy
 from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, signal_watcher, states, wait_until, watcher_pid
@@ -115,7 +116,7 @@ def test_time_limit(jobs):
 
 @pytest.mark.slow
 def test_time_limit_is_kept_when_the_watcher_is_killed(jobs):
-    app_id = jobs.submit(jobs.role("echo up; exec sleep 600"), timeout="3")
+    app_id = jobs.submit(jobs.role("echo up; exec sleep 600"), timeout="20")
     kill_watcher(app_id)
     response = jobs.end_of(app_id)
     assert "time limit" in response.msg
@@ -211,12 +212,14 @@ def test_list_starts_a_watcher_where_there_is_none(jobs):
 
 
 @pytest.mark.slow
-def test_container_removed_by_hand(jobs):
-    app_id = jobs.submit(jobs.role("echo up; sleep 2", num_replicas=2))
+def test_container_removed_by_hand(jobs, tmp_path):
+    script = "echo up; while [ ! -e /gate/go ]; do sleep 0.05; done"
+    app_id = jobs.submit(jobs.role(script, num_replicas=2, mounts=[BindMount(str(tmp_path), "/gate")]))
     jobs.wait_for_line(app_id, k=1)
     container = jobs.container(app_id, k=1)["Id"]
     jobs.engine.request("DELETE", f"/containers/{container}", params={"force": True})
     assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
+    (tmp_path / "go").touch()
     response = jobs.end_of(app_id)
     assert states(response) == {"r/0": "SUCCEEDED", "r/1": "FAILED"}
     assert "its container was removed" in response.msg
@@ -271,8 +274,11 @@ def start_child(jobs, where, count):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    child.app_id = child.stdout.readline().decode().strip()
-    assert child.stdout.readline() == b"here\n", child.stderr.read()
+    name = line = child.stdout.readline()
+    child.app_id = name.decode().strip()
+    while line == name:  # once for each subnet that another process took first
+        line = child.stdout.readline()
+    assert line == b"here\n", child.stderr.read()
     return child
 
 
@@ -330,14 +336,15 @@ def test_submitter_killed_after_the_submission(jobs):
     assert jobs.log(app_id, k=2) == ["done\n"]
 
 
-def test_failure_to_start_removes_everything(jobs, monkeypatch):
+def test_failure_to_start_removes_everything(jobs):
     """One of several cannot be started: here because its port is taken."""
     roles = [jobs.role("sleep 600", name, port_map={"p": 9000}) for name in ("a", "b")]
     info = jobs.dryrun(*roles)
-    for container in info.request.containers:
-        container.body["HostConfig"]["PortBindings"]["9000/tcp"][0]["HostPort"] = "39471"
-    with pytest.raises(BackendError, match="b/0"):
-        jobs.scheduler.schedule(info)
+    binding = info.request.containers[1].body["HostConfig"]["PortBindings"]["9000/tcp"][0]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        binding["HostPort"] = str(taken.getsockname()[1])
+        with pytest.raises(BackendError, match="b/0"):
+            jobs.scheduler.schedule(info)
     assert jobs.containers() == []
     assert jobs.networks(info.app_id) == []
 

@@ -2,12 +2,15 @@
 
 import ipaddress
 import os
+import socket
 import subprocess
 
 import pytest
 
+from trainyard import system
 from trainyard.docker.networks import VARIABLE
 from trainyard.schedulers.exec.container import housekeeping
+from trainyard.schedulers.exec.container.job_events import watcher_name
 from trainyard.specs import AppState
 
 from .conftest import kill_watcher, states, wait_until, watcher_pid
@@ -90,8 +93,12 @@ def test_addresses_of_a_job_whose_watcher_was_killed_are_taken_back(jobs, one_ne
     """Its network stays until somebody needs the addresses."""
     first = jobs.submit(pair(jobs, "exec sleep 600"))
     kill_watcher(first)
+    held: list[socket.socket] = []
+    # Other tests list all jobs, which would start another watcher.
+    wait_until(lambda: held.append(system.claim_name(watcher_name(first))) or held[-1], "the watcher's name")
     ids = [container["Id"] for container in jobs.containers()]
     subprocess.run(["docker", "rm", "--force", *ids], check=True, capture_output=True)
     assert jobs.networks(first)
+    held[-1].close()
     _, response = jobs.run(pair(jobs, "exit 0"))
     assert response.state == AppState.SUCCEEDED

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import shutil
 import socket
 import subprocess
@@ -37,7 +38,7 @@ def cluster(queue) -> Iterator[FakeCluster]:
 
 def wait_until(condition, what: str) -> None:
     """Wait for a condition, with a limit that a busy machine does not reach."""
-    deadline = time.monotonic() + 50
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.02)
@@ -50,7 +51,7 @@ class LoginNode:
         directory: holds everything.
         passphrase: of the user's key.
         host: where it runs, if not on this machine itself: something with a method ``start`` like `Host`'s.
-        address: where it listens.
+        address: where it listens; by default a loopback address of its own.
         settings: more lines of its configuration, which come first.
         environment: of the programs that are run there.
     """
@@ -61,10 +62,12 @@ class LoginNode:
         passphrase: str = "",
         *,
         host: Any = None,
-        address: str = "127.0.0.1",
+        address: str = "",
         settings: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        # Nobody else listens at an address of its own, so that its port stays free while it is away.
+        address = address or "127." + ".".join(str(random.randrange(1, 255)) for _ in range(3))
         self.directory = directory
         self.address = address
         self._host = host
@@ -74,7 +77,7 @@ class LoginNode:
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", secret, "-f", str(directory / name)], check=True
             )
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        with socket.create_server(("127.0.0.1" if host else address, 0)) as free:
             self.port = free.getsockname()[1]
         # the start-up files of the user's shell are not the test's matter
         variables = " ".join(

@@ -18,7 +18,7 @@ from trainyard.runner.preparation import prepare
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import Place
-from trainyard.schedulers.responses import Dependency, LogQuery, LogRange
+from trainyard.schedulers.responses import Dependency, LogQuery, LogRange, Stream
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
 
@@ -42,26 +42,25 @@ def calls(queue) -> list[str]:
 # ---- chains
 
 COUNTING = """
-n=$(cat {at} 2>/dev/null || echo 0)
+n=0; [ ! -e {at} ] || read -r n <{at}
+trap 'echo 35 >{at}; exit 0' TERM
 echo from $n
-trap 'echo $n >{at}; exit 0' TERM
-while [ $n -lt {end} ]; do n=$((n + 1)); sleep 0.05; done
+[ $n != 0 ] || {{ sleep 300 & wait; }}
 echo done
 """
 
 
 @pytest.mark.slow
 def test_a_chain_is_one_job_that_goes_on_from_its_checkpoint(cluster, queue, tmp_path):
-    program = COUNTING.format(at=tmp_path / "at", end=70)
-    app_id = submit(cluster, program, chain=4, limit=30.0, grace_period=27.5)
-    lines = [block.data for block in cluster.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True))]
+    program = COUNTING.format(at=tmp_path / "at")
+    app_id = submit(cluster, program, chain=4, limit=60.0, grace_period=50.0)  # the warning comes after 10 s
+    query = LogQuery(should_tail=True, streams=Stream.STDOUT)
+    lines = [block.data for block in cluster.log_blocks(app_id, [("r", 0)], query)]
     found = cluster.wait(app_id, 50)
     assert found.state == AppState.SUCCEEDED
-    text = b"".join(lines).decode().splitlines()
-    assert text[0] == "from 0"
-    assert text[-1] == "done"
-    assert 2 <= len([line for line in text if line.startswith("from")]) <= 3
-    assert text == list(cluster_lines(cluster, app_id))
+    assert b"".join(lines).decode().splitlines() == ["from 0", "from 35", "done"]
+    text = [line.rstrip("\n") for line in cluster.log_iter(app_id, "r", streams=Stream.STDOUT)]
+    assert text == ["from 0", "from 35", "done"]
     assert calls(queue).count("submit") == 4
     assert found.metadata["native_id"].count(",") == 3
     assert [row.app_id for row in cluster.list()] == [app_id]
@@ -82,7 +81,7 @@ def test_a_chain_ends_with_a_failure_of_the_program(cluster, queue):
 
 
 def test_cancelling_a_chain_cancels_all_of_it_by_one_call(cluster, queue):
-    app_id = submit(cluster, "sleep 60", chain=3)
+    app_id = submit(cluster, "sleep 600", chain=3)
     wait_until(lambda: cluster.describe(app_id).state == AppState.RUNNING, "the start")
     cluster.cancel(app_id)
     found = cluster.wait(app_id, 50)
@@ -106,7 +105,7 @@ def test_a_job_that_the_queue_forgot_ended_as_its_record_says(cluster, queue):
 
 
 def test_a_job_that_the_queue_forgot_without_a_record_is_not_ended(cluster, queue):
-    app_id = submit(cluster, "sleep 60")
+    app_id = submit(cluster, "sleep 600")
     wait_until(lambda: cluster.describe(app_id).state == AppState.RUNNING, "the start")
     os.system(f"{QUEUE} purge 1")
     cluster._queries.clear()
@@ -120,7 +119,7 @@ def test_a_job_that_the_queue_forgot_without_a_record_is_not_ended(cluster, queu
 
 
 def test_a_queue_that_is_away_says_nothing_of_jobs(cluster, queue):
-    app_id = submit(cluster, "sleep 60")
+    app_id = submit(cluster, "sleep 600")
     wait_until(lambda: cluster.describe(app_id).state == AppState.RUNNING, "the start")
     (queue / "down").touch()
     cluster._queries.clear()
@@ -163,7 +162,7 @@ def test_a_submission_without_an_answer_can_be_found(cluster, queue, monkeypatch
 
     monkeypatch.setattr(LocalCommands, "run", without_answer)
     with pytest.raises(UnreachableError) as caught:
-        submit(cluster, "sleep 60")
+        submit(cluster, "sleep 600")
     assert "may have been submitted" in caught.value.hint
     (found,) = cluster.list()
     cluster.cancel(found.app_id)

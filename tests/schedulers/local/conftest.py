@@ -15,7 +15,7 @@ from trainyard.specs import AppDef, AppState, Role, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process
 
-PATIENCE = 30
+PATIENCE = 90
 #: What docs/schedulers/local_cwd.md says is weaker on other systems.
 linux_only = pytest.mark.skipif(not system.HAS_SUBREAPER, reason="weaker without Linux's own primitives")
 

@@ -11,7 +11,7 @@ from trainyard.testing import SchedulerConformance
 
 class TestLocalCwd(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
-    time_resolution = 0.3
+    time_resolution = 0.5
 
     @pytest.fixture
     def scheduler(self):

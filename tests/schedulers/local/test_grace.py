@@ -94,7 +94,7 @@ def test_what_outlives_the_main_process_keeps_its_grace(jobs, saver, script):
 
 
 def test_what_goes_on_after_the_grace_is_killed(jobs, saver):
-    app_id = jobs.submit(role(f"setsid {saver.path}; true"), grace_period=0.3)
+    app_id = jobs.submit(role(f"setsid {saver.path}; true"), grace_period=2)
     saver.wait("up")
     jobs.scheduler.cancel(app_id)
     assert jobs.end_of(app_id).state == AppState.CANCELLED

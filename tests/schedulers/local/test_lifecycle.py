@@ -91,9 +91,10 @@ def test_stopped_guard_ends_the_job_of_a_killed_supervisor(jobs):
 
 
 @linux_only
-def test_job_goes_on_without_its_guard(jobs):
-    app_id = jobs.submit(role("echo up; read line < /dev/null; sleep 0.2; echo done"))
+def test_job_goes_on_without_its_guard(jobs, tmp_path):
+    app_id = jobs.submit(role(f"echo up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo done"))
     jobs.kill(app_id, "guard")
+    (tmp_path / "go").touch()
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     assert jobs.log(app_id) == ["up\n", "done\n"]
 
@@ -336,12 +337,12 @@ def test_what_is_restarted(jobs, tmp_path, policy, expected):
     gate = tmp_path / "second"
     wait = f"while [ ! -e {gate} ]; do sleep 0.02; done"
     script = (
-        f'echo attempt; [ "${{replica_id}}" = 1 ] && {{ {wait}; exit 0; }}; '
-        f"[ -e {gate} ] || {{ touch {gate}.failed; sleep 0.2; mv {gate}.failed {gate}; exit 1; }}"
+        f'echo attempt; [ "${{replica_id}}" = 1 ] && {{ touch {tmp_path}/up-1; {wait}; exit 0; }}; '
+        f"[ -e {gate} ] || {{ until [ -e {tmp_path}/up-1 ] && [ -e {tmp_path}/up-2 ]; do sleep 0.02; done; "
+        f"touch {gate}; exit 1; }}"
     )
-    script = script.replace("touch", "sleep 0.1; touch")
     bad = role(script, name="bad", num_replicas=2, max_retries=3, retry_policy=policy)
-    peer = role(f"echo attempt; {wait}; sleep 1", name="peer")
+    peer = role(f"echo attempt; touch {tmp_path}/up-2; {wait}; sleep 1", name="peer")
     app_id, response = jobs.run(bad, peer)
     assert response.state == AppState.SUCCEEDED
     got = {name: [attempts(jobs, app_id, name, k) for k in range(len(n))] for name, n in expected.items()}

@@ -47,8 +47,8 @@ def waiting(jobs, app_id):
 
 def test_gpus_are_given_to_one_job_at_a_time_and_go_to_the_next_at_its_end(jobs, hold, slots_dir):
     first, first_gate = hold("first")
-    second, second_gate = hold("second")
     assert jobs.wait_for_line(first) == "gpus=4\n"
+    second, second_gate = hold("second")
     assert jobs.wait_for_line(second) == "gpus=7\n"
     third, _ = hold("third", ALL_GPUS, cfg={"timeout": 60})
     found = waiting(jobs, third)

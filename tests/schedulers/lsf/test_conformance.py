@@ -17,7 +17,7 @@ class TestLsf(SchedulerConformance):
     cfg: ClassVar[dict[str, Any]] = {}
     resource = Resource(cpu=1, gpu=0, memMB=64)
     combined_is_exact = False
-    time_resolution = 3.0
+    time_resolution = 1.5
 
     @pytest.fixture
     def scheduler(self, lsf: Any) -> Any:

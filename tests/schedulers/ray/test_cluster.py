@@ -98,10 +98,19 @@ def test_a_job_without_room_waits_and_says_for_what(cluster: RayCluster, schedul
 
 
 def test_an_elastic_job_runs_with_the_room_that_there_is(
-    cluster: RayCluster, scheduler: RayScheduler
+    cluster: RayCluster, scheduler: RayScheduler, tmp_path: Path
 ) -> None:
+    go = tmp_path / "go"
     fields = {"num_replicas": 3, "min_replicas": 1, "resource": Resource(2, 0, 32)}
-    app_id = submit(scheduler, "echo started; sleep 6", **fields)
+    app_id = submit(scheduler, f"echo started; while [ ! -e {go} ]; do sleep 0.1; done", **fields)
+
+    def running() -> int:
+        response = scheduler.describe(app_id)
+        assert response is not None
+        return sum(each.state is AppState.RUNNING for each in response.to_status().replicas())
+
+    wait_until(lambda: running() >= 2, "a second replica has found room")
+    go.touch()
     response = end_of(scheduler, app_id)
     assert response.state is AppState.SUCCEEDED
     logs = [log_of(scheduler, app_id, k) for k in range(3)]
@@ -167,10 +176,10 @@ def place_of(scheduler: RayScheduler, app_id: str) -> bool:
 
 def test_a_time_limit_ends_the_job(cluster: RayCluster, scheduler: RayScheduler, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
-    cfg = {"timeout": 1.0, "grace_period": 1.0, "job_dir": str(shared)}
+    cfg = {"timeout": 20.0, "grace_period": 1.0, "job_dir": str(shared)}
     app_id = submit(scheduler, "echo on; sleep 600", cfg)
     response = end_of(scheduler, app_id)
-    assert (response.state, response.msg) == (AppState.FAILED, "stopped at its time limit of 1 s")
+    assert (response.state, response.msg) == (AppState.FAILED, "stopped at its time limit of 20 s")
     assert (shared / app_id / "logs" / "worker-0" / "0.out").read_text() == "on\n"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster_hosts import wait_until
 from tests.receiver import receiving
 from trainyard.schedulers.ray.options import RayOpts
 from trainyard.schedulers.ray.request import make_request
@@ -137,12 +138,19 @@ def test_a_replica_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
     (package / "toolkit.pyz").write_bytes(toolkit_archive())
     shutil.copy(Path(replica_actor.__file__).with_name("replica_process.py"), package)
     monkeypatch.chdir(package)
-    ended = tmp_path / "ended"
+    ended, is_up = tmp_path / "ended", tmp_path / "up"
     loop = f"while not os.path.exists({str(ended)!r}): time.sleep(0.1)"
-    script = f"import os, time\ndef waits():\n    {loop}\nwaits()"
+    script = f"import os, time\ndef waits():\n    open({str(is_up)!r}, 'w').close()\n    {loop}\nwaits()"
     role = Role("train", "", entrypoint="python3", args=["-c", script])
     opts = RayOpts(hang_timeout=0.5, on_hang=on_hang, job_dir=str(tmp_path / "jobs"), grace_period=20)
     plan = make_request(AppDef("job", [role]), opts, "job-1", "http://head:8265", "gcs://p").plan
+    watch = ReplicaActor._watch
+
+    def watch_later(actor: ReplicaActor, *args: Any) -> None:
+        wait_until(is_up.exists, "the program is in its loop")
+        watch(actor, *args)
+
+    monkeypatch.setattr(ReplicaActor, "_watch", watch_later)
     actor = ReplicaActor(plan, plan["roles"][0], 0)
     assert actor.start(0, {}) == ""
     log, outcome, notes = "", None, []

@@ -12,7 +12,7 @@ from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
 from trainyard.backoff import Clock
 from trainyard.errors import BackendError, UnknownAppException
 from trainyard.schedulers.base import LogQuery
-from trainyard.schedulers.ray import dashboard, logs
+from trainyard.schedulers.ray import logs
 from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
 from trainyard.schedulers.ray.scheduler import RayScheduler
 from trainyard.specs import AppDef, AppState, Role
@@ -32,7 +32,6 @@ def line(text: str, replica: int = 0, second: int = 0) -> str:
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDashboard]:
     monkeypatch.setattr(Clock, "sleep", lambda self, seconds: None)
-    monkeypatch.setattr(dashboard, "LOG_SILENCE", 0.2)
     with stub_dashboard() as stub:
         monkeypatch.setenv("RAY_ADDRESS", stub.address)
         yield stub

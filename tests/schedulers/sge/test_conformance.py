@@ -21,7 +21,7 @@ class TestSge(SchedulerConformance):
     cfg: ClassVar[dict[str, Any]] = {"pe": "mpi", "memory": ""}
     resource = Resource(cpu=1, gpu=0, memMB=64)
     combined_is_exact = False
-    time_resolution = 3.0
+    time_resolution = 1.5
 
     @pytest.fixture
     def scheduler(self, engine: GridEngine, home: Any) -> Iterator[Scheduler[Any]]:

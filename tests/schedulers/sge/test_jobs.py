@@ -65,6 +65,7 @@ def test_hosts_that_do_not_hold_the_replicas_are_named(jobs: ShellJobs) -> None:
     assert "have no 2 slots left for worker/0" in (folder / "logs/script.out").read_text()
 
 
+@pytest.mark.timeout(600)
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs: ShellJobs) -> None:
     script = "for i in 1 2 3 4 5; do echo $TRAINYARD_REPLICA.$i; done"
     app_id = jobs.submit(role(script, num_replicas=200), array=True)

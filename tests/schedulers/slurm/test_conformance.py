@@ -11,6 +11,8 @@ from trainyard.testing import SchedulerConformance
 
 from .conftest import Jobs, only, role
 
+pytestmark = pytest.mark.timeout(400)  # with the start of a cluster that has a database
+
 
 @pytest.mark.slow
 class TestSlurm(SchedulerConformance):

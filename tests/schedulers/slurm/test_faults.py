@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from tests import backends
-from tests.cluster_hosts import PATIENCE
 from tests.slurm_cluster import private_cluster
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.specs import AppDef, AppState
@@ -69,8 +68,7 @@ def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
 def test_a_link_is_cut_under_two_nodes_that_work_together(monkeypatch, counting):
     backends.need("slurm")
     script, hold = counting
-    # Slurm notices the loss only through `declare_down`
-    with private_cluster(credential_seconds=10, node_seconds=PATIENCE) as cluster:
+    with private_cluster(credential_seconds=10) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         jobs = Jobs()
         app_id = jobs.submit(role(script, num_replicas=2), nodelist="n3,n4")
@@ -149,8 +147,9 @@ def test_requeue_appends_to_the_log(own_slurm, counting):
     script, hold = counting
     app_id = jobs.submit(role(script))
     jobs.wait_for_line(app_id, "step 3")
-    hold.unlink()
     own_slurm.run("scontrol", "requeue", jobs.native_id(app_id))
+    jobs.wait_for_line(app_id, "attempt 1")
+    hold.unlink()  # not before: a step cut short would print its line without a number
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     lines = jobs.log(app_id)
     assert [line.split()[1] for line in lines if line.startswith("attempt")] == ["0", "1"]

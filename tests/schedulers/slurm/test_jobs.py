@@ -245,6 +245,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a thousand calls of sbatch
 def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch):
     jobs = Jobs()
     monkeypatch.setattr(type(jobs.scheduler), "_check_against_cluster", lambda *_: None)
@@ -266,6 +267,7 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
     script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
     tiny = Resource(cpu=1, gpu=0, memMB=8)
