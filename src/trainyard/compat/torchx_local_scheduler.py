@@ -146,9 +146,8 @@ class LocalAppDef:
         replicas = self._replicas()
         if is_terminal(self.state) or not replicas:
             return
-        is_alive = any(
-            replica.is_alive() for replica in replicas
-        )  # first: what fails after this is seen as failed
+        # Before failures: a replica that fails between the two is seen as failed.
+        is_alive = any(replica.is_alive() for replica in replicas)
         if any(replica.failed() for replica in replicas):
             self.set_state(AppState.FAILED)
             self.kill()

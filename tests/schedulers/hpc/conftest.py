@@ -51,7 +51,7 @@ class LoginNode:
         directory: holds everything.
         passphrase: of the user's key.
         host: where it runs, if not on this machine itself: something with a method ``start`` like `Host`'s.
-        address: where it listens; by default a loopback address of its own.
+        address: where it listens; by default a loopback address that only it uses.
         settings: more lines of its configuration, which come first.
         environment: of the programs that are run there.
     """
@@ -66,7 +66,7 @@ class LoginNode:
         settings: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        # Nobody else listens at an address of its own, so that its port stays free while it is away.
+        # Only it uses this address, so its port stays free while it is away.
         address = address or "127." + ".".join(str(random.randrange(1, 255)) for _ in range(3))
         self.directory = directory
         self.address = address
