@@ -202,7 +202,11 @@ class LocalStorage(Storage):
 
         def fill(partial: str) -> None:
             with tarfile.open(fileobj=archive, mode="r:") as members:
-                members.extractall(partial, filter="fully_trusted")
+                # our own archive, whose links may lead out; before Python 3.11.4 there are no filters to choose
+                if hasattr(tarfile, "fully_trusted_filter"):
+                    members.extractall(partial, filter="fully_trusted")
+                else:
+                    members.extractall(partial)
 
         return self._made(folder, fill)
 
