@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainyard._toolkit import notification as notification
     from trainyard._toolkit import outputs as outputs
     from trainyard._toolkit import retry_rule as retry_rule
+    from trainyard._toolkit import script_text as script_text
     from trainyard._toolkit import secret_rules as secret_rules
     from trainyard._toolkit import stack_dump as stack_dump
     from trainyard._toolkit import store as store
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     **dict.fromkeys(("archive", "channels", "hung_program", "notification", "outputs"), ""),
-    **dict.fromkeys(
-        ("end_notice", "host_ledger", "retry_rule", "secret_rules", "stack_dump", "store", "sync"), ""
-    ),
+    **dict.fromkeys(("end_notice", "host_ledger", "retry_rule", "script_text", "secret_rules"), ""),
+    **dict.fromkeys(("stack_dump", "store", "sync"), ""),
     **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
     **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
 }

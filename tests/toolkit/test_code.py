@@ -66,7 +66,9 @@ def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     extract: Callable[..., None] = tarfile.TarFile.extract
     options = dict(archive._FILTER)
 
-    def without_filters(self: tarfile.TarFile, member: object, path: str = "", set_attrs: bool = True) -> None:
+    def without_filters(
+        self: tarfile.TarFile, member: object, path: str = "", set_attrs: bool = True
+    ) -> None:
         extract(self, member, path, set_attrs, **options)
 
     monkeypatch.setattr(tarfile.TarFile, "extract", without_filters)

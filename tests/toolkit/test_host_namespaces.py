@@ -230,27 +230,47 @@ def test_where_it_cannot_be_the_loss_is_said_at_once_and_is_no_success(machine: 
     if kept:
         machine.job["checkpoints"] = {"uri": str(machine.folder / "kept")}
     code, out = machine.run(*LOCKED, kind="ml")
-    assert out.index("This job does not have its own /opt/ml here") < out.index("started")
-    assert "user.max_user_namespaces, is 0" in out
-    assert "SM_CHECKPOINT_DIR" in out
-    assert "names of this job's hosts (algo-1) do not resolve here" in out
+    warning, *others = out.splitlines()
+    assert "WARNING  train.py uses /opt/ml, which is not this job's own here: a mount namespace" in warning
+    assert "user.max_user_namespaces, is 0" in warning
+    assert warning.endswith("Use SM_MODEL_DIR and the other SM_ variables.")
+    assert others[0] == "started"
     assert "1 file(s) were written to this machine's own /opt/ml during the run" in out
     assert code == (1 if kept else 0), out
 
 
-def test_where_it_cannot_be_who_uses_the_variables_loses_nothing(machine: Machine) -> None:
-    machine.script("import os; open(os.environ['SM_CHECKPOINT_DIR'] + '/state', 'w').close()")
+@pytest.mark.parametrize("default", ["", ", '/opt/ml/checkpoints'"], ids=["", "a default"])
+def test_where_it_cannot_be_who_uses_the_variables_loses_nothing(machine: Machine, default: str) -> None:
+    machine.script(f"import os; open(os.environ.get('SM_CHECKPOINT_DIR'{default}) + '/state', 'w').close()")
     machine.job["checkpoints"] = {"uri": str(machine.folder / "kept")}
     code, out = machine.run(*LOCKED, kind="ml")
-    assert code == 0, out
-    assert "ERROR" not in out
+    assert (code, out) == (0, "")
     assert (machine.folder / "kept/state").exists()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param("host = 'algo-1'", id="the script"),
+        pytest.param("import other", id="a script beside it"),
+    ],
+)
+def test_where_names_do_not_resolve_a_script_that_uses_them_hears_of_it(machine: Machine, use: str) -> None:
+    machine.script(use)
+    if use == "import other":
+        (machine.folder / "code/other.py").write_text("import os; os.environ.get('MASTER_ADDR')")
+    code, out = machine.run(*LOCKED, kind="ml")
+    assert code == 0, out
+    (warning,) = out.splitlines()
+    assert "The names of this job's hosts do not resolve here: " in warning
+    assert warning.endswith("Use 127.0.0.1 in place of algo-1.")
 
 
 def test_what_the_job_needs_of_the_machines_own_is_not_hidden(machine: Machine) -> None:
     """Data that lie in the machine's /opt/ml stay there for the job, which hears what that means."""
     machine.script(
-        "import os; assert open(os.environ['SM_CHANNEL_TRAINING'] + '/file').read() == 'theirs\\n'"
+        "import os; assert open(os.environ['SM_CHANNEL_TRAINING'] + '/file').read() == 'theirs\\n'\n"
+        "assert os.path.exists('/opt/ml/file')\n"
     )
     machine.job["channels"] = {"training": "/opt/ml"}
     code, out = machine.run(kind="ml")

@@ -255,9 +255,13 @@ def test_what_processes_cannot_have_without_namespaces_is_said(
     jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", path_without(tmp_path, "unshare"))
-    name = jobs.run("print('started')")["TrainingJobName"]
-    refused = "This host does not have its own /opt/ml here: this user cannot make namespaces"
-    assert refused in jobs.lines(name)[0]
+    assert jobs.lines(jobs.run("print('started')")["TrainingJobName"]) == ["started"]
+    name = jobs.run("import os; print(os.path.exists('/opt/ml/input/data'), 'algo-1')")["TrainingJobName"]
+    warning, said = jobs.lines(name)
+    reason = "this user cannot make namespaces (unshare)"
+    assert f"train.py uses /opt/ml, which is not this host's own here: {reason}. Use SAGEMAKER_B" in warning
+    assert f"The names of this job's hosts do not resolve here: {reason}" in warning
+    assert said == "False algo-1"
     config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
     ended = jobs.run("print('started')", CheckpointConfig=config)
     assert ended["TrainingJobStatus"] == "Failed"

@@ -68,20 +68,22 @@ class HostView:
         self.job = job
         #: Why /opt/ml is that of the machine and not this host's own; "" if it is its own.
         self.refusal = ""
+        #: Why the hosts' names do not resolve; "" if they do.
+        self.unresolved = ""
         self._began = 0.0
         self._hosts_file = ""
         self._before: str | None = None
         self._keeper: Keeper | None = None
 
     def open(self) -> None:
-        """Enter the view, for this process and all that it will start. Failures only cause warnings.
+        """Enter the view, for this process and all that it will start. What fails is kept for `warn`.
 
         Call it before anything is linked into the base directory, and before there are threads.
         """
         has_own_base = not _is_same(self.layout.base, DEFAULT_BASE)
         hidden = self._hidden() if has_own_base else ""
         if hidden:
-            self._warn_of_base(f"the machine's own {DEFAULT_BASE} holds {hidden}, which this job needs")
+            self._refuse_base(f"the machine's own {DEFAULT_BASE} holds {hidden}, which this job needs")
         pairs = [(self.layout.base, DEFAULT_BASE)] if has_own_base and not hidden else []
         unnamed = self._unnamed()
         if (
@@ -98,10 +100,13 @@ class HostView:
             except ViewError as error:
                 reason, self._hosts_file = str(error), ""
                 if pairs[0][1] == DEFAULT_BASE:
-                    self._warn_of_base(reason)
+                    self._refuse_base(reason)
         if unnamed:
             self._hosts_file = self._hosts_file or self._own_hosts_file()
-            self._name(unnamed) if self._hosts_file else self._warn_of_names(reason, unnamed)
+            if self._hosts_file:
+                self._name(unnamed)
+            else:
+                self.unresolved = reason
 
     def close(self) -> None:
         """Stop updating the hosts' names."""
@@ -119,25 +124,38 @@ class HostView:
         paths += [self.layout.base, os.getcwd(), sys.prefix, sys.executable, __file__]
         return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(place)), "")
 
-    def _warn_of_base(self, reason: str) -> None:
+    def _refuse_base(self, reason: str) -> None:
         self.refusal = reason
         self._began = time.time()
-        if not kernel.IS_LINUX:
-            return  # none is expected there; a script that uses it nevertheless fails or is reported later
-        log.warning(
-            f"This job does not have its own {DEFAULT_BASE} here: {reason}. What the script writes to "
-            f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints is not kept, and "
-            "its data is not there. Use SM_MODEL_DIR, SM_OUTPUT_DATA_DIR, "
-            f"SM_CHECKPOINT_DIR and SM_CHANNEL_<NAME>, which name directories of {self.layout.base}."
-        )
 
-    def _warn_of_names(self, reason: str, names: Iterable[str]) -> None:
-        if not kernel.IS_LINUX and len(self.hosts) == 1:
+    def warn(self, code: str, name: str, args: Sequence[str], *, needs_names: bool) -> None:
+        """Say what the view lacks, if the script uses it.
+
+        Args:
+            code: the code directory.
+            name: the entry point, relative to it; "" if there is none.
+            args: the script's arguments.
+            needs_names: whether the job needs the hosts' names, whatever its script says.
+        """
+        if not self.refusal and not self.unresolved:
             return
-        log.warning(
-            f"The names of this job's hosts ({', '.join(names)}) do not resolve here: {reason}. "
-            f"Use 127.0.0.1 in place of {self.current}."
-        )
+        from . import script_text
+
+        texts = [("an argument", " ".join(args).encode("utf-8", "surrogateescape"))]
+        texts += script_text.texts(code, name)
+        users = [file for file, text in texts if script_text.uses_base(text)]
+        if self.refusal and users:
+            log.warning(
+                f"{users[0]} uses {DEFAULT_BASE}, which is not this job's own here: {self.refusal}. "
+                "Use SM_MODEL_DIR and the other SM_ variables."
+            )
+        if self.unresolved and (
+            needs_names or any(script_text.uses_names(text, self.hosts) for _, text in texts)
+        ):
+            log.warning(
+                f"The names of this job's hosts do not resolve here: {self.unresolved}. "
+                f"Use 127.0.0.1 in place of {self.current}."
+            )
 
     # ---- names
 

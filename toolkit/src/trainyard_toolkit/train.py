@@ -140,6 +140,18 @@ class Training:
 
             install.install(code, name, variables)
 
+    def _warn_of_view(
+        self, env: Environment, name: str, args: Sequence[str], variables: Mapping[str, str]
+    ) -> None:
+        """Say what a script uses that this machine does not allow."""
+        if self.view is None:
+            return
+        needs_names = len(env.hosts) > 1 and (
+            "TF_CONFIG" in variables
+            or script_launch.distribution_of(env) not in (script_launch.PLAIN, script_launch.TORCHRUN)
+        )
+        self.view.warn(self.layout.code, name, args, needs_names=needs_names)
+
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
         self._mask_secrets_of(env.hyperparameters, args)
@@ -165,6 +177,7 @@ class Training:
 
         def prepare() -> None:
             self._bring_code(env, name, variables)
+            self._warn_of_view(env, name, args, variables)
             self._announce(env, variables, run.script())
 
         run.prepare = prepare
@@ -182,6 +195,7 @@ class Training:
         from . import framework
 
         self._open_results(env)
+        self._warn_of_view(env, env.user_entry_point or "", [], variables)
         command = framework.command(name, variables, self.layout.code)
         self._announce(env, variables, command.argv)
         run = script_launch.Launch(

@@ -202,7 +202,7 @@ class LocalStorage(Storage):
 
         def fill(partial: str) -> None:
             with tarfile.open(fileobj=archive, mode="r:") as members:
-                # our own archive, whose links may lead out; before Python 3.11.4 there are no filters to choose
+                # Our own archive, whose links may lead out. Before Python 3.11.4 there are no filters.
                 if hasattr(tarfile, "fully_trusted_filter"):
                     members.extractall(partial, filter="fully_trusted")
                 else:

@@ -24,6 +24,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     Shown,
     Tree,
     checkpoint_path,
+    command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
     HOSTS_PER_NETWORK,
@@ -35,7 +36,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.toolkit_import import stack_dump
+from trainyard.toolkit_import import script_text, stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,13 +46,12 @@ if TYPE_CHECKING:
 #: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
 PORT_VARIABLES = ("TRAINYARD_RENDEZVOUS_PORT", "TRAINYARD_MASTER_PORT")
 LOOPBACK = "lo"
-_NO_NAMESPACES = (
-    "this user cannot make namespaces (unshare) on this machine, and the hosts' names do not resolve either"
-)
+_NO_NAMESPACES = "this user cannot make namespaces (unshare)"
 _NOT_ITS_OWN = (
-    "This host does not have its own /opt/ml here: {reason}. What the program writes to /opt/ml is not kept, "
-    "and its data is not there. Use SAGEMAKER_BASE_DIR={base}, or variables such as SM_MODEL_DIR."
+    "{file} uses /opt/ml, which is not this host's own here: {reason}. "
+    "Use SAGEMAKER_BASE_DIR, or SM_MODEL_DIR and the other SM_ variables."
 )
+_NO_NAMES = "The names of this job's hosts do not resolve here: {reason}. Use 127.0.0.1 in place of {name}."
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -231,13 +231,29 @@ class Platform:
                     f" machine; let LocalPath be below {BASE}, or start a Docker daemon"
                 )
             pairs.append((tree.part("checkpoints"), checkpoints))
-        warning = _NOT_ITS_OWN.format(reason=reason, base=tree.path) if reason else ""
+        warning = self._warning(plan, hosts, shown, reason, can_mount) if reason else ""
         if not can_mount:
             return View(warning=warning)
         names = write_hosts_file(hosts, self._network, self._job.file("work", "hosts"))
         stage = self._job.file("work", f".{plan.name}.view")
         os.makedirs(stage, exist_ok=True)
         return View(names, plan.name, fixed, pairs, stage, warning)
+
+    def _warning(
+        self, plan: Host, hosts: list[Host], shown: dict[str, Shown], reason: str, has_names: bool
+    ) -> str:
+        """Return what the program uses that its host lacks, as far as its text tells."""
+        entrypoint, arguments = command_of(self._request)
+        words = [*(entrypoint or []), *arguments, *(self._request.get("Environment") or {}).values()]
+        texts = [("The command", "\n".join(words).encode())]
+        for channel in shown.values():
+            texts += script_text.texts(channel.path)
+        file = next((file for file, text in texts if script_text.uses_base(text)), "")
+        found = [_NOT_ITS_OWN.format(file=file, reason=reason)] if file else []
+        names = [host.name for host in hosts]
+        if not has_names and any(script_text.uses_names(text, names) for _, text in texts):
+            found.append(_NO_NAMES.format(reason=reason, name=plan.name))
+        return " ".join(found)
 
     def _credentials(self) -> str:
         """Write this user's credentials where containers find them: in memory, never on disk."""
