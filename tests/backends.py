@@ -6,13 +6,14 @@ separated by commas, or ``all``) says that it must be there: then they fail.
 
 from __future__ import annotations
 
+import collections
 import functools
 import glob
 import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -24,7 +25,7 @@ def _program(*names: str) -> Callable[[], str]:
     def probe() -> str:
         search = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
         missing = [name for name in names if shutil.which(name, path=search) is None]
-        return f"{' and '.join(missing)} not installed" if missing else ""
+        return f"{', '.join(missing)} not installed" if missing else ""
 
     return probe
 
@@ -52,7 +53,7 @@ def _environment(variable: str, name: str) -> str:
 
 def _program_of(folder: str, program: str) -> Callable[[], str]:
     path = os.path.join(folder, "bin", program)
-    return lambda: "" if os.path.exists(path) else f"{path} is not there (make {os.path.basename(folder)})"
+    return lambda: "" if os.path.exists(path) else f"not made (make {os.path.basename(folder)})"
 
 
 SAGEMAKER_SDK = _environment("TRAINYARD_SAGEMAKER_SDK", "sagemaker-sdk")
@@ -114,7 +115,7 @@ def frameworks() -> str:
 
 def _frameworks() -> str:
     name = os.path.basename(FRAMEWORKS)
-    return "" if _framework_folders() else f"no framework toolkits in {FRAMEWORKS} (make {name})"
+    return "" if _framework_folders() else f"not made (make {name})"
 
 
 def _framework_folders() -> list[str]:
@@ -232,7 +233,17 @@ def backend(name: str, available: bool, reason: str) -> None:
 
 
 def summary() -> str:
-    """Return which backends are there and which are not, for the head of a test run."""
+    """Return the names of the backends that are there and of those that are not."""
     there = [name for name in PROBES if not problem_with(name)]
-    absent = [f"{name} ({problem_with(name)})" for name in PROBES if problem_with(name)]
-    return f"backends: {', '.join(there) or 'none'}; absent: {', '.join(absent) or 'none'}"
+    absent = [name for name in PROBES if problem_with(name)]
+    return f"backends: {', '.join(there) or 'none'}\nabsent: {', '.join(absent) or 'none'}"
+
+
+def skips(reasons: Iterable[str]) -> list[str]:
+    """Return lines that say how many tests were skipped for which reason, and which backends are absent."""
+    counts = collections.Counter(reason.removeprefix("Skipped: ") for reason in reasons)
+    absent = {f"no {name}: {problem_with(name)}": name for name in PROBES if problem_with(name)}
+    lines = ["absent backends, and the tests skipped for each:"] if absent else []
+    lines += [f"{counts.pop(text, 0):5} {text.removeprefix('no ')}" for text in absent]
+    lines += ["skipped for other reasons:"] if counts else []
+    return lines + [f"{number:5} {' '.join(text.split())}" for text, number in counts.most_common()]

@@ -27,6 +27,16 @@ def pytest_report_header() -> str:
     return backends.summary()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped in a few lines, before the list of failures, which pytest writes last."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    lines = backends.skips(report.longrepr[2] for report in skipped)
+    if skipped:
+        terminalreporter.section(f"{len(skipped)} skipped")
+        width = terminalreporter._tw.fullwidth
+        terminalreporter.write_line("\n".join(line[:width] for line in lines))
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory, a home directory and an environment of the test's own."""
