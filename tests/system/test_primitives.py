@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import trainyard
+from tests import backends
 from trainyard import system
 from trainyard.system import linux, portable
 from trainyard.system.identity import Process, home, identify, myself, user_name
@@ -80,6 +81,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_facts_about_a_process(twin: ModuleType, sleeper: subprocess.Popen[bytes]) -> None:
+    if twin is portable:
+        backends.need("ps")
     facts = twin.process_facts(sleeper.pid)
     assert facts[:4] == (sleeper.pid, os.getpid(), os.getpgid(0), os.getsid(0))
     assert facts.start == twin.start_of(sleeper.pid) > twin.start_of(1)

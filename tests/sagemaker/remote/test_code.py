@@ -100,16 +100,19 @@ def test_the_same_code_is_the_same_archive(project: Path, tmp_path: Path) -> Non
     assert changed.planned.key != one.planned.key
 
 
-def test_a_large_archive_is_read_by_every_tar(project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tar", ["tar", "busybox"])
+def test_a_large_archive_is_read_by_every_tar(project: Path, tmp_path: Path, tar: str) -> None:
+    if tar == "busybox":
+        backends.need("busybox")
     (project / "data.bin").write_bytes(os.urandom(3 << 20))
     package = plan(SCRIPT)
     assert package is not None
     archive = written(package, tmp_path)
-    for tar in (["tar"], ["busybox", "tar"]):
-        target = tmp_path / tar[0]
-        target.mkdir()
-        subprocess.run([*tar, "-xzf", str(archive), "-C", str(target)], check=True)
-        assert (target / "data.bin").read_bytes() == (project / "data.bin").read_bytes()
+    target = tmp_path / "unpacked"
+    target.mkdir()
+    command = [tar] if tar == "tar" else [tar, "tar"]
+    subprocess.run([*command, "-xzf", str(archive), "-C", str(target)], check=True)
+    assert (target / "data.bin").read_bytes() == (project / "data.bin").read_bytes()
 
 
 def test_dependencies_lie_beside_the_code(project: Path, tmp_path: Path) -> None:
