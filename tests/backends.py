@@ -168,6 +168,15 @@ def _sge() -> str:
     return _program("nsenter", "ip")() or _only_root()
 
 
+def _namespaces() -> str:
+    problem = _program("unshare")()
+    if problem:
+        return problem
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    answer = subprocess.run(["unshare", *own, "--mount", "true"], capture_output=True, text=True, check=False)
+    return "" if answer.returncode == 0 else f"no mount namespaces here ({answer.stderr.strip()})"
+
+
 def _only_root() -> str:
     return "" if os.geteuid() == 0 else "only root can start one"
 
@@ -186,6 +195,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "lightkube": _module("lightkube"),
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
+    "namespaces": _namespaces,
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "ps": _program("ps"),
     "ray": _ray,

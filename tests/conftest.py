@@ -46,6 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     user = tmp_path / "user"
     user.mkdir()
     monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     directory = tmp_path / "trainyard-home"
     monkeypatch.setenv("TRAINYARD_HOME", str(directory))
     return directory

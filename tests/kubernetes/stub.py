@@ -17,6 +17,7 @@ import signal
 import ssl
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import threading
@@ -308,7 +309,9 @@ class Stub:
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
         variables = self._variables(pod, container)
         words = [expand(word, variables) for word in (*container["command"], *container.get("args", ()))]
-        environ = {"PATH": os.environ["PATH"], **variables}
+        # this Python's folder first: the images of tests have a `python`, and this machine perhaps none
+        path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        environ = {"PATH": path, **variables}
         last_words = os.path.join(tempfile.gettempdir(), f"{name}.termination-log")
         if variables.get("TRAINYARD_TERMINATION_MESSAGE") == container["terminationMessagePath"]:
             environ["TRAINYARD_TERMINATION_MESSAGE"] = last_words

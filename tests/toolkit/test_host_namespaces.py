@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.backends import need
 from trainyard_toolkit import host_namespaces
 
 from .conftest import clean_environment
@@ -97,14 +98,17 @@ def may(*words: str) -> bool:
         return False
 
 
-NAMESPACES = may("unshare", *([] if ROOT else ["--user", "--map-root-user"]), "--mount", "true")
-pytestmark = pytest.mark.skipif(not NAMESPACES, reason="no mount namespaces here (unshare)")
 needs_somebody = pytest.mark.skipif(
     not (ROOT and may(*SOMEBODY, "unshare", "--user", "--map-root-user", "true"))
     or not may(*SOMEBODY, "test", "-r", str(SOURCE / "trainyard_toolkit/train.py")),
     reason="cannot be somebody else here (root, setpriv, user namespaces, readable sources)",
 )
 USERS = [pytest.param([], id="self"), pytest.param(SOMEBODY, id="somebody", marks=needs_somebody)]
+
+
+@pytest.fixture(autouse=True)
+def namespaces() -> None:
+    need("namespaces")
 
 
 class Machine:

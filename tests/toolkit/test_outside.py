@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trainyard import system
+
 from .conftest import Tree, backend
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ def test_a_killed_train_takes_its_script_along(tree: Tree) -> None:
     process.kill()
     process.communicate()  # ends when the script has closed its stdout
     deadline = time.monotonic() + 60
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+    while system.process_facts(pid) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{pid}")
+    assert system.process_facts(pid) is None
 
 
 def test_stop_while_installing(tree: Tree, tmp_path: Path) -> None:
