@@ -253,9 +253,17 @@ def summary() -> str:
 
 def skips(reasons: Iterable[str]) -> list[str]:
     """Return lines that say how many tests were skipped for which reason, and which backends are absent."""
-    counts = collections.Counter(reason.removeprefix("Skipped: ") for reason in reasons)
-    absent = {f"no {name}: {problem_with(name)}": name for name in PROBES if problem_with(name)}
+    absent = [name for name in PROBES if problem_with(name)]
+    of_backend: collections.Counter[str] = collections.Counter()
+    others: collections.Counter[str] = collections.Counter()
+    for reason in reasons:
+        text = " ".join(reason.removeprefix("Skipped: ").split())
+        name = text.removeprefix("no ").partition(":")[0]
+        if name in absent:
+            of_backend[name] += 1
+        else:
+            others[text] += 1
     lines = ["absent backends, and the tests skipped for each:"] if absent else []
-    lines += [f"{counts.pop(text, 0):5} {text.removeprefix('no ')}" for text in absent]
-    lines += ["skipped for other reasons:"] if counts else []
-    return lines + [f"{number:5} {' '.join(text.split())}" for text, number in counts.most_common()]
+    lines += [f"{of_backend[name]:5} {name}: {problem_with(name)}" for name in absent]
+    lines += ["skipped for other reasons:"] if others else []
+    return lines + [f"{number:5} {text}" for text, number in others.most_common()]

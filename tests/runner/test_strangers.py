@@ -53,13 +53,19 @@ def queue() -> object:
     return setting and setting.value
 
 
-@pytest.mark.parametrize("name", ["trainyard.toml", "pyproject.toml", ".torchxconfig"])
-@pytest.mark.parametrize("above", [False, True])
+@pytest.mark.parametrize(
+    ("name", "above"),
+    [
+        ("trainyard.toml", False),
+        ("trainyard.toml", True),
+        ("pyproject.toml", False),
+        ("pyproject.toml", True),
+        (".torchxconfig", False),  # is read in the current directory alone
+    ],
+)
 def test_a_strangers_configuration_is_left_out(
     project: Path, give_away: GiveAway, monkeypatch: pytest.MonkeyPatch, name: str, above: bool
 ) -> None:
-    if above and name == ".torchxconfig":
-        pytest.skip("is read in the current directory alone")
     path = (project.parent if above else project) / name
     table = {"pyproject.toml": "[tool.trainyard.scheduler.fake]", ".torchxconfig": "[fake]"}
     path.write_text(table.get(name, "[scheduler.fake]") + '\nqueue = "theirs"\n')
