@@ -14,25 +14,34 @@ $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
 	$(BIN)/python -m compileall -q src toolkit/src  # as an ordinary installation would
 	touch $@
 
-$(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r examples/requirements.txt
-	touch $@
+# The demo has an environment of its own: trainyard and its page, nothing for development. What this trainyard starts
+# is kept in the environment too, not in the user's history: each Python of the environment reads the .pth file.
+DEMO := .venv-demo
+HOME_OF_DEMO := import os, sys; os.environ.setdefault("TRAINYARD_HOME", os.path.join(sys.prefix, "trainyard"))
+$(DEMO)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "trainyard needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": make demo PYTHON=python3.11")'
+	@echo 'Making $(DEMO), an environment of about 50 MB, with trainyard and what its page needs.'
+	@test -x $(DEMO)/bin/pip || $(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --disable-pip-version-check -e '.[ui]'
+	@echo '$(HOME_OF_DEMO)' > "$$($(DEMO)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/demo_home.pth"
+	@touch $@
 
-demo: $(VENV)/.demo
-	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+demo: $(DEMO)/.installed
+	@examples/demo.sh $(DEMO)
 
 # The fast and telling tests, of every part, with the types beside them.
-test: $(VENV)/.demo lint
+test: $(VENV)/.dev lint
 	$(MAKE) --no-print-directory --jobs=3 fast-tests types-here types-macos
 
-test-all: $(VENV)/.demo lint
+test-all: $(VENV)/.dev lint
 	$(MAKE) --no-print-directory --jobs=3 all-tests types-here types-macos
 
 # Tests wait for programs, containers, clusters and time limits most of the time: two a core.
-fast-tests: $(VENV)/.demo
+fast-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 -m "not slow" tests
 
-all-tests: $(VENV)/.demo
+all-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 tests
 
 lint: $(VENV)/.dev
@@ -164,4 +173,4 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/architecture.py index
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(DEMO) build dist

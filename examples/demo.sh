@@ -1,29 +1,53 @@
 #!/bin/sh
-# The main job, for real: two replicas train a classifier of handwritten digits on this machine.
+# The demo: jobs that train a classifier of handwritten digits on this machine, and what trainyard shows of them.
+# `make demo` gives it an environment. Every command is shown as it can be typed.
 set -eu
 cd "$(dirname "$0")/.."
+venv=${1:-.venv-demo}
+export TRAINYARD_SCHEDULER=local_cwd
 
-say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
+if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold='' plain=''; fi
+explain() { printf '\n%s# %s%s\n' "$bold" "$*" "$plain"; }
+show() {
+    printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"
+    "$@"
+}
 
-say trainyard run --wait --log train.script --script examples/digits/train.py --num_replicas 2 -- --epochs 10
-handle=$(trainyard run --wait --log train.script --script examples/digits/train.py --num_replicas 2 -- --epochs 10)
+explain 'The environment, in which `trainyard` is this one:'
+show . "$venv/bin/activate"
 
-say trainyard status "$handle"
-trainyard status "$handle"
+explain 'A job of two replicas. Each trains with a seed of its own.'
+show trainyard run train.script --script examples/digits/train.py --num_replicas 2 -- --epochs 6
+show trainyard plot loss --height 12
+show trainyard status
+results=$(trainyard status | sed -n 's/^Results: //p')
 
-say trainyard log "$handle" --regex accuracy --tail 1
-trainyard log "$handle" --regex accuracy --tail 1
-
-say trainyard list --limit 5
-trainyard list --limit 5
-
-if python -c 'import torch' 2>/dev/null; then
-    say trainyard run --wait --log dist.ddp -j 1x2 --script examples/ddp/train.py
-    trainyard run --wait --log dist.ddp -j 1x2 --script examples/ddp/train.py
-else
-    printf '\ntorch is not installed, so the example with dist.ddp is left out (pip install torch to see it)\n'
+explain 'The same script with a learning rate that is too high: the job fails.'
+if show trainyard run ./examples/digits/train.py --lr 10; then
+    printf 'This job should have failed.\n' >&2
+    exit 1
 fi
+show trainyard why
 
-printf '\nmodels:  %s\n' "$(trainyard status "$handle" | sed -n 's/^Results: //p')"
-printf 'history: %s\n' "$(python -c 'from trainyard.paths import history_path; print(history_path())')"
-printf 'next:    trainyard run utils.echo --msg hello; trainyard components; trainyard --help\n'
+explain 'A sweep: four learning rates, as one job with a replica for each.'
+show trainyard sweep --wait ./examples/digits/train.py --epochs 3 --lr 0.003,0.01,0.03,0.1
+show trainyard points --best max:accuracy
+show trainyard plot accuracy --best max --height 12
+
+explain 'What the first job has left, its models:'
+show ls "${results#"$PWD"/}"/*/model
+
+cat <<END
+
+${bold}Now you: these commands can be typed as they are.${plain}
+
+    . $venv/bin/activate
+    trainyard run ./examples/digits/train.py --hidden 32
+    trainyard plot loss
+    trainyard log --tail 3
+    trainyard list
+    trainyard ui
+
+The jobs, their logs and their results are in $(python -c 'import trainyard.paths as p; print(p.state_dir())').
+README.md goes on from here.
+END
