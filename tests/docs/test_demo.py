@@ -1,4 +1,7 @@
-"""The demo, and the commands that it ends with, typed as printed. `.ci/demo` does so with `make demo` itself."""
+"""The demo, and the commands that it ends with, typed as printed.
+
+`.ci/demo` does so with `make demo` itself, which installs from a package index.
+"""
 
 from __future__ import annotations
 
