@@ -66,6 +66,47 @@ def test_the_token_is_exchanged_for_a_strict_cookie(stranger: Page) -> None:
     assert stranger.get("/").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        'prefs={"theme": "dark"}; OURS',
+        'OURS; prefs={"theme": "dark"}',
+        "a=b=c;OURS",
+        "novalue; ; =x; a b=c; OURS ",
+        'quoted="a; b\\"; OURS',
+        "latin=caf\xe9; OURS",
+        "$Version=1; expires=now; path=/; OURS",
+        "NAME=of an earlier server; OURS; NAME=",
+        "trainyard_ui_80=of another server; OURS",
+        f"large={'x' * 30000}; OURS",
+    ],
+)
+def test_cookies_of_other_programs_lock_nobody_out(stranger: Page, cookies: str) -> None:
+    name = f"trainyard_ui_{PORT}"
+    sent = cookies.replace("OURS", f"{name}={stranger.kept.cookie}").replace("NAME", name)
+    assert stranger.client.get("/", headers={"cookie": sent.encode("latin-1")}).status_code == 200
+    separate = [("cookie", part.encode("latin-1")) for part in sent.split(";")]
+    assert stranger.client.get("/", headers=separate).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        "NAME",
+        "NAME=",
+        "NAME=x",
+        "NAME=VALUEx",
+        "XNAME=VALUE",
+        "trainyard_ui_80=VALUE",
+        'x="NAME=VALUE"',
+        "VALUE",
+    ],
+)
+def test_only_the_right_cookie_lets_in(stranger: Page, cookies: str) -> None:
+    sent = cookies.replace("NAME", f"trainyard_ui_{PORT}").replace("VALUE", stranger.kept.cookie)
+    assert stranger.client.get("/", headers={"cookie": sent}).status_code == 401
+
+
 @pytest.mark.parametrize("given", ["", "x", "é", "a" * 100])
 def test_a_wrong_token_gives_nothing(stranger: Page, given: str) -> None:
     answer = stranger.get("/", token=given)
@@ -116,6 +157,8 @@ def test_nothing_is_changed_by_following_a_link(page: Page) -> None:
 def test_a_long_form_is_refused(page: Page) -> None:
     answer = page.client.post("/jobs/act", content=b"x" * (1 << 21), headers={"origin": ORIGIN})
     assert answer.status_code == 413
+    chunked = {"origin": ORIGIN, "transfer-encoding": "chunked", "content-length": "3"}
+    assert page.client.post("/jobs/act", content=b"x=1", headers=chunked).status_code == 413
 
 
 @pytest.mark.parametrize("path", EVERYTHING)

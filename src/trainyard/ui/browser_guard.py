@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -81,6 +80,8 @@ class BrowserGuard:
                 _add_policies(MutableHeaders(scope=message), nonce)
             await send(message)
 
+        if answer is None and "let_in" in scope["state"]:  # see trainyard.ui.connection_limits
+            scope["state"]["let_in"]()
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _foreign_host(self, scope: Scope) -> PlainTextResponse | None:
@@ -106,7 +107,8 @@ class BrowserGuard:
         if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
             return _refused("A request that changes something must say where it comes from.")
         length = headers.get("content-length", "")
-        if not length.isdecimal() or len(length) > 8 or int(length) > MOST_BODY:
+        is_known = "transfer-encoding" not in headers and length.isdecimal() and len(length) <= 8
+        if not is_known or int(length) > MOST_BODY:
             return _refused("The request is too long, or has no Content-Length.", 413)
         return None
 
@@ -130,14 +132,15 @@ class BrowserGuard:
         return answer
 
     def _without_cookie(self, scope: Scope) -> PlainTextResponse | None:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(Headers(scope=scope).get("cookie", ""))
-        except CookieError:
-            cookies.clear()
-        given = cookies[self.cookie_name].value if self.cookie_name in cookies else ""
-        if is_secret(given, self._kept.cookie):
-            return None
+        """Return the refusal of a browser that has not been let in.
+
+        A browser sends the cookies of all programs at 127.0.0.1, in any syntax, some perhaps with our name.
+        """
+        for header in Headers(scope=scope).getlist("cookie"):
+            for cookie in header.split(";"):
+                name, _, value = cookie.strip().partition("=")
+                if name == self.cookie_name and is_secret(value, self._kept.cookie):
+                    return None
         return _refused("Open the URL that `trainyard ui` has printed: it lets this browser in.", 401)
 
 

@@ -12,6 +12,7 @@ import uvicorn
 from trainyard.errors import BackendError, UsageError
 from trainyard.runner import get_runner
 from trainyard.ui.browser_guard import BrowserGuard, Secrets
+from trainyard.ui.connection_limits import MOST_HEADERS, LimitedConnection, most_connections
 from trainyard.ui.runner_pool import RunnerPool
 from trainyard.ui.web_app import WebApp
 
@@ -19,8 +20,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.types import ASGIApp
+
 HOST = "127.0.0.1"
-BACKLOG = 128
+#: Connections that wait in the kernel until they are accepted.
+QUEUE = 1024
 #: Seconds that answers may take when the server has been asked to end.
 GRACE = 2
 
@@ -56,22 +60,27 @@ class PageServer:
         pool = RunnerPool()
         pages = WebApp(schedulers, pool)
         app = BrowserGuard(pages.asgi, self._kept, self.port)
-        config = uvicorn.Config(
-            app,
-            access_log=False,  # it would contain the token
-            log_level="error",  # what strangers send does not belong in the terminal
-            lifespan="off",
-            server_header=False,
-            ws="none",
-            h11_max_incomplete_event_size=64 << 10,
-            timeout_graceful_shutdown=GRACE,
-        )
-        server = _Server(config, pool, when_ready)
+        server = _Server(_configured(app), pool, when_ready)
         try:
             await server.serve(sockets=[self._socket])
         finally:
             pages.close()
             pool.close()
+
+
+def _configured(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        backlog=max(1, most_connections() // 4),  # asyncio accepts so many before it looks at the first
+        access_log=False,  # it would contain the token
+        log_level="error",  # what strangers send does not belong in the terminal
+        lifespan="off",
+        server_header=False,
+        ws="none",
+        h11_max_incomplete_event_size=MOST_HEADERS,
+        timeout_graceful_shutdown=GRACE,
+    )
 
 
 class _Server(uvicorn.Server):
@@ -84,6 +93,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listening in sockets or ():  # asyncio has made the queue as short as its backlog
+            listening.listen(QUEUE)
         self._when_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -96,7 +107,7 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
-        listening.listen(BACKLOG)
+        listening.listen(QUEUE)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
