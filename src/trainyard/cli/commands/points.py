@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from trainyard.cli.console import out, paint_state, print_json, table
+from trainyard.cli.console import out, print_json, table
 from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_OK, ConfigError, UsageError
@@ -49,10 +49,10 @@ def run(args: Namespace) -> int:
     lines = [
         [
             row["replica"],
-            paint_state(row["state"], sys.stdout),
+            row["state"],
             "-" if row["seconds"] is None else format_duration(row["seconds"]),
-            *(clean(row["values"].get(name, "")) for name in names),
-            clean(row["reason"]),
+            *(row["values"].get(name, "") for name in names),
+            row["reason"],
         ]
         for row in rows
     ]
