@@ -1,53 +1,62 @@
-"""The search for metric values in lines of output, by regular expressions.
+"""The search for metrics in lines of output: by their names, by regular expressions, or whatever is there.
 
-A regular expression such as ``(a+)+$`` can take forever on a line that it does not match. So they run in
-another process, this file as a script, which drops those that take too long.
-
-A line gives at most one value for each expression: its last match, the first group of it if there is one.
-Blocks of lines are searched whole, and a line is looked at by itself only where that finds something, so that
-lines without metrics cost next to nothing.
+How programs print metrics is in the toolkit's `metric_shapes`. A metric is declared by its name alone, or by
+its name and a regular expression; in dicts of metrics the expression is then empty.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import struct
-import sys
+
+from trainyard.errors import ConfigError, UsageError
+from trainyard.toolkit_import import metric_shapes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from subprocess import Popen
-    from typing import Self
+    from collections.abc import Iterable, Iterator
 
-#: CPU seconds that an expression may take on one line.
-LIMIT = 2.0
-# With these, a search over many lines can miss what a search of each line finds, even with MULTILINE.
-_LINE_BOUND = re.compile(r"\\[AZ]|\(\?(?![:P])|\(\?P=|[*+?}]\+")
-_LENGTH = struct.Struct("<Q")
+_EXAMPLE = "An example: --metric loss. Or with a regular expression: --metric 'loss=loss is (.*)'"
+#: These are in a regular expression, and in no name.
+_NOT_IN_NAMES = re.compile(r"[\\*+?^$|{}\[\]:;,]")
+#: A number in a line; a sign after a letter or a digit does not belong to it.
+_WHOLE = re.compile(r"(?:(?<![\w.])[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
-Hit = tuple[int, int, float]
+# ---- what is found without any declaration
 
-_EXAMPLE = "An example: --metric 'loss=loss: ([0-9.]+)'"
+_NAME = r"[A-Za-z][\w./@-]*"
+# the words before a colon in "| learning rate: 1e-4 |"
+_TITLE = r"(?<=\|)[ \t]*[A-Za-z][\w./()%-]*(?: [\w./()%-]+)*(?=[ \t]*:)"
+_PAIR = re.compile(
+    rf"{metric_shapes.BEFORE}(?:(?P<title>{_TITLE})|(?P<name>{_NAME}))"
+    rf"(?P<between>{metric_shapes.BETWEEN}){metric_shapes.OPENING}(?P<number>{metric_shapes.NUMBER})"
+    r"""(?=[%a-zA-Z/]{0,5}\.?(?:[\s,;)\]}|"'│]|$))"""
+)
+_DECIMAL = re.compile(r"[.eEnN]")
+#: Names of numbers that are not measured.
+_OTHER = re.compile(
+    r"(?:global_|_)?steps?|iter(?:ation)?s?|epochs?|batch(?:es)?|(?:local_)?rank|world_size|pid|seed|port|eta|line",
+    re.IGNORECASE,
+)
+#: Words, not names, before a number without ``=`` or ``:``.
+_WORDS = re.compile(
+    r"a|about|after|and|at|by|every|for|from|in|into|is|it|of|on|or|over|than|the|to|took|until|version|was|with",
+    re.IGNORECASE,
+)
 
 
 def parse_definitions(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``NAME=REGEX`` texts.
+    """Read ``NAME`` and ``NAME=REGEX`` texts; the expression of a name alone is empty.
 
     Raises:
         UsageError: one has another shape, or a metric is given twice.
         ConfigError: a regular expression is not valid, or has no group.
     """
-    from trainyard.errors import UsageError
-
     found: dict[str, str] = {}
     for text in texts:
         name, separator, regex = text.partition("=")
         name = name.strip()
-        if not separator or not name or not regex:
-            raise UsageError(f"--metric {text!r} is not NAME=REGEX", hint=_EXAMPLE)
+        if not name or (separator and not regex) or (not separator and _NOT_IN_NAMES.search(name)):
+            raise UsageError(f"--metric {text!r} is neither NAME nor NAME=REGEX", hint=_EXAMPLE)
         if name in found:
             raise UsageError(f"--metric: the metric {name!r} is given twice")
         check_definition(name, regex)
@@ -56,185 +65,112 @@ def parse_definitions(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_definition(name: str, regex: str) -> None:
-    """Check that an expression is valid and has a group around the value.
+    """Check that an expression is valid and has a group around the value; an empty one is.
 
     Raises:
         ConfigError: it is not, or has none.
     """
-    from trainyard.errors import ConfigError
-
     try:
         groups = re.compile(regex).groups
     except re.error as error:
         raise ConfigError(
             f"metric {name!r}: the regular expression {regex!r} is not valid: {error}", hint=_EXAMPLE
         ) from None
-    if not groups:
+    if regex and not groups:
         raise ConfigError(f"metric {name!r}: {regex!r} has no parentheses around the value", hint=_EXAMPLE)
 
 
 class MetricSearch:
-    """Searches blocks of lines for the values of metrics, in a separate process. A context manager.
+    """Searches lines for the values of metrics.
+
+    A line gives at most one value for each metric: the first that a name finds, the last that an expression
+    finds.
 
     Args:
-        pairs: names and regular expressions. Those that are not valid find nothing.
+        pairs: names and regular expressions, see `parse_definitions`. Those that are not valid find nothing.
 
     Attributes:
-        problems: why a metric is not complete, in words.
+        problems: which values are not what the job printed, in words.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
-        self._pairs = list(pairs)
-        self._process: Popen[bytes] | None = None
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.problems: list[str] = []
+        self._warned: set[str] = set()
+        self._named: list[tuple[str, re.Pattern[str]]] = []
+        self._given: list[tuple[str, re.Pattern[str]]] = []
+        for name, regex in pairs:
+            shape = metric_shapes.expression(name)
+            if regex in ("", shape):
+                self._named.append((name, re.compile(shape)))
+                continue
+            try:
+                self._given.append((name, re.compile(regex)))
+            except re.error:  # refused before; Java's dialect, which SageMaker reads, is not quite Python's
+                continue
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def search(self, block: bytes) -> list[Hit]:
-        """Return where lines with values begin in a block, the number of the pair, and the value."""
-        if not self._pairs or not block:
-            return []
-        search = self._process or self._start()
-        assert search.stdin is not None
-        assert search.stdout is not None
-        search.stdin.write(_LENGTH.pack(len(block)) + block)
-        search.stdin.flush()
-        hits: list[Hit] = []
-        for line in search.stdout:
-            found = json.loads(line)
-            if found is None:
-                return hits
-            at, index, value = found
-            if value is None:
-                name, regex = self._pairs[index]
-                self.problems.append(
-                    f"the metric {name} is not complete: its regular expression {regex!r} took more than "
-                    f"{LIMIT:g} s on one line"
-                )
-            else:
-                hits.append((at, index, value))
-        raise RuntimeError("the process that searches for metrics has ended")
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
-
-    def _start(self) -> Popen[bytes]:
-        import subprocess
-
-        command = [sys.executable, "-SPE", __file__]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([regex for _, regex in self._pairs]).encode() + b"\n")
-        return self._process
-
-
-class _Expression:
-    """An expression that is searched for in single lines or, if that finds the same, in many at once."""
-
-    def __init__(self, regex: str) -> None:
-        self.line = re.compile(regex)
-        self.block = None if _LINE_BOUND.search(regex) else re.compile(regex, re.MULTILINE)
-
-    def hits(self, text: str) -> Iterator[tuple[int, float]]:
-        """Yield where lines with a value begin, and the values.
-
-        Raises:
-            TimeoutError: one line took too long.
-        """
-        position = 0
-        while position < len(text):
-            if self.block is not None:
-                try:
-                    with _limit():
-                        match = self.block.search(text, position)
-                except TimeoutError:
-                    self.block = None  # a single line may still be quick
-                    continue
-                if match is None:
-                    return
-                start = max(text.rfind("\n", position, match.start()) + 1, position)
-            else:
-                start = position
-            end = text.find("\n", start)
-            end = len(text) if end < 0 else end
-            with _limit():
-                value = _last_value(self.line, text[start:end])
+    def values(self, line: str) -> Iterator[tuple[str, float]]:
+        """Yield the names and values of the metrics in a line."""
+        for name, pattern in self._named:
+            value = metric_shapes.value_of(pattern, line)
             if value is not None:
-                yield start, value
-            position = end + 1
+                yield name, value
+        for name, pattern in self._given:
+            value = self._last_value(name, pattern, line)
+            if value is not None:
+                yield name, value
+
+    def _last_value(self, name: str, pattern: re.Pattern[str], line: str) -> float | None:
+        value = None
+        for match in pattern.finditer(line):
+            group = 1 if pattern.groups else 0
+            try:
+                value = float(match.group(group))
+            except (TypeError, ValueError):
+                continue
+            if name not in self._warned:
+                self._check(name, pattern.pattern, line, *match.span(group))
+        return value
+
+    def _check(self, name: str, regex: str, line: str, start: int, end: int) -> None:
+        """Say of the first value that is only a part of a number, that it is."""
+        around = line[max(start - 1, 0) : start] + line[end : end + 1]
+        if not any(sign in "0123456789.eE+-" for sign in around):
+            return
+        for match in _WHOLE.finditer(line):
+            if match.start() <= start and end <= match.end() and match.end() - match.start() > end - start:
+                self._warned.add(name)
+                self.problems.append(
+                    f"the regular expression {regex!r} of {name} reads {line[start:end]} of {match.group()}; "
+                    f"`--metric {name}` without an expression reads all of it"
+                )
 
 
-def _last_value(pattern: re.Pattern[str], line: str) -> float | None:
-    """Return the last number that a pattern finds in a line."""
-    value = None
-    for match in pattern.finditer(line):
-        text = match.group(1) if pattern.groups else match.group()
-        try:
-            value = float(text)
-        except (TypeError, ValueError):
-            continue
-    return value
-
-
-class _limit:
-    """Raises TimeoutError in its body when that takes too long."""
-
-    def __enter__(self) -> None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
-
-    def __exit__(self, *exception: object) -> None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-def _stop(signum: int, frame: object) -> None:
-    raise TimeoutError
-
-
-def _search_block(expressions: dict[int, _Expression], block: bytes) -> list[tuple[int, int, float | None]]:
-    """Return what is found in a block; the value is None for an expression that was dropped."""
+def lines_of(block: bytes) -> Iterator[tuple[int, str]]:
+    """Yield where the lines of a block begin, and their text."""
+    start = 0
     # a progress bar draws over its line: each drawing is a line
-    text = block.decode("utf-8", "surrogateescape").replace("\r", "\n")
-    is_ascii = len(text) == len(block)
-    found: list[tuple[int, int, float | None]] = []
-    for index in list(expressions):
-        done, offset = 0, 0
-        try:
-            for start, value in expressions[index].hits(text):
-                if is_ascii:
-                    offset = start
-                else:
-                    offset += len(text[done:start].encode("utf-8", "surrogateescape"))
-                    done = start
-                found.append((offset, index, value))
-        except TimeoutError:
-            del expressions[index]
-            found.append((len(block), index, None))
-    return sorted(found, key=lambda hit: hit[0])
+    for line in block.replace(b"\r", b"\n").split(b"\n"):
+        if line:
+            yield start, line.decode("utf-8", "replace")
+        start += len(line) + 1
 
 
-def _main() -> None:
-    signal.signal(signal.SIGVTALRM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its input does
-    source, target = sys.stdin.buffer, sys.stdout
-    expressions = {}
-    for index, regex in enumerate(json.loads(source.readline())):
-        try:
-            expressions[index] = _Expression(regex)
-        except re.error:  # refused before; Java's dialect, which SageMaker reads, is not quite Python's
+def pairs_in(line: str) -> Iterator[tuple[str, float, bool, bool]]:
+    """Yield what may be metrics in a line: name, value, and two facts.
+
+    The first is whether ``=`` or ``:`` stands between, the second whether the number is whole. Steps, times,
+    addresses and versions are left out.
+    """
+    if "\x1b" in line:
+        line = metric_shapes.without_colours(line)
+    for match in _PAIR.finditer(line):
+        text, between = match["number"], match["between"]
+        is_whole = not _DECIMAL.search(text)
+        is_separated = "=" in between or ":" in between
+        if between == ":" and is_whole:  # cuda:0, localhost:8080, train.py:12
             continue
-    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        for found in _search_block(expressions, source.read(_LENGTH.unpack(head)[0])):
-            target.write(json.dumps(found) + "\n")
-        target.write("null\n")
-        target.flush()
-
-
-if __name__ == "__main__":
-    _main()
+        name = match["name"] or match["title"].strip()
+        if _OTHER.fullmatch(name) or (not is_separated and (is_whole or _WORDS.fullmatch(name))):
+            continue
+        word = metric_shapes.qualifier(line, match.start("name")) if match["name"] else ""
+        yield f"{word} {name}" if word else name, metric_shapes.number(text), is_separated, is_whole

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainyard._toolkit import end_notice as end_notice
     from trainyard._toolkit import host_ledger as host_ledger
     from trainyard._toolkit import hung_program as hung_program
+    from trainyard._toolkit import metric_shapes as metric_shapes
     from trainyard._toolkit import notification as notification
     from trainyard._toolkit import outputs as outputs
     from trainyard._toolkit import retry_rule as retry_rule
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     **dict.fromkeys(("archive", "channels", "hung_program", "notification", "outputs"), ""),
-    **dict.fromkeys(("end_notice", "host_ledger", "retry_rule", "script_text", "secret_rules"), ""),
+    **dict.fromkeys(
+        ("end_notice", "host_ledger", "metric_shapes", "retry_rule", "script_text", "secret_rules"), ""
+    ),
     **dict.fromkeys(("stack_dump", "store", "sync"), ""),
     **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
     **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),

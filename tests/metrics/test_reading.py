@@ -67,6 +67,53 @@ def test_expressions_can_be_given_when_reading_and_count_without_steps(runner):
     assert series.counts_values
 
 
+def test_metrics_by_their_names_with_their_steps(runner):
+    handle = start(runner, SCRIPT, metrics={"acc": "", "step": ""})
+    runner.wait(handle)
+    [series] = read(runner, handle)["acc"]
+    assert list(series.steps) == [0, 10, 20, 30, 40]
+    assert list(series.values) == [0, 0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_metric_that_nobody_declared_is_found_by_its_name(runner):
+    handle = start(runner, SCRIPT)
+    runner.wait(handle)
+    [series] = read(runner, handle, ["acc"])["acc"]
+    assert list(series.values) == [0, 0.1, 0.2, 0.3, 0.4]
+    # what a job records counts, and not the text of the same lines
+    [series] = read(runner, handle, ["loss"])["loss"]
+    assert list(series.steps) == [0, 10, 20, 30, 40]
+    assert read(runner, handle, ["nothing"]) == {}
+    # without a name, what looks like metrics is not mixed with what is recorded
+    assert "acc" not in read(runner, handle)
+
+
+TEXT = """
+print("listening on port 8080, seed=7, version 1.5")
+for epoch in range(1, 4):
+    print(f"epoch {epoch} loss {1 / epoch:.2f} accuracy {1 - 1 / epoch:.2f} tokens={epoch}00 rank=0 size=3")
+print("took 1.5 s, best: 0.5")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        (TEXT, ["loss", "accuracy", "tokens"]),
+        ("print('lr=0.1, layers=3'); print('accuracy: 0.93')", ["lr", "accuracy"]),
+        ("print('listening on port 8080, version 1.5, epoch 3')", []),
+        (TEXT + """print('{"step": 1, "f1": 0.5}')""", ["f1"]),
+    ],
+)
+def test_what_looks_like_metrics_if_there_are_no_others(runner, script, names):
+    handle = start(runner, script)
+    runner.wait(handle)
+    assert [name for name in read(runner, handle) if not name.startswith("system/")] == names
+    with MetricReader(runner, handle) as reader:
+        reader.update()
+        assert "loss" not in reader.by_name()
+
+
 def test_a_rerun_keeps_the_expressions(runner):
     handle = start(runner, SCRIPT, metrics={"acc": r"acc=(\S+)"})
     runner.wait(handle)

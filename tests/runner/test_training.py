@@ -49,7 +49,7 @@ def training() -> AppDef:
         num_replicas=2,
         channel={"training": "/data/set", "testing": "s3://b/p"},
         output="out",
-        metric={"loss": "loss ([0-9.]+)$"},
+        metric={"loss": "loss ([0-9.]+)$", "acc": None},
         distribution="mpi",
         nproc=3,
     )
@@ -68,7 +68,7 @@ def test_the_document_says_what_was_asked_for(tmp_path: Path, monkeypatch: pytes
         "host_count": 2,
         "channels": {"training": "/data/set", "testing": "s3://b/p"},
         "output": {"uri": str(tmp_path / "out")},
-        "metrics": [{"name": "loss", "regex": "loss ([0-9.]+)$"}],
+        "metrics": [{"name": "loss", "regex": "loss ([0-9.]+)$"}, {"name": "acc"}],
         "distribution": {"kind": "mpi", "processes_per_host": 3},
     }
     assert role.mounts == []

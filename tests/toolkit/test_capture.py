@@ -168,6 +168,18 @@ def test_block_search_finds_what_line_search_finds(
     assert found == expected
 
 
+def test_a_name_alone_is_enough(tmp_path: Path) -> None:
+    recorder = Recorder(parse_definitions([{"name": "loss"}]), str(tmp_path / "m"), "stdout")
+    recorder.observe(b"{'loss': 3e-05}\nval_loss=1 \x1b[1mLoss\x1b[0m: -2, \rno loss yet\nloss")
+    recorder.observe(b" 1,234")
+    recorder.close()
+    assert [json.loads(row)["value"] for row in (tmp_path / "m").read_text().splitlines()] == [
+        3e-05,
+        -2,
+        1234,
+    ]
+
+
 def test_definitions_in_both_spellings() -> None:
     both = parse_definitions([{"Name": "a", "Regex": "(1)"}, {"name": "b", "regex": "(2)"}])
     assert [definition.name for definition in both] == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
 from trainyard.errors import TrainyardError
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from trainyard.metrics.series import Series
     from trainyard.runner import Runner
 
+_WILD = re.compile(r"[*?\[]")
 NO_METRICS = (
-    'Metrics are log lines such as {"step": 10, "loss": 0.31}, or lines that --metric NAME=REGEX matches: '
-    "--metric 'loss=loss: ([0-9.]+)'"
+    'Metrics are read from lines such as `epoch 1: loss=0.31` or {"step": 10, "loss": 0.31}. `--metric loss` '
+    "looks for one by its name; for other lines: --metric 'loss=REGEX with (the value) in parentheses'"
 )
 
 
@@ -27,8 +29,9 @@ def add_selection_options(parser: AnyParser) -> None:
         "--metric",
         action="append",
         default=[],
-        metavar="NAME=REGEX",
-        help="also read this metric from the log; the value is in parentheses: 'loss=loss: ([0-9.]+)'",
+        metavar="NAME[=REGEX]",
+        help="also read this metric from the log: a name is enough, such as loss; for unusual lines add a "
+        "regular expression with the value in parentheses",
     )
     parser.add_argument(
         "--files",
@@ -58,6 +61,7 @@ class JobMetrics:
         names: Sequence[str],
         since: float | None,
         follow: bool,
+        filters: bool,
     ) -> None:
         from trainyard.cli.replicaselection import split_target
         from trainyard.metrics.reader import MetricReader
@@ -66,9 +70,17 @@ class JobMetrics:
         self.handle = runner.resolve_handle(job)
         self.label = self.handle.rpartition("/")[2]
         self._runner = runner
-        self._patterns = names
+        self._patterns = names if filters else ()
         self._since = since
-        self._reader = MetricReader(runner, self.handle, definitions=definitions, files=files, follow=follow)
+        self._reader = MetricReader(
+            runner,
+            self.handle,
+            definitions=definitions,
+            asked=[name for name in names if not _WILD.search(name)],
+            discovers=True,
+            files=files,
+            follow=follow,
+        )
         self._said: set[str] = set()
         self.printed: dict[tuple[str, str, int, str, str], int] = {}
 
@@ -130,8 +142,14 @@ def job_metrics(
     names: Sequence[str] = (),
     *,
     follow: bool = False,
+    filters: bool = True,
 ) -> list[JobMetrics]:
-    """Return the metrics of the jobs that are named."""
+    """Return the metrics of the jobs that are named.
+
+    Args:
+        names: names or patterns of the metrics that are asked for; none for all.
+        filters: whether others are left out.
+    """
     from trainyard.metric_search import parse_definitions
 
     definitions = parse_definitions(args.metric)
@@ -143,7 +161,7 @@ def job_metrics(
     jobs: list[JobMetrics] = []
     try:
         for target in targets:
-            job = JobMetrics(runner, target, definitions, args.files, names, since, follow)
+            job = JobMetrics(runner, target, definitions, args.files, names, since, follow, filters)
             jobs.append(job)
     except TrainyardError:
         for job in jobs:

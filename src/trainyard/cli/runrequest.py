@@ -143,7 +143,7 @@ class RunRequest:
 
         metrics = parse_definitions(texts)
         if opts.get("metric_definitions") is not None:
-            own = [{"Name": name, "Regex": regex} for name, regex in metrics.items()]
+            own = [{"Name": name, **({"Regex": regex} if regex else {})} for name, regex in metrics.items()]
             cfg["metric_definitions"] = [*(cfg.get("metric_definitions") or ()), *own]
         return metrics
 

@@ -29,7 +29,7 @@ def script(
     channel: dict[str, str] | None = None,
     output: str = "",
     checkpoints: str = "",
-    metric: dict[str, str] | None = None,
+    metric: dict[str, str | None] | None = None,
     distribution: Literal["none", "torchrun", "mpi"] = "none",
     nproc: int = 1,
     mpi_options: str = "",
@@ -56,7 +56,7 @@ def script(
         channel: input data, such as training=s3://bucket/prefix; the script finds it in SM_CHANNEL_TRAINING
         output: URI that the model and other results are sent to
         checkpoints: URI that checkpoints are sent to and restored from
-        metric: values to read from the output, such as loss=loss:([0-9.]+)
+        metric: metrics to read from the output: a name such as loss, or NAME=REGEX
         distribution: how the replicas work together
         nproc: processes on each replica, with a distribution
         mpi_options: more options of mpirun
@@ -142,11 +142,11 @@ def _program(script: str) -> list[str]:
     return [*(words or ["sh"]), script]
 
 
-def _metric(name: str, regex: str) -> dict[str, str]:
+def _metric(name: str, regex: str | None) -> dict[str, str]:
     from trainyard.metric_search import check_definition
 
-    check_definition(name, regex)
-    return {"name": name, "regex": regex}
+    check_definition(name, regex or "")
+    return {"name": name, "regex": regex} if regex else {"name": name}
 
 
 def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:

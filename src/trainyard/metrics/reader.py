@@ -12,10 +12,12 @@ import threading
 
 from trainyard.diagnosis.log_end import without_prefix
 from trainyard.errors import StateStoreError, UnknownAppException
+from trainyard.metric_search import MetricSearch, lines_of
 from trainyard.metrics.json_lines import LONGEST_PREFIX, find_objects
 from trainyard.metrics.result_files import ResultFiles
 from trainyard.metrics.series import LOG, MetricTable
-from trainyard.metrics.usage import UsageMetrics
+from trainyard.metrics.undeclared import UndeclaredMetrics
+from trainyard.metrics.usage import PREFIX, UsageMetrics
 from trainyard.specs.handles import parse_app_handle
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.specs.training import local_path, specification
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
-    from trainyard.metric_search import MetricSearch
     from trainyard.metrics.series import Series
     from trainyard.metrics.stored_results import StoredResults
     from trainyard.runner import Runner
@@ -49,15 +50,17 @@ def read(
     """Return the metrics that a job has reported so far: by name the series of each replica that reports it.
 
     Args:
-        names: only these metrics; None for all.
+        names: only these metrics; None for all. They are found in the text of the log if nobody declared
+            them. With None, a job without any other metrics gives what looks like metrics in the text.
         since: only values from this time on, in seconds since the epoch.
-        definitions: names and regular expressions in addition to those of the job.
+        definitions: names and regular expressions in addition to those of the job; an empty expression
+            finds the metric by its name.
 
     Raises:
         UnknownAppException: there is no such job.
         BackendError: its log cannot be read.
     """
-    with MetricReader(runner, handle, names, definitions) as reader:
+    with MetricReader(runner, handle, names, definitions, discovers=names is None) as reader:
         reader.update()
         found = reader.by_name()
     if since is None:
@@ -73,7 +76,10 @@ class MetricReader:
 
     Args:
         names: only these metrics; None for all.
-        definitions: names and regular expressions in addition to those of the job.
+        definitions: names and regular expressions in addition to those of the job; an empty expression
+            finds the metric by its name.
+        asked: names that are found in the text of the log if the job has no such metric; ``names`` are too.
+        discovers: whether to look for metrics in the text of the log if the job has no others.
         files: directories with event files or databases of the job, in addition to its results.
         follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
             files is read from the beginning at each call.
@@ -91,6 +97,8 @@ class MetricReader:
         names: Sequence[str] | None = None,
         definitions: Mapping[str, str] | None = None,
         *,
+        asked: Sequence[str] = (),
+        discovers: bool = False,
         files: Sequence[str] = (),
         follow: bool = False,
     ) -> None:
@@ -99,14 +107,13 @@ class MetricReader:
         self._names = names
         self._follow = follow
         self._folders = list(files)
-        self._files: dict[str, ResultFiles] = {}
         self._stored: StoredResults | None = None
-        self._usage = UsageMetrics()
         self._record = _record_of(runner, handle)
         self.definitions = {**_definitions_of(self._record), **(definitions or {})}
-        self._table = MetricTable(names)
-        self._steps: dict[tuple[str, int, str], float] = {}
-        self._searching: MetricSearch | None = None
+        self._search = MetricSearch(self.definitions.items())
+        self._asked = [name for name in (*(names or ()), *asked) if name not in self.definitions]
+        self._discovers = discovers and not self.definitions
+        self._forget_values()
         self._position: dict[str, Any] = {}
         self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
         self._replicas: list[tuple[str, int]] = []
@@ -121,21 +128,24 @@ class MetricReader:
         self.close()
 
     def close(self) -> None:
-        """End the search. A thread that follows the log ends with the job or this process."""
-        if self._searching is not None:
-            self._searching.close()
-            self._searching = None
+        """Stop reading. A thread that follows the log ends with the job or this process."""
         self._blocks = None
         if self._stored is not None:
             self._stored.close()
             self._stored = None
 
+    def _forget_values(self) -> None:
+        self._table = MetricTable(self._names)
+        self._undeclared = UndeclaredMetrics(self._asked, discovers=self._discovers)
+        self._steps: dict[tuple[str, int, str], float] = {}
+        self._files: dict[str, ResultFiles] = {}
+        self._usage = UsageMetrics()
+
     @property
     def problems(self) -> list[str]:
         """Why metrics are not complete, in words."""
         own = list(self._problems)
-        if self._searching is not None:
-            own += self._searching.problems
+        own += self._search.problems
         for files in self._files.values():
             own += files.problems
         own += self._stored.problems if self._stored is not None else []
@@ -173,6 +183,7 @@ class MetricReader:
         """Return the series of each metric, without values that restarts of the job have superseded."""
         restarts = max(0, self.status.num_restarts) if self.status is not None else 0
         found = {name: _of_one_source(several) for name, several in self._table.by_name().items()}
+        found |= self._undeclared.by_name([name for name in found if not name.startswith(PREFIX)])
         return {name: [each.progress(restarts) for each in several] for name, several in found.items()}
 
     def _samples(self) -> Iterator[ReplicaUsage]:
@@ -217,10 +228,7 @@ class MetricReader:
                 yield from grown
                 return
         if not self._follow:
-            self._table = MetricTable(self._names)
-            self._steps.clear()
-            self._files.clear()
-            self._usage = UsageMetrics()
+            self._forget_values()
             yield from map(
                 _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
             )
@@ -255,36 +263,27 @@ class MetricReader:
 
     def _read_block(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
         """Read the metrics of a block of lines; returns whether there were any."""
-        if b"\r" in data:
-            data = data.replace(b"\r", b"\n")  # a progress bar draws over its line: each drawing is a line
-        found = self._search(data)
-        for at, rank, at_step, numbers in find_objects(data):
-            found += [(at, rank, name, value, at_step) for name, value in numbers.items()]
-        found.sort(key=lambda each: (each[0], each[2] != STEP))
-        for at, rank, name, value, step in found:
-            place = (role, replica)
+        place = (role, replica)
+        found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
+        if self.definitions or self._asked or self._discovers:
+            for at, line in lines_of(data):
+                values = [(self._table, *pair) for pair in self._search.values(line)]
+                values += self._undeclared.values(line)
+                if values:
+                    rank, _ = without_prefix(line[:LONGEST_PREFIX])
+                    found += [(at, rank, *value, None) for value in values]
+        for at, rank, at_step, numbers in find_objects(data.replace(b"\r", b"\n")):
+            found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
+            self._undeclared.discovers = False
+        found.sort(key=lambda each: (each[0], each[3] != STEP))
+        for at, rank, table, name, value, step in found:
             if name == STEP:
                 self._steps[(*place, rank)] = value
                 continue
             if step is None:
                 step = self._steps.get((*place, rank))
-            self._table.add(name, place, value, step, times(at), rank=rank, source=LOG)
+            table.add(name, place, value, step, times(at), rank=rank, source=LOG)
         return bool(found)
-
-    def _search(self, data: bytes) -> list[tuple[int, str, str, float, float | None]]:
-        """Return what the expressions find: where the line begins, rank, metric, value, and no step."""
-        if not self.definitions:
-            return []
-        if self._searching is None:
-            from trainyard.metric_search import MetricSearch
-
-            self._searching = MetricSearch(list(self.definitions.items()))
-        names = list(self.definitions)
-        found: list[tuple[int, str, str, float, float | None]] = []
-        for at, index, value in self._searching.search(data):
-            rank, _ = without_prefix(data[at : at + LONGEST_PREFIX].decode("utf-8", "replace"))
-            found.append((at, rank, names[index], value, None))
-        return found
 
 
 def _of_one_source(several: Sequence[Series]) -> list[Series]:
@@ -326,7 +325,7 @@ def _record_of(runner: Runner, handle: str) -> JobRecord | None:
 
 
 def _definitions_of(record: JobRecord | None) -> dict[str, str]:
-    """Return a job's expressions: of ``--metric``, of a training script, of ``metric_definitions``."""
+    """Return a job's definitions: of ``--metric``, of a training script, of ``metric_definitions``."""
     if record is None:
         return {}
     found: dict[str, str] = {}
@@ -340,10 +339,10 @@ def _definitions_of(record: JobRecord | None) -> dict[str, str]:
 
 
 def _pairs(given: Any) -> dict[str, str]:
-    """Return the names and expressions of ``{"Name", "Regex"}`` or ``{name: regex}``."""
+    """Return the names and expressions of ``{"Name", "Regex"}``, ``{"Name"}`` or ``{name: regex}``."""
     if not isinstance(given, dict):
         return {}
     lower = {str(key).lower(): value for key, value in given.items()}
-    if lower.keys() == {"name", "regex"}:
-        return {str(lower["name"]): str(lower["regex"])}
-    return {str(key): str(value) for key, value in given.items()}
+    if "name" in lower and lower.keys() <= {"name", "regex"}:
+        return {str(lower["name"]): str(lower.get("regex") or "")}
+    return {str(key): str(value or "") for key, value in given.items()}

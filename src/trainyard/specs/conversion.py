@@ -115,10 +115,10 @@ def is_container_type(tp: Any) -> bool:
 def from_text(tp: Any, text: str) -> Any:
     """Convert what a person typed.
 
-    Lists and tuples are written ``a,b`` (or ``a;b``), dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``), dataclasses
-    ``field=value,...``; every container also as JSON. The items of a list of dicts or dataclasses are
-    separated by ``,`` alone. An empty text is None for a container that may be None, otherwise the empty
-    container.
+    Lists and tuples are written ``a,b`` (or ``a;b``), dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``, or ``k,k2``
+    where values may be None), dataclasses ``field=value,...``; every container also as JSON. The items of a
+    list of dicts or dataclasses are separated by ``,`` alone. An empty text is None for a container that may
+    be None, otherwise the empty container.
 
     Raises:
         ConversionError: the text does not fit the type.
@@ -173,6 +173,8 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
         )
     if kind is dict:
         key_type, value_type = args or (str, str)
+        if is_optional(value_type) and "=" not in text and ":" not in text:  # keys alone, without values
+            return {_at(f"key {key!r}", from_text, key_type, key): None for key in split_items(text)}
         return {
             _at(f"key {key!r}", from_text, key_type, key): _at(f"[{key}]", from_text, value_type, value)
             for key, value in _dict_pairs(text).items()

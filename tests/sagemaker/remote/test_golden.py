@@ -110,7 +110,7 @@ CASES: dict[str, tuple[AppDef, dict[str, Any], PlannedCode | None]] = {
         CODE,
     ),  # type: ignore[arg-type]
     "script_by_the_image": (
-        script("--lr", "0.1", script="src/train.py", image="dlc:1", **TRAINING),  # type: ignore[arg-type]
+        script("--lr", "0.1", script="src/train.py", image="dlc:1", **TRAINING | {"metric": {"loss": None}}),
         {"toolkit": False},
         CODE,
     ),

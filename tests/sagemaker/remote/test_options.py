@@ -73,7 +73,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         if checkpoints
         else None,
         "metric_definitions": draw(
-            maybe(st.just([{"Name": "loss", "Regex": "loss=([0-9.]+)"}, {"acc": "acc=(.*)"}]))
+            maybe(st.just([{"Name": "loss", "Regex": "loss=([0-9.]+)"}, {"acc": "acc=(.*)"}, {"Name": "lr"}]))
         ),
         "subnets": ["subnet-1"] if vpc else None,
         "security_group_ids": ["sg-1", "sg-2"] if vpc else None,
@@ -169,7 +169,7 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
     ({"channels": {"a": "s3://b/x?shuffle_seed=x"}}, "a whole number, not"),
     ({"channels": {"a b": "s3://b/x"}}, "ChannelName"),
     ({"metric_definitions": [{"loss": "("}]}, "is invalid"),
-    ({"metric_definitions": [{"Name": "loss"}]}, "must have Name and Regex"),
+    ({"metric_definitions": [{"Regex": "(a)"}]}, "must have Name and Regex"),
     ({"metric_definitions": [{"Name": "loss", "Regexp": "(a)"}]}, "must have Name and Regex"),
     ({"tags": [{"Key": "team"}]}, "must have Key and Value"),
     ({"metric_definitions": [{"loss": "loss=.*"}]}, "no group"),

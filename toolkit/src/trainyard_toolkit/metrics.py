@@ -11,13 +11,13 @@ import re
 import signal
 import time
 
-from . import log
+from . import log, metric_shapes
 from .errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Optional
 
 _LONGEST_LINE = 1024 * 1024
 #: CPU seconds that a regex may take on one block of output.
@@ -27,37 +27,59 @@ _LINE_BOUND = re.compile(rb"\\[AZ]|\(\?(?![:P])|\(\?P=")
 
 
 class Definition:
-    """One metric: a name and a regular expression whose first group is the number."""
+    """One metric: a name, and a regular expression whose first group is the number.
 
-    def __init__(self, name: str, regex: str) -> None:
+    Without an expression, the metric is found by its name, see `metric_shapes`.
+    """
+
+    def __init__(self, name: str, regex: str = "") -> None:
         self.name = name
+        self.block: Optional[re.Pattern[bytes]]
+        self._shape: Optional[re.Pattern[str]] = None
+        if not regex:
+            self._shape = re.compile(metric_shapes.expression(name))
+            self.block = re.compile(re.escape(name.split()[-1]).encode("utf-8"), re.IGNORECASE)
+            return
         pattern = regex.encode("utf-8")
         try:
-            self.line = re.compile(pattern)
+            self._line = re.compile(pattern)
             self.block = None if _LINE_BOUND.search(pattern) else re.compile(pattern, re.MULTILINE)
         except re.error as error:
             raise ConfigError(
                 f"Cannot use the metric {name!r}: its regex {regex!r} is wrong ({error})."
             ) from None
-        if self.line.groups < 1:
+        if self._line.groups < 1:
             raise ConfigError(
                 f"Cannot use the metric {name!r}: its regex {regex!r} has no group. "
-                r"Put the number in parentheses, as in 'loss: ([0-9.]+)'."
+                f"Put the number in parentheses, or leave the regex out: the name is enough."
             )
+
+    def value(self, line: bytes) -> Optional[float]:
+        """Return the value in a line, if there is one."""
+        if self._shape is not None:
+            return metric_shapes.value_of(self._shape, line.decode("utf-8", "replace"))
+        match = self._line.search(line)
+        try:
+            return float(match.group(1) or b"") if match else None
+        except ValueError:
+            return None
 
 
 def parse_definitions(value: Any) -> list[Definition]:
-    """Read ``[{"Name": ..., "Regex": ...}, ...]``; the keys may be in lower case.
+    """Read ``[{"Name": ..., "Regex": ...}, ...]``; the keys may be in lower case, and the regex left out.
 
     Raises:
         ConfigError: the list has another shape, or a regex is wrong.
     """
     try:
-        return [Definition(*(item.get(k) or item[k.lower()] for k in ("Name", "Regex"))) for item in value]
+        return [
+            Definition(item.get("Name") or item["name"], item.get("Regex") or item.get("regex") or "")
+            for item in value
+        ]
     except (TypeError, KeyError, AttributeError):
         raise ConfigError(
             f"Cannot use the metric definitions {value!r}: "
-            f'write [{{"Name": "loss", "Regex": "loss: ([0-9.]+)"}}].'
+            f'write [{{"Name": "loss"}}], or [{{"Name": "loss", "Regex": "loss is (.*)"}}].'
         ) from None
 
 
@@ -146,12 +168,9 @@ def _give_up(number: int, frame: object) -> None:
 
 def _search(definition: Definition, block: bytes) -> Iterator[tuple[int, float]]:
     for start, end in _hit_lines(definition, block):
-        match = definition.line.search(block[start:end])
-        if match:
-            try:
-                yield start, float(match.group(1) or b"")
-            except ValueError:
-                continue
+        value = definition.value(block[start:end])
+        if value is not None:
+            yield start, value
 
 
 def _hit_lines(definition: Definition, block: bytes) -> Iterator[tuple[int, int]]:

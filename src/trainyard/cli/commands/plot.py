@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
     width = _size(args.width, "--width", columns, 30)
     height = _size(args.height, "--height", DEFAULT_HEIGHT, 8)
     with get_runner() as runner:
-        jobs = job_metrics(runner, args.targets or ["-"], args)
+        jobs = job_metrics(runner, args.targets or ["-"], args, [args.name], filters=False)
         try:
             for job in jobs:
                 job.update()

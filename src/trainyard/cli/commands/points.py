@@ -26,7 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--best",
         metavar="min:METRIC",
-        help="sort by the lowest (min:loss) or highest (max:accuracy) value that each point has reported",
+        help="sort by the lowest (min:loss) or highest (max:accuracy) of all values that each point has "
+        "reported, which need not be its last",
     )
     add_json_option(parser)
 
@@ -92,7 +93,8 @@ def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best
     if not values:
         raise ConfigError(
             f"no point of {handle} has reported the metric {metric!r}",
-            hint="Metrics are JSON lines with a step, or what `sweep --metric NAME=REGEX` finds in the log.",
+            hint="It is found by its name in lines such as `loss=0.31` or `epoch 1 loss 0.31`; for others, "
+            "use `sweep --metric NAME=REGEX`. `trainyard metrics` shows which metrics there are.",
         )
     for row in rows:
         row["metric"] = values.get(row["point"])

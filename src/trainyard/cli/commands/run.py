@@ -64,9 +64,9 @@ def add_record_options(parser: Parser) -> None:
         "--metric",
         action="append",
         default=[],
-        metavar="NAME=REGEX",
-        help="a metric in the log, its value in parentheses: 'loss=loss: ([0-9.]+)'; see `trainyard metrics`;"
-        " may be given several times",
+        metavar="NAME[=REGEX]",
+        help="a metric in the log: a name is enough, such as loss; for unusual lines add a regular "
+        "expression with the value in parentheses; see `trainyard metrics`; may be given several times",
     )
 
 

@@ -272,7 +272,7 @@ def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
     for name, regex in [pair for metric in opts.metric_definitions or [] for pair in metric_pairs(metric)]:
         try:
             if not re.compile(regex).groups:
-                yield f"metric_definitions: the regex of {name!r} has no group around the value: ([0-9.]+)"
+                yield f"metric_definitions: the regex of {name!r} has no group around the value"
         except re.error as error:
             yield f"metric_definitions: the regex of {name!r} is invalid: {error}"
 

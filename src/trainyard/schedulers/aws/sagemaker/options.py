@@ -15,6 +15,7 @@ from trainyard.errors import InvalidRunConfigException, did_you_mean
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts
 from trainyard.specs.conversion import snake_case
 from trainyard.specs.options import option
+from trainyard.toolkit_import import metric_shapes
 
 FILE = "File"
 INPUT_MODES = (FILE, "FastFile", "Pipe")
@@ -195,8 +196,8 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "where the program writes checkpoints (/opt/ml/checkpoints by default); needs checkpoint_s3_uri",
         made_into="CheckpointConfig.LocalPath",
     )
-    metric_definitions: list[dict[str, str]] | None = optional(
-        'values to read from the logs: loss=REGEX, or as JSON [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]'
+    metric_definitions: list[dict[str, str | None]] | None = optional(
+        'metrics to read from the logs: loss, loss=REGEX, or as JSON [{"Name": "loss", "Regex": "..."}]'
     )
     enable_sagemaker_metrics: bool | None = optional(
         "keep metrics as time series", member="AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
@@ -428,9 +429,15 @@ def instance_groups(opts: AWSSageMakerOpts) -> list[dict[str, Any]]:
     return groups
 
 
-def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``."""
-    return _pairs(metric, "metric_definitions", "Name", "Regex")
+def metric_pairs(metric: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``.
+
+    Where only a name is given, the regex is one that finds the metric by its name.
+    """
+    if metric.keys() == {"Name"}:
+        metric = {**metric, "Regex": None}
+    pairs = _pairs(metric, "metric_definitions", "Name", "Regex")
+    return [(name, regex or metric_shapes.expression(name)) for name, regex in pairs]
 
 
 def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -438,7 +445,7 @@ def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
     return _pairs(tag, "tags", "Key", "Value")
 
 
-def _pairs(given: Mapping[str, str], option: str, first: str, second: str) -> list[tuple[str, str]]:
+def _pairs(given: Mapping[str, Any], option: str, first: str, second: str) -> list[tuple[str, Any]]:
     folded = {key.lower(): value for key, value in given.items()}
     if set(folded) == {first.lower(), second.lower()}:
         return [(folded[first.lower()], folded[second.lower()])]

@@ -363,7 +363,8 @@ class _RequestBuilder:
     def _metrics(self) -> list[dict[str, str]]:
         pairs = [pair for given in self.opts.metric_definitions or [] for pair in metric_pairs(given)]
         if self.script is not None:
-            pairs += [(metric["name"], metric["regex"]) for metric in self.script.metrics]
+            for metric in self.script.metrics:
+                pairs += metric_pairs({"Name": metric["name"], "Regex": metric.get("regex")})
         for name in request_rules.twice(name for name, _ in pairs):
             raise ConfigError(f"the metric {name!r} is defined twice")
         return [{"Name": name, "Regex": regex} for name, regex in pairs]

@@ -46,7 +46,7 @@ class TrainingScript:
         channels: URI, or the job document's object, by name.
         output: ``uri``, ``compression``.
         checkpoints: ``uri``, ``path``.
-        metrics: ``{"name", "regex"}``.
+        metrics: ``{"name", "regex"}``, or ``{"name"}``.
         distribution: ``kind``, ``processes_per_host``, ``mpi_options``, ``instance_groups``.
         max_run: seconds that it may run.
     """

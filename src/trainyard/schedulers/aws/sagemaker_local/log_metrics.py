@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-
-#: How many bytes of a log are searched at a time.
-BLOCK = 256 << 10
 
 
 def final_metrics(
@@ -40,31 +35,13 @@ def metric_values(
     pairs = [(each["Name"], each["Regex"]) for each in definitions]
     if not pairs:
         return
-    from trainyard.metric_search import MetricSearch
+    from trainyard.metric_search import MetricSearch, lines_of
     from trainyard.schedulers.aws.sagemaker_local.logs import Log
 
-    with MetricSearch(pairs) as search:
-        for stream in streams:
-            for starts, times, block in _blocks(Log(job.log_path(stream))):
-                for at, index, value in search.search(block):
-                    yield pairs[index][0], times[bisect.bisect_right(starts, at) - 1], value
-        problems += search.problems
-
-
-def _blocks(log: Any) -> Iterator[tuple[list[int], list[float], bytes]]:
-    """Yield the lines of a log in blocks: where each begins, its time, and the bytes of all."""
-    lines: list[bytes] = []
-    starts: list[int] = []
-    times: list[float] = []
-    size = 0
-    for event in log.events(0, is_complete=True):
-        line = event.data.rstrip(b"\n") + b"\n"
-        starts.append(size)
-        times.append(event.time_ms / 1000)
-        lines.append(line)
-        size += len(line)
-        if size >= BLOCK:
-            yield starts, times, b"".join(lines)
-            lines, starts, times, size = [], [], [], 0
-    if lines:
-        yield starts, times, b"".join(lines)
+    search = MetricSearch(pairs)
+    for stream in streams:
+        for event in Log(job.log_path(stream)).events(0, is_complete=True):
+            for _, line in lines_of(event.data):
+                for name, value in search.values(line):
+                    yield name, event.time_ms / 1000, value
+    problems += search.problems
