@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trusting import trust_project
 from trainyard.cli import main
 from trainyard.errors import UsageError, WorkspaceError
 from trainyard.runner.config import load_config
@@ -70,6 +71,8 @@ def test_every_section_counts_wherever_the_file_is(
     path.write_text(EVERYTHING.format(log_dir=tmp_path / "logs"))
     if place == "named":
         monkeypatch.setenv("TORCHXCONFIG", str(path))
+    if place == "project":
+        trust_project()
     assert main(["run", "--dryrun", "--json"]) == 0
     shown = capfd.readouterr()
     plan = json.loads(shown.out)

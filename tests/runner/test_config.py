@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.runner.fake_scheduler import FakeOpts
+from tests.trusting import trust_project
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
 from trainyard.runner.config_files import read_ini, read_toml
@@ -134,6 +135,7 @@ def test_trackers(project: Path) -> None:
     (project / ".torchxconfig").write_text(
         "[torchx:tracker]\nini =\n[tracker:ini]\nconfig=i\n[tracker:unused]\nconfig=u\n"
     )
+    trust_project()
     assert load_config().trackers() == {"ini": "i", "toml": "t", "bare": None}
 
 

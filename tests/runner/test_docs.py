@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.trusting import trust_project
 from trainyard.errors import InvalidRunConfigException
 from trainyard.runner import get_runner
 from trainyard.runner.config import RUN_KEYS, effective_options, load_config
@@ -39,7 +40,8 @@ def test_the_configuration_example_holds(tmp_path: Path, monkeypatch: pytest.Mon
     assert config.command("run")["scheduler"].value == "local_cwd"
     assert config.component("jobs.py:train")["lr"].value == 0.1
     assert config.command("list")["scheduler"].value == "local_cwd"
-    assert config.trackers() == {"fsspec": "s3://bucket/runs"}
+    trust_project()
+    assert load_config().trackers() == {"fsspec": "s3://bucket/runs"}
     with get_runner() as runner:
         opts = runner.scheduler_run_opts("local_cwd")
         assert effective_options(config, "local_cwd", opts)["log_dir"].value == "logs"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
+from tests.trusting import trust_project
 from trainyard.errors import (
     BackendError,
     ConfigError,
@@ -64,6 +65,7 @@ def test_trackers_of_the_configuration_reach_the_job(
         "[torchx:tracker]\nruns =\nbare=\n\n[tracker:runs]\nconfig = /r.conf\n"
     )
     monkeypatch.chdir(tmp_path)
+    trust_project()
     app.roles[1].env["TORCHX_TRACKER_RUNS_CONFIG"] = "/own"
     env, own = (role["env"] for role in fake.job(app_id(runner.run(app, "fake")))["roles"])
     assert env["TORCHX_TRACKERS"] == "runs,bare"

@@ -18,7 +18,7 @@ from trainyard.git import GitProbe
 from trainyard.runner.config import load_config
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs import runopts
-from trainyard.system import trust
+from trainyard.system import ownership
 from trainyard.workspace.selection import select
 
 STRANGER = 54321
@@ -35,7 +35,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
         if os.geteuid() == 0:
             os.lchown(path, STRANGER, -1)
         else:
-            monkeypatch.setattr(trust, "_trusted_users", lambda environ: {0})
+            monkeypatch.setattr(ownership, "_trusted_users", lambda environ: {0})
 
     return give
 

@@ -34,6 +34,7 @@ def test_a_job_notes_and_the_command_shows(cli: Cli, runs: Path, kind: str) -> N
     (cli.directory / kind).write_text(text[kind])
     (cli.directory / "tracker.conf").write_text(f"protocol=file\nroot_path={runs}\n")
     (cli.directory / "job.py").write_text(JOB)
+    cli("trust", "--yes")
     words = ["-s", "local_cwd", "--parent-run-id", "sweep-1", "utils.python", "--script", "job.py"]
     assert "noted" in cli("run", "--wait", "--log", *words).err
     (handle,) = cli("tracker", "list", "jobs", "--json").json
@@ -55,6 +56,7 @@ def test_what_is_shown(cli: Cli, runs: Path) -> None:
     tracker.add_artifact("b", "one", "/1")
     tracker.add_artifact("b", "two", "/2")
     (cli.directory / "trainyard.toml").write_text(f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n')
+    cli("trust", "--yes")
     shown = cli("tracker", "list", "lineage", "b").out.splitlines()
     assert [line.split() for line in shown] == [
         ["RELATION", "JOB", "ID", "ARTIFACT"],
@@ -95,6 +97,7 @@ def test_mistakes(cli: Cli, words: list[str], code: int, message: str) -> None:
 )
 def test_configurations_that_are_wrong(cli: Cli, config: str, words: list[str], message: str) -> None:
     (cli.directory / "trainyard.toml").write_text(config)
+    cli("trust", "--yes")
     assert message in cli("tracker", "list", "jobs", *words, code=3).err
 
 
@@ -125,6 +128,7 @@ def test_a_tracker_that_was_written_for_torchx(cli: Cli) -> None:
         "[torchx:tracker]\ntheirs =\n\n[tracker:theirs]\nconfig = here\n"
     )
     (cli.directory / "job.py").write_text(JOB)
+    cli("trust", "--yes")
     assert cli("tracker", "list", "jobs", "--json").json == ["one"]
     assert cli("tracker", "list", "metadata", "one").out.split() == ["ID", "VALUE", "config", "here"]
     shown = cli("run", "--log", "-s", "local_cwd", "utils.python", "--script", "job.py").err

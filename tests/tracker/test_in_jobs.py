@@ -13,6 +13,7 @@ import pytest
 
 from tests.schedulers.slurm.conftest import jobs, slurm
 from tests.toolkit.image import docker, make_image, require_docker
+from tests.trusting import trust_project
 from trainyard.runner import get_runner
 from trainyard.specs import AppState
 from trainyard.tracker.api import TrackerSource
@@ -89,6 +90,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project / "train.py").write_text(SCRIPT)
     (project / "trainyard.toml").write_text(f'[tracker.fsspec]\nconfig = "file://{tmp_path}/runs"\n')
     monkeypatch.chdir(project)
+    trust_project()
     return project
 
 

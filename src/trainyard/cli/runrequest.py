@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainyard.cli.console import note, without_secrets
+from trainyard.cli.console import note
 from trainyard.errors import (
     EXIT_OK,
     ConfigError,
@@ -18,11 +18,11 @@ from trainyard.runner.config_files import INI
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable
     from typing import Any, TextIO
 
     from trainyard.runner import Runner
-    from trainyard.runner.config import Config, Setting
+    from trainyard.runner.config import Config, LayeredSettings, Setting
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
 
@@ -41,10 +41,6 @@ _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_args": (dict, list),
     "component_args_str": (str, list),
 }
-#: Parameters of components that name data of this machine.
-_DATA = frozenset({"channel"})
-#: Those that give a container access to this machine's files: allowed, but announced.
-_OPENED = frozenset({"mounts"})
 _REQUIRED = ("component_name", "scheduler", "scheduler_args")
 
 
@@ -65,6 +61,9 @@ class RunRequest:
         check_keys(settings, RUN_KEYS, "[cli.run]")
         self._args = args
         self._config = config
+        given = {"component": args.component or None, "workspace": args.workspace}
+        withheld = {key: setting for key, setting in settings.withheld.items() if given[key] is None}
+        config.refuse_withheld(withheld, "run", "Or name it on the command line.")
         self.scheduler: str = args.scheduler or _value(settings, "scheduler") or get_default_scheduler_name()
         self.component: str = args.component or _value(settings, "component") or ""
         self.following = following_settings(config)
@@ -86,11 +85,16 @@ class RunRequest:
         """Return the defaults that a ``.torchxconfig`` sets, with their places: unknown ones are allowed."""
         return {key: setting.origin for key, setting in self._defaults().items() if setting.kind == INI}
 
-    def _defaults(self) -> dict[str, Setting]:
+    def _defaults(self) -> LayeredSettings:
         name = self.component
-        is_script = ":" not in name and (name.endswith(".py") or os.sep in name)
-        settings = dict(self._config.component("train.script")) if is_script else {}
-        return settings | self._config.component(name)
+        settings = self._config.component(name)
+        if ":" not in name and (name.endswith(".py") or os.sep in name):  # a script
+            weaker = self._config.component("train.script")
+            for key, setting in settings.items():
+                weaker.override(key, setting)
+            weaker.withheld |= settings.withheld
+            return weaker
+        return settings
 
     def located(self, error: TrainyardError) -> TrainyardError:
         """Add the place of configured values to an error about the scheduler or arguments."""
@@ -112,6 +116,7 @@ class RunRequest:
         """Return the arguments of `Runner.run_component`."""
         from trainyard.runner.config import effective_options
 
+        self._check_trust()
         given = runner.cfg_from_str(self.scheduler, *self._args.cfg) if self._args.cfg else {}
         opts = runner.scheduler_run_opts(self.scheduler)
         flags = options_of_flags(self._args, self.scheduler, opts)
@@ -120,7 +125,6 @@ class RunRequest:
         keeps_all = getattr(self._args, "surplus", "refuse") == "refuse"
         options = effective_options(self._config, self.scheduler, opts, given, refuse_surplus=keeps_all)
         self._options = options
-        self._check_what_travels(runner.scheduler_run_opts(self.scheduler))
         cfg = {name: setting.value for name, setting in options.items()}
         metrics = self._metrics(cfg, opts)
         return {
@@ -153,34 +157,27 @@ class RunRequest:
 
         return {name: setting.origin for name, setting in self._options.items() if setting.kind != DEFAULT}
 
-    def _check_what_travels(self, opts: runopts) -> None:
+    def _check_trust(self) -> None:
+        """Refuse what a project's files may not choose unasked, unless the command line replaces it.
+
+        Raises:
+            ConfigError: there is such a thing.
+        """
         component = self._settings.get("component")
         if not self._args.component and component is not None and component.project:
             refuse_strangers_component(component)
-        setting = self._settings.get("workspace")
-        if self._args.workspace is None and setting is not None and setting.project:
-            refuse_workspace_outside(setting)
-        refuse_data_outside(self._options, opts, self._defaults())
+        withheld = self._defaults().withheld
+        if withheld:
+            given = _given_parameters(self.component, self._args.component_args)
+            withheld = {key: setting for key, setting in withheld.items() if not given(key)}
+            instead = "Or give it as an argument of the component."
+            self._config.refuse_withheld(withheld, f"component.{self.component}", instead)
 
     def announce(self, runner: Runner) -> None:
-        """Print where code and data go, if a project's file chose it. Call `arguments` first."""
-        scheduler = runner.scheduler(self.scheduler)
-        opts = scheduler.run_opts()
-        found = {}
-        chosen = None if self._args.scheduler or scheduler.is_local else self._settings.get("scheduler")
-        if chosen is not None and chosen.project:
-            found[f"scheduler {self.scheduler}"] = chosen
-        for key, setting in self._options.items():
-            # an option names a destination if it is declared as one, or is a URI and not a source
-            is_uri = not _sends(opts, key) and "://" in str(setting.value)
-            if setting.project and setting.value and (is_uri or _sends(opts, key) == "to"):
-                found[f"{key}={setting.value}"] = setting
-        for key, setting in self._defaults().items():
-            if setting.project and (key in _OPENED or "://" in str(setting.value)):
-                found[f"{key}={setting.value}"] = setting
-        if found:
-            choices = ", ".join(f"{choice} ({setting.origin})" for choice, setting in found.items())
-            note(without_secrets(f"The project's files choose where code and data go: {choices}"))
+        """Print which scheduler a project's files chose, if that is not one of this machine."""
+        setting = None if self._args.scheduler else self._settings.get("scheduler")
+        if setting is not None and setting.project and not runner.scheduler(self.scheduler).is_local:
+            note(f"The project's files choose the scheduler {self.scheduler} ({setting.origin})")
 
     def _travelling(self, runner: Runner) -> Workspace:
         """Return the workspace: by default the current directory, if the scheduler ships code."""
@@ -297,34 +294,16 @@ def _component_args(data: dict[str, Any]) -> dict[str, Any] | list[str]:
 # ---- what a project's files may choose
 
 
-def refuse_workspace_outside(setting: Setting) -> None:
-    """Refuse a workspace outside of the project whose file names it.
-
-    Raises:
-        ConfigError: it is outside, or the code of an earlier job, which may belong to another project.
-    """
-    from trainyard.specs.workspace import Workspace
-
-    workspace = Workspace.from_str(setting.value)
-    outside = [f"@{workspace.frozen}"] if workspace.frozen else _outside(workspace.projects, setting.project)
-    if outside:
-        raise ConfigError(
-            f"{setting.origin}: the workspace {outside[0]} is outside the project {_top(setting.project)},"
-            " and a project's configuration file may only send files of that project",
-            hint=f"To send it anyway: --workspace {setting.value}",
-        )
-
-
 def refuse_strangers_component(setting: Setting) -> None:
     """Refuse a component that a project's file names, if the component's file belongs to another user.
 
     Raises:
         ConfigError: the file belongs to another user.
     """
-    from trainyard.system.trust import why_not_trusted
+    from trainyard.system.ownership import why_not_used
 
     path = os.path.abspath(str(setting.value).rpartition(":")[0] or str(setting.value))
-    reason = why_not_trusted(path, os.getcwd())
+    reason = why_not_used(path, os.getcwd())
     if reason:
         raise ConfigError(
             f"{setting.origin}: the component {setting.value} is not used: {reason}",
@@ -332,58 +311,20 @@ def refuse_strangers_component(setting: Setting) -> None:
         )
 
 
-def refuse_data_outside(
-    options: Mapping[str, Setting], opts: runopts, defaults: Mapping[str, Setting]
-) -> None:
-    """Refuse data and code outside of the project that options and parameters of the project's files name.
+def _given_parameters(component: str, args: Any) -> Callable[[str], bool]:
+    """Return a function that tells whether a component's arguments hold a value for a configured key."""
+    from trainyard.components.finder import get_component
 
-    Raises:
-        ConfigError: one of them names such a path.
-    """
-    named = [
-        (key, setting, f"-cfg {key}=...") for key, setting in options.items() if _sends(opts, key) == "from"
-    ]
-    named += [(key, setting, f"--{key} ...") for key, setting in defaults.items() if key in _DATA]
-    for key, setting, instead in named:
-        outside = _outside(_paths(setting.value), setting.project) if setting.project else []
-        if outside:
-            raise ConfigError(
-                f"{setting.origin}: {key} names {outside[0]}, which is not in the project"
-                f" {_top(setting.project)}, and a project's file may not send anything else",
-                hint=f"To send it anyway, name it on the command line: {instead}",
-            )
+    options = get_component(component).options
+    if isinstance(args, dict):
+        named = [options.by_name(key) for key in args]
+    else:
+        matches = [options.match(word) for word in args if word.startswith("-")]
+        named = [matched[0] for matched in matches if matched is not None]
+    names = {parameter.name for parameter in named if parameter is not None}
 
+    def given(key: str) -> bool:
+        parameter = options.by_name(key)
+        return parameter is not None and parameter.name in names
 
-def _sends(opts: runopts, key: str) -> str:
-    opt = opts.get(key)
-    return "" if opt is None else opt.sends
-
-
-def _paths(value: Any) -> list[str]:
-    """Return the local paths in a value: itself, its items, or the values of ``NAME=VALUE``."""
-    if isinstance(value, dict):
-        return [path for item in value.values() for path in _paths(item)]
-    if isinstance(value, (list, tuple)):
-        return [path for item in value for path in _paths(item)]
-    if not isinstance(value, str) or "://" in value.removeprefix("file://"):
-        return []
-    parts = value.removeprefix("file://").split(",")
-    return [after or before for before, _, after in (part.partition("=") for part in parts)]
-
-
-def _outside(paths: Iterable[str], project: str) -> list[str]:
-    """Return the paths that are neither in the project nor in the current directory."""
-    inside = [_top(project), os.path.realpath(os.getcwd())]
-    resolved = {path: os.path.realpath(os.path.expanduser(path)) for path in paths}
-    return [
-        path
-        for path, real in resolved.items()
-        if not any(real == place or real.startswith(place.rstrip("/") + "/") for place in inside)
-    ]
-
-
-def _top(project: str) -> str:
-    """Return the top of the repository around a project's file, or the file's directory."""
-    from trainyard.git import checkout_of
-
-    return checkout_of(project) or os.path.realpath(project)
+    return given

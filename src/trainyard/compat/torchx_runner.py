@@ -46,7 +46,7 @@ def get_configured_trackers() -> dict[str, str | None]:
     """Return the trackers that the configuration names, with their configuration."""
     from trainyard.runner.config import load_config
 
-    return load_config().trackers()
+    return load_config().trackers(submitting=True)
 
 
 def _keep_events_out_of_other_logs() -> None:

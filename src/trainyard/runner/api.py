@@ -126,8 +126,12 @@ class Runner:
         return self._config
 
     def trackers(self) -> dict[str, str | None]:
-        """Return the trackers of jobs, by name, each with its configuration."""
-        return self.config.trackers()
+        """Return the trackers of jobs that are submitted, by name, each with its configuration.
+
+        Raises:
+            ConfigError: a project's file sets them, and the user has not trusted it.
+        """
+        return self.config.trackers(submitting=True)
 
     # ---- schedulers
 
@@ -186,7 +190,9 @@ class Runner:
     def _configured(self, scheduler: Scheduler[Any]) -> dict[str, Any]:
         from trainyard.runner.config import DEFAULT, effective_options
 
-        options = effective_options(self.config, scheduler.backend, scheduler.run_opts())
+        options = effective_options(
+            self.config, scheduler.backend, scheduler.run_opts(), refuse_withheld=False
+        )
         return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
 
     def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:

@@ -3,10 +3,14 @@
 From weakest to strongest: defaults; the user's ``~/.torchxconfig`` and ``~/.config/trainyard/config.toml``;
 the project's ``.torchxconfig``, ``[tool.trainyard]`` of ``pyproject.toml`` and ``trainyard.toml``;
 environment variables ``TRAINYARD_*``; the command line. Every value knows where it came from.
+
+What a project's file may set only once the user has trusted it (`project_trust`) is withheld until then:
+commands that submit refuse to go on without it, others ignore it with a warning.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 
@@ -23,13 +27,17 @@ from trainyard.runner.config_files import (
     read_ini,
     read_toml,
 )
+from trainyard.specs.options import PLUGIN, UNDECLARED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+    from trainyard.runner.project_trust import SensitiveSetting
     from trainyard.specs.options import runopt, runopts
+
+    KindOf = Callable[[str, Setting], str]
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
 
@@ -50,63 +58,106 @@ TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
 
 
+class LayeredSettings(dict[str, "Setting"]):
+    """LayeredSettings by key.
+
+    Attributes:
+        withheld: those that a project's file sets, but may not until the user has trusted it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.withheld: dict[str, Setting] = {}
+
+    def override(self, key: str, setting: Setting, *, withheld: bool = False) -> None:
+        """Set a key, or withhold its setting; what was there before counts as overridden."""
+        if withheld:
+            self.withheld[key] = setting
+        else:
+            self.withheld.pop(key, None)
+            self[key] = setting
+
+
 class Config:
     """What the configuration files, the weakest first, and the environment set."""
 
     def __init__(self, sources: Iterable[Source], environ: Mapping[str, str]) -> None:
         self.sources = list(sources)
         self._environ = environ
+        self._options: dict[str, runopts | None] = {}
+        self._trusted: dict[str, bool] = {}
         for source in self.sources:
             if source.kind == TOML:
                 _check_shape(source)
 
-    def scheduler(self, name: str) -> dict[str, Setting]:
-        """Return the options that are set for a scheduler, by name, unchecked."""
-        return self._merged("scheduler", name) | dict(self._scheduler_variables(name))
+    def scheduler(self, name: str, opts: runopts | None = None) -> LayeredSettings:
+        """Return the options that are set for a scheduler, by name, unchecked; ``opts`` are its options."""
+        if opts is not None:
+            self._options[name] = opts
+        settings = self._merged("scheduler", name)
+        for key, setting in self._scheduler_variables(name):
+            settings.override(key, setting)
+        return settings
 
-    def component(self, name: str) -> dict[str, Setting]:
+    def component(self, name: str) -> LayeredSettings:
         """Return the values that are set for a component's parameters, by name."""
         return self._merged("component", name)
 
-    def command(self, cmd: str) -> dict[str, Setting]:
+    def command(self, cmd: str) -> LayeredSettings:
         """Return the values that are set for a subcommand's options; for ``run``, those of ``[run]`` too."""
-        settings: dict[str, Setting] = {}
+        settings = LayeredSettings()
         for source in self.sources:
             if cmd == "run" and source.kind == TOML:
-                settings |= _table(source, "run")
-            settings |= _table(source, *_table_keys(source, "cli", cmd))
+                self._add(settings, source, "run", "run")
+            self._add(settings, source, "cli", cmd)
         if cmd == "run":
             for key in RUN_VARIABLES:
                 variable = f"TRAINYARD_{key.upper()}"
                 if self._environ.get(variable):
-                    settings[key] = Setting(self._environ[variable], variable, ENVIRONMENT)
-            settings = {key: _checked_run_setting(key, value) for key, value in settings.items()}
+                    settings.override(key, Setting(self._environ[variable], variable, ENVIRONMENT))
+            for key, setting in settings.items():
+                settings[key] = _checked_run_setting(key, setting)
         return settings
 
-    def _merged(self, table: str, name: str) -> dict[str, Setting]:
-        settings: dict[str, Setting] = {}
+    def _merged(self, table: str, name: str) -> LayeredSettings:
+        settings = LayeredSettings()
         for source in self.sources:
-            settings |= _table(source, *_table_keys(source, table, name))
+            self._add(settings, source, table, name)
         return settings
+
+    def _add(self, settings: LayeredSettings, source: Source, table: str, name: str) -> None:
+        kind_of = self._kinds(table, name) if source.project else None
+        for key, setting in _table(source, *_table_keys(source, table, name)).items():
+            withheld = kind_of is not None and bool(kind_of(key, setting)) and not self._trusts(source)
+            settings.override(key, setting, withheld=withheld)
 
     def named_schedulers(self) -> set[str]:
         """Return the schedulers that have a ``[scheduler.<name>]`` table."""
         return {name for s in self.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
 
-    def trackers(self) -> dict[str, str | None]:
-        """Return the experiment trackers of jobs, by name, with their configuration."""
-        found: dict[str, str | None] = {}
-        for source in self.sources:
-            if source.kind == INI:
-                names = source.tables.get("torchx:tracker", {})
-                found |= {name: source.tables.get(f"tracker:{name}", {}).get("config") for name in names}
-            else:
-                found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
+    def trackers(self, *, submitting: bool = False) -> dict[str, str | None]:
+        """Return the experiment trackers of jobs, by name, with their configuration.
+
+        Raises:
+            ConfigError: with ``submitting``, a project sets trackers, and the user has not trusted it.
+        """
         named = os.environ.get("TORCHX_TRACKERS")
         if named:  # as inside a job: jobs that it starts inherit its trackers
             from trainyard.runner.preparation import tracker_variable
 
-            found = {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}
+            return {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}
+        found: dict[str, str | None] = {}
+        withheld: list[SensitiveSetting] = []
+        for source in self.sources:
+            settings = _trackers_of(source)
+            if source.project and settings and not self._trusts(source):
+                withheld += [_as_sensitive(f"tracker.{name}", s, PLUGIN) for name, s in settings.items()]
+            else:
+                found |= {name: setting.value for name, setting in settings.items()}
+        if submitting:
+            self._refuse(withheld, "")
+        elif withheld:
+            self.warn_of_withheld()
         return found
 
     def image(self) -> str | None:
@@ -132,6 +183,110 @@ class Config:
                         f"{source.origin('scheduler', name)}: there is no scheduler {name!r}",
                         hint=did_you_mean(name, names),
                     )
+
+    # ---- what needs trust
+
+    def sensitive_settings(self, source: Source) -> list[SensitiveSetting]:
+        """Return the settings of a project's file that count only if the user trusts it."""
+        found = []
+        for table, name in _tables_of(source):
+            kind_of = self._kinds(table, name)
+            for key, setting in _table(source, *_table_keys(source, table, name)).items():
+                if kind := kind_of(key, setting):
+                    label = f"run.{key}" if table == "run" else f"{table}.{name}.{key}"
+                    found.append(_as_sensitive(label, setting, kind))
+        for name, setting in _trackers_of(source).items():
+            found.append(_as_sensitive(f"tracker.{name}", setting, PLUGIN))
+        return found
+
+    def withholds(self) -> bool:
+        """Tell whether a setting of a project does not count, as the user has not trusted it."""
+        return any(
+            self.sensitive_settings(source) and not self._trusts(source)
+            for source in self.sources
+            if source.project
+        )
+
+    def warn_of_withheld(self) -> None:
+        """Warn of all settings that are ignored because the user has not trusted the project's files."""
+        parts = []
+        for source in self.sources:
+            names = [found.name for found in self.sensitive_settings(source)] if source.project else []
+            if names and not self._trusts(source):
+                parts.append(f"{', '.join(names)} in {source.path}")
+        warnings.warn(
+            f"ignored, since you have not trusted the project: {'; '.join(parts)}. "
+            "`trainyard trust` shows these settings and trusts them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def refuse_withheld(self, settings: Mapping[str, Setting], table: str, instead: str) -> None:
+        """Refuse to submit without settings that are withheld. See `LayeredSettings.withheld`.
+
+        Args:
+            settings: those that would have been used.
+            table: their table, such as ``scheduler.slurm``.
+            instead: how to give them on the command line.
+
+        Raises:
+            ConfigError: there are some; the message holds file, line, and what they name.
+        """
+        if settings:
+            kind_of = self._kinds(*table.partition(".")[::2])
+            found = [_as_sensitive(f"{table}.{key}", s, kind_of(key, s)) for key, s in settings.items()]
+            self._refuse(found, instead)
+
+    def _refuse(self, withheld: list[SensitiveSetting], instead: str) -> None:
+        if not withheld:
+            return
+        one = len(withheld) == 1
+        lines = [f"{found.setting.origin}: {found.name} names {found.kind}" for found in withheld]
+        raise ConfigError(
+            "; ".join(lines) + f". {'This counts' if one else 'These count'} only if you trust the project",
+            hint=f"`trainyard trust` shows such settings and trusts the file.{instead and ' ' + instead}",
+        )
+
+    def _trusts(self, source: Source) -> bool:
+        if source.path not in self._trusted:
+            from trainyard.runner.project_trust import is_trusted
+
+            self._trusted[source.path] = is_trusted(source)
+        return self._trusted[source.path]
+
+    def _kinds(self, table: str, name: str) -> KindOf:
+        """Return a function that tells what a setting of a table names that needs trust; "" if nothing."""
+        from trainyard.runner import project_trust
+
+        if table == "scheduler":
+            opts = self._options_of(name)
+            return lambda key, setting: _kind_of_option(opts, key, setting)
+        if table == "component":
+            from trainyard.components.sensitive_parameters import what_it_names
+
+            return lambda key, setting: project_trust.checked(what_it_names(name, key), setting)
+        if table == "run" or name == "run":
+            return project_trust.kind_of_run_key
+        return lambda key, setting: ""
+
+    def _options_of(self, scheduler: str) -> runopts | None:
+        """Return the options of a scheduler; None if they cannot be loaded."""
+        if scheduler not in self._options:
+            from contextlib import closing
+
+            from trainyard.errors import TrainyardError, UnknownSchedulerException
+            from trainyard.schedulers.registry import as_scheduler, get_scheduler_factory
+            from trainyard.specs.options import runopts
+
+            try:
+                made = get_scheduler_factory(scheduler)("trust")
+                with closing(as_scheduler(made, scheduler, "trust")) as loaded:
+                    self._options[scheduler] = loaded.run_opts()
+            except UnknownSchedulerException:
+                self._options[scheduler] = runopts()  # nothing reads the table
+            except TrainyardError:
+                self._options[scheduler] = None
+        return self._options[scheduler]
 
     def _scheduler_variables(self, name: str) -> Iterator[tuple[str, Setting]]:
         from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES
@@ -180,28 +335,40 @@ def _named_ini(path: str) -> Source | None:
 def _project_ini(directory: str, home: str) -> Source | None:
     path = os.path.join(directory, ".torchxconfig")
     is_home = os.path.realpath(directory) == os.path.realpath(home)
-    return None if is_home or not _is_trusted(path, directory) else read_ini(path, found=True)
+    return None if is_home or not _may_be_used(path, directory) else read_ini(path, found=True)
 
 
 def _project_sources(directory: str) -> list[Source]:
-    from trainyard.system.trust import search_places
+    from trainyard.system.ownership import search_places
 
     for place in search_places(directory):
         found = []
         for name, below in (("pyproject.toml", ("tool", "trainyard")), ("trainyard.toml", ())):
             path = os.path.join(place, name)
-            if os.path.lexists(path) and _is_trusted(path, directory, below):
+            if os.path.lexists(path) and _may_be_used(path, directory, below):
                 found.append(read_toml(path, below, found=True))
         if any(found):
             return [source for source in found if source is not None]
     return []
 
 
-def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
-    """Tell whether a file that was found may be used, and warn if not."""
-    from trainyard.system.trust import why_not_trusted
+def read_project_file(path: str) -> Source | None:
+    """Read a configuration file of a project; returns None if it does not exist, or has no table of ours.
 
-    reason = why_not_trusted(path, directory)
+    Raises:
+        ConfigError: it cannot be read, or is malformed.
+    """
+    name = os.path.basename(path)
+    if name == ".torchxconfig":
+        return read_ini(path, found=True)
+    return read_toml(path, ("tool", "trainyard") if name == "pyproject.toml" else (), found=True)
+
+
+def _may_be_used(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
+    """Tell whether a file that was found may be used, and warn if not."""
+    from trainyard.system.ownership import why_not_used
+
+    reason = why_not_used(path, directory)
     if not reason:
         return True
     if _has_our_table(path, below):
@@ -269,24 +436,37 @@ def effective_options(
     cli_cfg: Mapping[str, Any] | None = None,
     *,
     refuse_surplus: bool = True,
+    refuse_withheld: bool = True,
 ) -> dict[str, Setting]:
     """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
 
     An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning. Other such
-    options are refused, or left out too without ``refuse_surplus``.
+    options are refused, or left out too without ``refuse_surplus``. What a project may set only with the
+    user's trust is refused too, or left out with a warning without ``refuse_withheld``.
 
     Raises:
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
-        ConfigError: a table names a scheduler that does not exist.
+        ConfigError: a table names a scheduler that does not exist, or the user has not trusted the project.
     """
     from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 
     if not config.named_schedulers() <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
         config.check_schedulers({scheduler, *get_scheduler_factories()})
     result = {name: Setting(opt.default, DEFAULT, DEFAULT) for name, opt in opts if not opt.is_required}
-    given = config.scheduler(scheduler)
-    given |= {key: Setting(value, COMMAND_LINE) for key, value in (cli_cfg or {}).items()}
+    given = config.scheduler(scheduler, opts)
+    for key, value in (cli_cfg or {}).items():
+        given.override(key, Setting(value, COMMAND_LINE))
     by_lower = {name.lower(): name for name, _ in opts}
+    strong = {
+        by_lower.get(key.lower(), key) for key, s in given.items() if s.kind in (ENVIRONMENT, COMMAND_LINE)
+    }
+    withheld = {key: s for key, s in given.withheld.items() if opts.name_of(key) not in strong}
+    if withheld and refuse_withheld:
+        config.refuse_withheld(
+            withheld, f"scheduler.{scheduler}", "Or give your own on the command line: -cfg NAME=VALUE"
+        )
+    elif withheld:
+        config.warn_of_withheld()
     for key, setting in given.items():
         name = by_lower.get(key, key) if setting.kind == ENVIRONMENT else opts.name_of(key)
         if _is_placeholder(setting):
@@ -352,7 +532,7 @@ def _checked_run_setting(key: str, setting: Setting) -> Setting:
 
 def _table_keys(source: Source, table: str, name: str) -> tuple[str, ...]:
     if source.kind == TOML:
-        return table, name
+        return (table,) if table == "run" else (table, name)
     return (name,) if table == "scheduler" else (f"{table}:{name}",)
 
 
@@ -361,6 +541,51 @@ def _table(source: Source, *keys: str) -> dict[str, Setting]:
     for key in keys:
         table = table.get(key, {})
     return {key: source.setting(*keys, key) for key in table}
+
+
+def _tables_of(source: Source) -> Iterator[tuple[str, str]]:
+    """Return the tables of a file, but for trackers: kind and name."""
+    for table, content in source.tables.items():
+        if source.kind == INI:
+            kind, colon, name = table.partition(":")
+            if kind not in ("torchx", "tracker"):
+                yield (kind, name) if colon else ("scheduler", table)
+        elif table == "run":
+            yield "run", "run"
+        elif table != "tracker":
+            yield from ((table, name) for name in content)
+
+
+def _trackers_of(source: Source) -> dict[str, Setting]:
+    """Return the configuration of each tracker that a file names."""
+    found = {}
+    names = source.tables.get("torchx:tracker" if source.kind == INI else "tracker", {})
+    for name in names:
+        table = (f"tracker:{name}",) if source.kind == INI else ("tracker", name)
+        place = ("torchx:tracker", name) if source.kind == INI else table
+        nothing = Setting(None, functools.partial(source.origin, *place), source.kind, source.project)
+        found[name] = _table(source, *table).get("config", nothing)
+    return found
+
+
+def _kind_of_option(opts: runopts | None, key: str, setting: Setting) -> str:
+    from trainyard.runner.project_trust import checked
+    from trainyard.specs.conversion import ConversionError
+
+    opt = None if opts is None else opts.get(key)
+    if opt is None or not opt.needs_trust or _is_placeholder(setting):
+        return UNDECLARED if opts is None else ""
+    try:
+        value = convert_ini(opt, setting.value) if setting.kind == INI else opt.convert(setting.value)
+    except ConversionError:
+        return opt.needs_trust
+    return "" if value == opt.default else checked(opt.needs_trust, setting)
+
+
+def _as_sensitive(name: str, setting: Setting, kind: str) -> SensitiveSetting:
+    from trainyard.runner.project_trust import SensitiveSetting
+
+    return SensitiveSetting(name, setting, kind)
 
 
 def _variable_prefix(scheduler: str) -> str:

@@ -83,6 +83,19 @@ class Source:
         self.tables = tables
         self._line_of = line_of
 
+    @property
+    def real_path(self) -> str:
+        """The file's path, with no symbolic link on the way to it."""
+        directory, name = os.path.split(os.path.abspath(self.path))
+        return os.path.join(os.path.realpath(directory), name)
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that the file sets; not of comments, nor of tables of other programs."""
+        import hashlib
+
+        return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
+
     def origin(self, *keys: str) -> str:
         """Return ``file:line`` of a table or value."""
         return f"{self.path}:{self._line_of(keys)}"

@@ -132,7 +132,19 @@ def _feed_in_background(handle: str) -> None:
     folder = _folder(parse_app_handle(handle).app_id)
     with open(os.path.join(folder, "submitting.log"), "ab") as log:
         subprocess.run(  # through a shell, so that it is not a child of this process
-            ["sh", "-c", '"$@" &', "sh", sys.executable, "-m", "trainyard", "sweep", "--resume", handle],
+            [
+                "sh",
+                "-c",
+                '"$@" &',
+                "sh",
+                sys.executable,
+                "-P",
+                "-m",
+                "trainyard",
+                "sweep",
+                "--resume",
+                handle,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

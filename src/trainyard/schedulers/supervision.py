@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.limits import MOST_SECONDS
-from trainyard.specs.options import option
+from trainyard.specs.options import CREDENTIALS, PROGRAM, option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,13 +37,14 @@ class NotifyOpts:
         "URLs and commands to notify once when the job has ended: URLs get a JSON document by POST, commands "
         "get it on stdin",
         default=None,
-        sends="to",
+        needs_trust=PROGRAM,
     )
     notify_secret: str | None = option(
         "secret that signs notifications to URLs (HMAC-SHA256); by default TRAINYARD_NOTIFY_SECRET; without "
         "either they are not signed",
         default=None,
         secret=True,
+        needs_trust=CREDENTIALS,
     )
 
 

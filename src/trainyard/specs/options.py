@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
+# What an option may name that the files of a project may not choose until the user has trusted them.
+PROGRAM = "a program to run"
+CREDENTIALS = "credentials"
+ADDRESS = "an address to contact"
+DESTINATION = "a destination of code or data"
+ACCESS = "access to this machine or a network"
+PLUGIN = "a plug-in"
+PURCHASE = "a purchase"
+#: Only if they are outside of the project: files that are read, and places that are written to.
+FILES_OUTSIDE = "files outside of the project"
+PLACE_OUTSIDE = "a destination outside of the project"
+#: An option of a plug-in that was declared without a word on it, as with TorchX's ``runopts.add``.
+UNDECLARED = "something that its plug-in does not declare"
+
 
 @dataclass(frozen=True)
 class runopt:
@@ -38,7 +52,8 @@ class runopt:
         is_required: whether it has to be given.
         help: what it does, in a sentence.
         secret: whether its value is kept out of logs, dry runs and the history.
-        sends: "to" if it says where code or data go, "from" if it names files of this machine that go there.
+        needs_trust: what it names that the files of a project may not choose until the user has trusted
+            them, such as `PROGRAM`; "" if it is a mere default of the job.
     """
 
     default: CfgVal
@@ -46,7 +61,7 @@ class runopt:
     is_required: bool
     help: str
     secret: bool = False
-    sends: str = ""
+    needs_trust: str = ""
 
     @property
     def opt_type_name(self) -> str:
@@ -85,7 +100,7 @@ def option(
     default: Any = MISSING,
     factory: Any = MISSING,
     secret: bool = False,
-    sends: str = "",
+    needs_trust: str = "",
     **metadata: Any,
 ) -> Any:
     """Declare a field of an options dataclass; see `runopt`. Without a default the option is required.
@@ -95,7 +110,7 @@ def option(
     return field(  # type: ignore[call-overload,unused-ignore]
         default=default,
         default_factory=factory,
-        metadata={"help": help, "secret": secret, "sends": sends, **metadata},
+        metadata={"help": help, "secret": secret, "needs_trust": needs_trust, **metadata},
     )
 
 
@@ -117,7 +132,7 @@ class runopts:
                 not has_default(item),
                 item.metadata.get("help", ""),
                 item.metadata.get("secret", False),
-                item.metadata.get("sends", ""),
+                item.metadata.get("needs_trust", ""),
             )
         return result
 
@@ -137,7 +152,7 @@ class runopts:
                 from_value(type_, default)
             except ConversionError as error:
                 raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
-        self._options[cfg_key] = runopt(default, type_, required, help)
+        self._options[cfg_key] = runopt(default, type_, required, help, needs_trust=UNDECLARED)
 
     @staticmethod
     def is_type(obj: Any, tp: Any) -> bool:

@@ -175,7 +175,7 @@ class JobActions:
 async def run_trainyard(*words: str) -> tuple[int, str, str]:
     """Run a command of trainyard; returns its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trainyard", *words),
+        *(sys.executable, "-P", "-m", "trainyard", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

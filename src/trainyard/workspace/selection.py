@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainyard import git
 from trainyard.errors import WorkspaceError
 from trainyard.paths import state_dir
-from trainyard.system.trust import why_not_trusted
+from trainyard.system.ownership import why_not_used
 from trainyard.workspace.ignore import (
     DOCKERIGNORE,
     TORCHXIGNORE,
@@ -230,7 +230,7 @@ class _Selector:
         lines = read_lines(path)
         if not lines:
             return None
-        reason = why_not_trusted(path, self._root)
+        reason = why_not_used(path, self._root)
         if reason and any(line.startswith("!") for line in lines):
             # it may exclude files, but not include any that would be left out otherwise
             lines = ["" if line.startswith("!") else line for line in lines]

@@ -147,7 +147,10 @@ def test_a_random_share_of_requests_goes_wrong(
 @pytest.mark.slow
 def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -> None:
     handle = submitted(aws)
-    (tmp_path / "trainyard.toml").write_text('[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n')
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.toml").write_text(
+        '[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n'
+    )
     done = subprocess.run(
         [sys.executable, "-m", "trainyard", "list", "-s", "aws_batch", "--json"],
         capture_output=True,

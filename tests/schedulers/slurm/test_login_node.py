@@ -100,6 +100,7 @@ class Laptop:
         self.directory = directory
         directory.mkdir()
         (directory / "trainyard.toml").write_text('[scheduler.slurm]\nhost = "login1"\n')
+        self("trust", "--yes")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "trainyard", *words]

@@ -130,6 +130,8 @@ def all_sections() -> Sections:
     for name in _named(config, "cli"):
         if name != "run":
             sections[f"cli.{name}"] = _shown_values(config.command(name))
+    if config.withholds():
+        config.warn_of_withheld()
     return sections
 
 
@@ -150,7 +152,7 @@ def scheduler_options() -> dict[str, Any]:
 def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
     from trainyard.runner.config import effective_options
 
-    section = _shown_values(effective_options(config, name, options), options)
+    section = _shown_values(effective_options(config, name, options, refuse_withheld=False), options)
     for key, opt in options:
         if opt.is_required and key not in section:
             section[key] = ShownValue(None, NOT_SET)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import ADDRESS, CREDENTIALS, DESTINATION, FILES_OUTSIDE, PROGRAM, option
 
 
 @dataclass
@@ -14,25 +14,29 @@ class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
     host: str | None = option(
         "login node to submit on, as ssh knows it, such as me@login1; by default this machine",
         default=None,
-        sends="to",
+        needs_trust=ADDRESS,
     )
     shared_dir: str | None = option(
         "folder on storage that all nodes share, for code, logs and results; ~/.trainyard there by default",
         default=None,
-        sends="to",
+        needs_trust=DESTINATION,
     )
     workdir: str | None = option(
         "directory on the cluster to run in; by default the workspace, or else the current directory",
         default=None,
+        needs_trust=FILES_OUTSIDE,
     )
     env: dict[str, str] | None = option("more environment variables of all replicas", default=None)
     copy_env: list[str] | None = option(
         "patterns of variables of this machine to copy into the job; by default PATH and what an activated "
         "environment sets, unless host is given",
         default=None,
+        needs_trust=CREDENTIALS,
     )
     prologue: list[str] | None = option(
-        "lines of shell to run on each node before the program, such as 'module load cuda'", default=None
+        "lines of shell to run on each node before the program, such as 'module load cuda'",
+        default=None,
+        needs_trust=PROGRAM,
     )
     array: bool = option(
         "run the replicas independently, as an array job: each starts as soon as there is room for it; by "
@@ -53,4 +57,5 @@ class HpcOpts(NotifyOpts, RetryOpts, HangOpts):
         "more native options for the small job that runs after this one, for notify and retry, such as "
         "--partition=cpu",
         default=None,
+        needs_trust=PROGRAM,
     )

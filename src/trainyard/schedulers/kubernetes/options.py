@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainyard.schedulers.kubernetes.names import DEFAULT_NAMESPACE
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
 from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
 AUTO, JOB, JOBSET, VOLCANO = "auto", "job", "jobset", "volcano"
@@ -26,9 +26,9 @@ REPLACED = {
 class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     """How a job runs on Kubernetes."""
 
-    queue: str | None = option("Volcano's queue; makes the job a Volcano job", default=None, sends="to")
-    namespace: str = option("namespace of the job", default=DEFAULT_NAMESPACE, sends="to")
-    service_account: str | None = option("service account of the pods", default=None)
+    queue: str | None = option("Volcano's queue; makes the job a Volcano job", default=None)
+    namespace: str = option("namespace of the job", default=DEFAULT_NAMESPACE, needs_trust=DESTINATION)
+    service_account: str | None = option("service account of the pods", default=None, needs_trust=CREDENTIALS)
     priority_class: str | None = option("PriorityClass of the pods", default=None)
     validate_spec: bool = option(
         "have the API server check the job, admission and quota included, before code is pushed", default=True
@@ -50,7 +50,7 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         default=None,
     )
     local_queue: str | None = option(
-        "Kueue's LocalQueue, which HyperPod task governance uses too", default=None, sends="to"
+        "Kueue's LocalQueue, which HyperPod task governance uses too", default=None
     )
     workload_priority: str | None = option("Kueue's WorkloadPriorityClass", default=None)
     topology: str | None = option(
@@ -63,14 +63,16 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         default=False,
     )
     context: str | None = option(
-        "context of the kubeconfig; its current one by default", default=None, sends="to"
+        "context of the kubeconfig; its current one by default", default=None, needs_trust=DESTINATION
     )
     kubeconfig: str | None = option(
         "the kubeconfig; by default $KUBECONFIG, ~/.kube/config, or the pod's own service account",
         default=None,
-        sends="to",
+        needs_trust=CREDENTIALS,
     )
-    image_pull_secrets: list[str] | None = option("secrets for pulling the images", default=None)
+    image_pull_secrets: list[str] | None = option(
+        "secrets for pulling the images", default=None, needs_trust=CREDENTIALS
+    )
     node_selector: dict[str, str] | None = option("labels that the nodes must have", default=None)
     exclude: list[str] | None = option("nodes not to use, by their names", default=None)
     tolerations: list[str] | None = option(
@@ -82,14 +84,18 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         default="nvidia.com/gpu",
     )
     shm_size: int | None = option("MiB of /dev/shm; as much as the memory allows by default", default=None)
-    privileged: bool = option("run the containers as privileged ones", default=False)
+    privileged: bool = option("run the containers as privileged ones", default=False, needs_trust=ACCESS)
     secrets: dict[str, str] | None = option(
-        "environment variables from secrets of the namespace: NAME to SECRET/KEY; never a value", default=None
+        "environment variables from secrets of the namespace: NAME to SECRET/KEY; never a value",
+        default=None,
+        needs_trust=CREDENTIALS,
     )
     labels: dict[str, str] | None = option(
         "labels of all objects of the job, in addition to ours", default=None
     )
-    annotations: dict[str, str] | None = option("annotations of the job and its pods", default=None)
+    annotations: dict[str, str] | None = option(
+        "annotations of the job and its pods", default=None, needs_trust=ACCESS
+    )
     final_exit_codes: list[int] | None = option(
         "exit codes that are not retried, whatever max_retries says", default=None
     )

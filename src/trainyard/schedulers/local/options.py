@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import PLACE_OUTSIDE, PROGRAM, option
 
 
 @dataclass
@@ -14,9 +14,12 @@ class ProcessOpts:
     log_dir: str | None = option(
         "directory for the replicas' logs, as LOG_DIR/APP_ID/ROLE/REPLICA; in the state directory by default",
         default=None,
+        needs_trust=PLACE_OUTSIDE,
     )
     prepend_cwd: bool = option(
-        "put the working directory first in PATH, so that programs in it win", default=False
+        "put the working directory first in PATH, so that programs in it win",
+        default=False,
+        needs_trust=PROGRAM,
     )
     auto_set_cuda_visible_devices: bool = option(
         "distribute this machine's GPUs among the replicas that ask for some (CUDA_VISIBLE_DEVICES)",

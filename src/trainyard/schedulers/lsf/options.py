@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import DESTINATION, FILES_OUTSIDE, PROGRAM, option
 
 #: What an amount of memory applies to.
 PER_JOB, PER_CORE, PER_HOST = "job", "core", "host"
@@ -20,7 +20,9 @@ class LsfOpts(HpcOpts):
     project: str | None = option("project that the job is charged to (-P)", default=None)
     group: str | None = option("job group (-g), such as /team/nightly", default=None)
     app: str | None = option(
-        "application profile (-app), for example one that starts containers", default=None
+        "application profile (-app), for example one that starts containers",
+        default=None,
+        needs_trust=PROGRAM,
     )
     time: str | None = option(
         "time limit (-W), as MINUTES or HOURS:MINUTES; grace_period before it, the program is asked to stop "
@@ -47,15 +49,19 @@ class LsfOpts(HpcOpts):
         "exit codes after which LSF runs the job again (-Q), such as '137' or 'all ~0 ~1'", default=None
     )
     native: list[str] | None = option(
-        "more lines for the script, as for #BSUB: '-x', '-sla gold'", default=None
+        "more lines for the script, as for #BSUB: '-x', '-sla gold'", default=None, needs_trust=PROGRAM
     )
     omit: list[str] | None = option(
         "options that the site forbids and that are left out of the script: '-M', '-R rusage', '-wa', ...",
         default=None,
     )
     lsf_queue: str | None = option("queue, by the name that TorchX gave it", default=None)
-    jobdir: str | None = option("shared_dir, by the name that TorchX gave it", default=None, sends="to")
-    container_workdir: str | None = option("workdir, by the name that TorchX gave it", default=None)
+    jobdir: str | None = option(
+        "shared_dir, by the name that TorchX gave it", default=None, needs_trust=DESTINATION
+    )
+    container_workdir: str | None = option(
+        "workdir, by the name that TorchX gave it", default=None, needs_trust=FILES_OUTSIDE
+    )
     host_network: bool = option(
         "accepted for compatibility with TorchX: programs run on the host and always have its network",
         default=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import ADDRESS, CREDENTIALS, DESTINATION, FILES_OUTSIDE, PROGRAM, option
 
 SPREAD = "SPREAD"
 #: https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
@@ -20,27 +20,28 @@ class RayOpts(StopOpts, HangOpts, RetryOpts, NotifyOpts):
         "address of the cluster's dashboard, such as http://head:8265; by default that of "
         "RAY_API_SERVER_ADDRESS or RAY_ADDRESS, or else 127.0.0.1:8265",
         default=None,
-        sends="to",
+        needs_trust=ADDRESS,
     )
     headers: dict[str, str] | None = option(
         "headers of every request, for a proxy before the dashboard; RAY_JOB_HEADERS by default",
         default=None,
         secret=True,
+        needs_trust=CREDENTIALS,
     )
     verify: str = option(
         "whether https is checked: true, false, or a file or directory with certificates of authorities",
         default="true",
-        sends="to",
+        needs_trust=ADDRESS,
     )
     requirements: str | None = option(
         "a requirements.txt of this machine, whose packages Ray installs for this job with pip",
         default=None,
-        sends="from",
+        needs_trust=FILES_OUTSIDE,
     )
     runtime_env: str | None = option(
         "more of Ray's runtime environment, as JSON or a JSON file: conda, pip, uv, config, ...",
         default=None,
-        sends="from",
+        needs_trust=PROGRAM,
     )
     placement: str = option(
         "how replicas are placed on nodes: SPREAD, STRICT_SPREAD, PACK or STRICT_PACK", default=SPREAD
@@ -68,15 +69,22 @@ class RayOpts(StopOpts, HangOpts, RetryOpts, NotifyOpts):
         "directory that all nodes share: replicas work in JOB_DIR/APP_ID, and their logs are kept there; a "
         "temporary directory of each node by default",
         default=None,
+        needs_trust=DESTINATION,
     )
     python: str | None = option(
-        "the Python on the nodes that has Ray; by default python or python3 in their PATH", default=None
+        "the Python on the nodes that has Ray; by default python or python3 in their PATH",
+        default=None,
+        needs_trust=PROGRAM,
     )
     timeout: float | None = option(
         "stop the job this many seconds after its replicas have started", default=None
     )
     metadata: dict[str, str] | None = option("metadata of Ray's job, in addition to ours", default=None)
     cluster_config_file: str | None = option(
-        "no longer read: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
+        "no longer read: give dashboard_address, which `ray get-head-ip FILE` helps to find",
+        default=None,
+        needs_trust=ADDRESS,
     )
-    cluster_name: str | None = option("no longer read: give dashboard_address", default=None)
+    cluster_name: str | None = option(
+        "no longer read: give dashboard_address", default=None, needs_trust=ADDRESS
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import DESTINATION, PROGRAM, option
 
 #: What an amount of a resource applies to.
 PER_SLOT, PER_HOST, PER_JOB = "slot", "host", "job"
@@ -44,12 +44,14 @@ class SgeOpts(HpcOpts):
     reserve: bool = option(
         "reserve slots for the job, so that smaller jobs do not overtake it (-R y)", default=False
     )
-    mail: str | None = option("address for mail (-M)", default=None)
+    mail: str | None = option("address for mail (-M)", default=None, needs_trust=DESTINATION)
     mail_on: str | None = option(
         "when mail is sent (-m): any of b(egin), e(nd), a(bort), s(uspend)", default=None
     )
     native: list[str] | None = option(
-        "more lines for the script, as for #$: '-l exclusive=true', '-ac key=value'", default=None
+        "more lines for the script, as for #$: '-l exclusive=true', '-ac key=value'",
+        default=None,
+        needs_trust=PROGRAM,
     )
     omit: list[str] | None = option(
         "options that the site forbids and that are left out of the script: '-notify', '-l h_rt', '-r', ...",

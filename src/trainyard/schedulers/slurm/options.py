@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.lazy_dataclass import dataclass
 from trainyard.schedulers.hpc.options import HpcOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import DESTINATION, PROGRAM, option
 
 #: What starts the containers of a job, if it has any.
 PYXIS, APPTAINER, SINGULARITY, OCI = "pyxis", "apptainer", "singularity", "oci"
@@ -33,12 +33,12 @@ class SlurmOpts(HpcOpts):
     exclude: str | None = option("nodes not to use", default=None)
     exclusive: bool = option("share no node with other jobs", default=False)
     comment: str | None = option("comment of the job", default=None)
-    mail_user: str | None = option("whom Slurm writes to", default=None)
+    mail_user: str | None = option("whom Slurm writes to", default=None, needs_trust=DESTINATION)
     mail_type: str | None = option("when Slurm sends mail: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
     job_dir: str | None = option(
         "TorchX's name for shared_dir: where code, logs and results of jobs are kept",
         default=None,
-        sends="to",
+        needs_trust=DESTINATION,
     )
     gpu_flag: str = option(
         "how GPUs are requested: gpus-per-node, or gres where the site requires it", default=GPUS_PER_NODE
@@ -67,12 +67,18 @@ class SlurmOpts(HpcOpts):
         default=None,
     )
     sbatch_args: list[str] | None = option(
-        "more options of sbatch, such as --nice=100; one that we would set replaces ours", default=None
+        "more options of sbatch, such as --nice=100; one that we would set replaces ours",
+        default=None,
+        needs_trust=PROGRAM,
     )
-    srun_args: list[str] | None = option("more options of srun, which starts the replicas", default=None)
+    srun_args: list[str] | None = option(
+        "more options of srun, which starts the replicas", default=None, needs_trust=PROGRAM
+    )
     omit: list[str] | None = option(
         "our own options of sbatch to leave out where a site forbids them, such as mem, "
         "gpus-per-node, signal",
         default=None,
     )
-    clusters: str | None = option("cluster of a multi-cluster site to submit to", default=None)
+    clusters: str | None = option(
+        "cluster of a multi-cluster site to submit to", default=None, needs_trust=DESTINATION
+    )

@@ -15,7 +15,7 @@ from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardEr
 from trainyard.parallel import for_all
 from trainyard.progress import Silent
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.options import option
+from trainyard.specs.options import DESTINATION, option
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
 from trainyard.workspace.images.dockerfile import IMAGE_ARG
@@ -47,7 +47,7 @@ class DockerWorkspaceOpts:
     image_repo: str | None = option(
         "repository that images with the job's code are pushed to, such as ghcr.io/me/jobs",
         default=None,
-        sends="to",
+        needs_trust=DESTINATION,
     )
     quiet: bool = option("show the output of image builds only if they fail", default=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
-from trainyard.specs.options import option
+from trainyard.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
 
 EC2 = "EC2"
 FARGATE = "FARGATE"
@@ -18,10 +18,12 @@ RETRY_SPOT = "spot"
 class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on AWS Batch."""
 
-    queue: str = option("job queue, by name or ARN", sends="to")
+    queue: str = option("job queue, by name or ARN", needs_trust=DESTINATION)
     user: str | None = option("name to tag the job with; the current user by default", default=None)
     privileged: bool = option(
-        "run the containers with elevated permissions, as `docker run --privileged`", default=False
+        "run the containers with elevated permissions, as `docker run --privileged`",
+        default=False,
+        needs_trust=ACCESS,
     )
     share_id: str | None = option(
         "share identifier; required if the queue has a scheduling policy, and not allowed otherwise",
@@ -35,13 +37,16 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "image repository that patched images are pushed to, such as "
         "123456789012.dkr.ecr.us-east-1.amazonaws.com/team",
         default=None,
-        sends="to",
+        needs_trust=DESTINATION,
     )
     quiet: bool = option("show no progress while an image is made and pushed", default=False)
-    job_role_arn: str | None = option("ARN of the role that the program has in AWS", default=None)
+    job_role_arn: str | None = option(
+        "ARN of the role that the program has in AWS", default=None, needs_trust=CREDENTIALS
+    )
     execution_role_arn: str | None = option(
         "ARN of the role that pulls the image, reads secrets and writes logs; Fargate and secrets need it",
         default=None,
+        needs_trust=CREDENTIALS,
     )
     platform: str = option("EC2 or FARGATE; FARGATE runs single replicas and arrays only", default=EC2)
     array: bool = option(
@@ -61,15 +66,17 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         default=None,
     )
     region: str | None = option(
-        "AWS region; that of the queue's ARN or of the environment by default", default=None, sends="to"
+        "AWS region; that of the queue's ARN or of the environment by default",
+        default=None,
+        needs_trust=DESTINATION,
     )
     profile: str | None = option(
-        "profile of ~/.aws/config; that of the environment by default", default=None, sends="to"
+        "profile of ~/.aws/config; that of the environment by default", default=None, needs_trust=CREDENTIALS
     )
     log_group: str | None = option(
         "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
         default=None,
-        sends="to",
+        needs_trust=DESTINATION,
     )
     live_tail: bool = option(
         "let CloudWatch Live Tail report new lines while a log is followed, so that they are seen sooner; "
@@ -81,6 +88,7 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "environment variables that AWS fills in: NAME to the ARN of a Secrets Manager secret or SSM "
         "parameter, or ssm:PARAMETER; never a value",
         default=None,
+        needs_trust=CREDENTIALS,
     )
     ephemeral_storage: int | None = option("GiB of disk on FARGATE, 21 to 200", default=None)
     ulimits: list[str] | None = option(
@@ -92,5 +100,7 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         default=False,
     )
     public_ip: bool = option(
-        "give FARGATE containers a public address, as they need in public subnets", default=False
+        "give FARGATE containers a public address, as they need in public subnets",
+        default=False,
+        needs_trust=ACCESS,
     )

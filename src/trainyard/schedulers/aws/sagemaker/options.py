@@ -14,7 +14,16 @@ from typing import Any
 from trainyard.errors import InvalidRunConfigException, did_you_mean
 from trainyard.schedulers.supervision import HangOpts, NotifyOpts
 from trainyard.specs.conversion import snake_case
-from trainyard.specs.options import option
+from trainyard.specs.options import (
+    ACCESS,
+    ADDRESS,
+    CREDENTIALS,
+    DESTINATION,
+    FILES_OUTSIDE,
+    PROGRAM,
+    PURCHASE,
+    option,
+)
 from trainyard.toolkit_import import metric_shapes
 
 FILE = "File"
@@ -39,7 +48,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     """How a job runs on SageMaker. What is None is left to the service, or as its help says."""
 
     # ---- who and where
-    role: str = option("IAM role that the job has in AWS: its ARN, or its name")
+    role: str = option("IAM role that the job has in AWS: its ARN, or its name", needs_trust=CREDENTIALS)
     instance_type: str | None = optional(
         "type of the instances, such as ml.g5.xlarge; required, unless instance_groups are given or the "
         "role's resource names an AWS instance type",
@@ -56,8 +65,12 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         made_into="ResourceConfig.InstanceGroups",
     )
     user: str | None = optional("name to tag the job with; the current user by default")
-    region: str | None = optional("AWS region; that of the environment or profile by default", sends="to")
-    profile: str | None = optional("profile of ~/.aws/config; that of the environment by default", sends="to")
+    region: str | None = optional(
+        "AWS region; that of the environment or profile by default", needs_trust=DESTINATION
+    )
+    profile: str | None = optional(
+        "profile of ~/.aws/config; that of the environment by default", needs_trust=CREDENTIALS
+    )
     base_job_name: str | None = optional("what the job's name begins with; the application's name by default")
     tags: list[dict[str, str]] | None = optional(
         'tags of the job: team=ml, or as JSON [{"Key": "team", "Value": "ml"}]'
@@ -72,7 +85,9 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "GB of disk of each instance (30 by default)", member="ResourceConfig.VolumeSizeInGB"
     )
     volume_kms_key: str | None = optional(
-        "KMS key that encrypts the instances' disks", member="ResourceConfig.VolumeKmsKeyId"
+        "KMS key that encrypts the instances' disks",
+        member="ResourceConfig.VolumeKmsKeyId",
+        needs_trust=CREDENTIALS,
     )
     max_run: int | None = optional(
         "stop the job after it has run for this many seconds (86400 by default)",
@@ -109,6 +124,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "before the job is created, unless the plan has that extension already",
         operation="sagemaker:ExtendTrainingPlan",
         boto3="1.42.66",
+        needs_trust=PURCHASE,
     )
     instance_preferences: list[str | dict[str, Any]] | None = optional(
         "up to 5 instance types in place of instance_type; the job runs on the first that has capacity: "
@@ -131,9 +147,9 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     batch_queue: str | None = optional(
         "job queue of AWS Batch, by name or ARN, that the job waits in; its type is SAGEMAKER_TRAINING. "
         "Without one SageMaker gets the job at once",
-        sends="to",
         operation="batch:SubmitServiceJob",
         boto3="1.39.16",
+        needs_trust=DESTINATION,
     )
     batch_share_identifier: str | None = optional(
         "share identifier; required if the queue has a fair-share policy, and not allowed otherwise",
@@ -172,25 +188,28 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "input data by channel: training=s3://bucket/prefix, a path of this machine (uploaded), "
         "fsx://fs-ID/path or efs://fs-ID/path; settings follow a ?: "
         "s3://b/p?mode=FastFile&distribution=ShardedByS3Key",
-        sends="from",
+        needs_trust=FILES_OUTSIDE,
     )
     model_uri: str | None = optional(
-        "a model to start from: s3://..., or a path of this machine, which is uploaded", sends="from"
+        "a model to start from: s3://..., or a path of this machine, which is uploaded",
+        needs_trust=FILES_OUTSIDE,
     )
     model_channel_name: str | None = optional("channel that model_uri is found in ('model' by default)")
 
     # ---- results
     output_path: str | None = optional(
         "s3://... for the model and other results; a bucket of the account, made if missing, by default",
-        sends="to",
         made_into="OutputDataConfig.S3OutputPath",
+        needs_trust=DESTINATION,
     )
     output_kms_key: str | None = optional(
-        "KMS key that encrypts results, and the code on its way", member="OutputDataConfig.KmsKeyId"
+        "KMS key that encrypts results, and the code on its way",
+        member="OutputDataConfig.KmsKeyId",
+        needs_trust=CREDENTIALS,
     )
     disable_output_compression: bool | None = optional("upload the model as files and not as model.tar.gz")
     checkpoint_s3_uri: str | None = optional(
-        "s3://... that checkpoints go to while the job runs, and come back from", sends="to"
+        "s3://... that checkpoints go to while the job runs, and come back from", needs_trust=DESTINATION
     )
     checkpoint_local_path: str | None = optional(
         "where the program writes checkpoints (/opt/ml/checkpoints by default); needs checkpoint_s3_uri",
@@ -207,11 +226,13 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         'JSON {"s3_output_path": "s3://...", "hook_parameters": {"save_interval": "100"}, '
         '"collection_configurations": [{"name": "losses"}]}',
         made_into="DebugHookConfig",
+        needs_trust=DESTINATION,
     )
     debugger_rules: list[dict[str, Any]] | None = optional(
         'rules that examine saved tensors, as JSON [{"name": "VanishingGradient"}]: a built-in rule, or any '
         "with rule_evaluator_image and rule_parameters",
         made_into="DebugRuleConfigurations",
+        needs_trust=PROGRAM,
     )
     disable_profiler: bool | None = optional(
         "no monitoring and profiling by SageMaker Debugger (False by default)"
@@ -220,15 +241,18 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "how the job is profiled: s3_output_path, profiling_interval_in_milliseconds (100, 200, 500, 1000, "
         "5000, 60000), profiling_parameters",
         made_into="ProfilerConfig",
+        needs_trust=DESTINATION,
     )
     profiler_rules: list[dict[str, Any]] | None = optional(
         'rules that examine the profile, as JSON [{"name": "ProfilerReport"}]; see debugger_rules',
         made_into="ProfilerRuleConfigurations",
+        needs_trust=PROGRAM,
     )
     tensorboard_output_config: dict[str, Any] | None = optional(
         "where TensorBoard's files go: s3_output_path=s3://bucket/prefix, and local_path "
         "(/opt/ml/output/tensorboard by default)",
         member="TensorBoardOutputConfig",
+        needs_trust=DESTINATION,
     )
     experiment_config: dict[str, str] | None = optional(
         "the SageMaker experiment that the job is part of: experiment_name, trial_name, run_name, "
@@ -239,19 +263,21 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         "managed MLflow that keeps the run: resource_arn, experiment_name, run_name",
         member="MlflowConfig",
         boto3="1.42.2",
+        needs_trust=DESTINATION,
     )
     model_package_config: dict[str, str] | None = optional(
         "model package that the model becomes: model_package_group_arn, source_model_package_arn",
         member="ModelPackageConfig",
         boto3="1.42.2",
+        needs_trust=DESTINATION,
     )
 
     # ---- network and access
     subnets: list[str] | None = optional(
-        "subnets of a VPC; with security_group_ids", member="VpcConfig.Subnets"
+        "subnets of a VPC; with security_group_ids", member="VpcConfig.Subnets", needs_trust=ACCESS
     )
     security_group_ids: list[str] | None = optional(
-        "security groups in the VPC; with subnets", member="VpcConfig.SecurityGroupIds"
+        "security groups in the VPC; with subnets", member="VpcConfig.SecurityGroupIds", needs_trust=ACCESS
     )
     encrypt_inter_container_traffic: bool | None = optional(
         "encrypt the traffic between instances (False by default)",
@@ -262,11 +288,14 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         member="EnableNetworkIsolation",
     )
     enable_remote_debug: bool | None = optional(
-        "let people connect to the running container (SSM)", member="RemoteDebugConfig.EnableRemoteDebug"
+        "let people connect to the running container (SSM)",
+        member="RemoteDebugConfig.EnableRemoteDebug",
+        needs_trust=ACCESS,
     )
     enable_session_tag_chaining: bool | None = optional(
         "pass the submitter's session tags on to the job's role",
         member="SessionChainingConfig.EnableSessionTagChaining",
+        needs_trust=CREDENTIALS,
     )
     training_repository_access_mode: str | None = optional(
         "where the image is pulled from: Platform, or Vpc for a registry inside the VPC",
@@ -275,6 +304,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     training_repository_credentials_provider_arn: str | None = optional(
         "ARN of a Lambda function with the registry's login; with access mode Vpc",
         member="AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig.TrainingRepositoryCredentialsProviderArn",
+        needs_trust=CREDENTIALS,
     )
 
     # ---- the program
@@ -294,18 +324,19 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     source_dir: str | None = optional(
         "directory of the code, or s3://.../sourcedir.tar.gz; the workspace, that is the current directory, "
         "by default",
-        sends="from",
+        needs_trust=FILES_OUTSIDE,
     )
     git_config: dict[str, Any] | None = optional(
         "clone the code: repo, branch, commit, username, password, token, 2FA_enabled; source_dir and "
-        "dependencies are in it then. A password or token is better left to GIT_PASSWORD or GIT_TOKEN"
+        "dependencies are in it then. A password or token is better left to GIT_PASSWORD or GIT_TOKEN",
+        needs_trust=ADDRESS,
     )
     dependencies: list[str] | None = optional(
         "more directories and files to put next to the code, each under the last part of its path",
-        sends="from",
+        needs_trust=FILES_OUTSIDE,
     )
     code_location: str | None = optional(
-        "s3://... that code is uploaded to; the bucket of output_path by default", sends="to"
+        "s3://... that code is uploaded to; the bucket of output_path by default", needs_trust=DESTINATION
     )
     toolkit: bool = option(
         "start scripts with trainyard's toolkit, which travels with the code and needs Python in the image; "
@@ -313,7 +344,8 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         default=True,
     )
     image_repo: str | None = optional(
-        "image repository to push images with the workspace to; code goes through S3 by default", sends="to"
+        "image repository to push images with the workspace to; code goes through S3 by default",
+        needs_trust=DESTINATION,
     )
     quiet: bool = option("show no progress while code is packed and uploaded", default=False)
 

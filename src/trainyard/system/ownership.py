@@ -1,4 +1,4 @@
-"""Whether a configuration file that was found, rather than named, may be used.
+"""Whether a file that was found, rather than named, may be used at all, judged by its owner.
 
 The rule is Git's: the file must belong to the user, to root or, for root under sudo, to the user who called
 it. Files of others are used if Git's ``safe.directory`` lists the repository's top or the file's directory.
@@ -26,7 +26,7 @@ def search_places(directory: str) -> Iterator[str]:
         path = parent
 
 
-def why_not_trusted(path: str, directory: str) -> str:
+def why_not_used(path: str, directory: str) -> str:
     """Return why a file may not be used; "" if it may, or does not exist.
 
     ``directory`` is where the user works: it may be writable by everybody, the directories above may not.
