@@ -24,12 +24,14 @@ from trainyard.components.component import Component
 from trainyard.components.component_help import read_docstring
 from trainyard.components.finder import BUILTINS, get_component
 from trainyard.components.parameters import Parameter
+from trainyard.components.sensitive_parameters import SENSITIVE_PARAMETERS
 from trainyard.diagnosis.causes import CAUSES
 from trainyard.diagnosis.waiting import KINDS
 from trainyard.schedulers.capabilities import COLUMNS, capabilities_of
 from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
 from trainyard.specs.conversion import type_name
+from trainyard.specs.options import PLUGIN
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
@@ -70,6 +72,36 @@ def matrix() -> Iterator[str]:
         for column, meaning in COLUMNS.items()
     ]
     yield from table(("", "meaning", *map(code, found)), rows)
+
+
+def trust() -> Iterator[str]:
+    """Yield the lines of the page on what a project's files may set."""
+    yield from heading("What a project's files may set")
+    yield "Without your [trust](../configuration.md#trust) a project's files may set what is listed here as"
+    yield "*free*; all else counts only once you have trusted them. *Outside of the project* means: paths"
+    yield "within the project, or in the current directory, are free. So is a value that equals the option's"
+    yield "default."
+    yield from ("", "## Tables that are no scheduler's", "")
+    rows = [
+        ("`run.component`", "a file, or a module's function; the name of an installed component is free"),
+        ("`run.workspace`", "code outside of the project, at a URL, or of an earlier job"),
+        ("`tracker.NAME`", f"{PLUGIN}, and where its data go"),
+    ]
+    for name, kind in sorted(SENSITIVE_PARAMETERS.items()):
+        component, _, parameter = name.rpartition(".")
+        rows.append(
+            (code(f'component."{component}".{parameter}' if component else f"component.*.{name}"), kind)
+        )
+    yield from table(("key", "what it names"), rows)
+    yield ""
+    yield "Free: the other keys of `[run]`, `[cli.list]`, and the other arguments of components."
+    for name in DEFAULT_SCHEDULER_MODULES:
+        with closing(get_scheduler_factory(name)("docs")) as scheduler:
+            options = dict(scheduler.run_opts())
+        yield from ("", f"## {name}", "")
+        sensitive = {key: opt.needs_trust for key, opt in options.items() if opt.needs_trust}
+        yield from table(("option", "what it names"), [(code(key), kind) for key, kind in sensitive.items()])
+        yield from ("", f"Free: {', '.join(code(key) for key in options if key not in sensitive)}.")
 
 
 def resources() -> Iterator[str]:
@@ -288,6 +320,7 @@ def code(text: str) -> str:
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "schedulers.md": schedulers,
+    "trust.md": trust,
     "resources.md": resources,
     "components.md": components,
     "commands.md": commands,

@@ -69,6 +69,7 @@ def test_golden_scripts(name: str) -> None:
     [
         ([role(count=2)], {}, "need a parallel environment"),
         ([role(cpu=2)], {"smp_pe": ""}, "needs a parallel environment of one host"),
+        ([role()], {"pe": "mpi -S /bin/x"}, "pe must be one word, not 'mpi -S /bin/x'"),
         ([role()], {"mem_per": "core"}, "mem_per must be one of slot, host, job, not 'core'"),
         ([role()], {"max_running": 2}, "set array=True"),
         ([role("a"), role("b", cpu=2)], {"array": True}, "replicas of an array are alike"),

@@ -151,6 +151,11 @@ def _check(opts: SgeOpts) -> None:
         for name, value in (("mem_per", opts.mem_per), ("gpu_per", opts.gpu_per))
         if value not in COUNTED
     ]
+    problems += [  # further words of such a line would be further options
+        f"{name} must be one word, not {value!r}"
+        for name in ("pe", "smp_pe", "memory", "gpu", "mail", "mail_on")
+        if len((value := getattr(opts, name) or "").split()) > 1
+    ]
     if opts.priority is not None and not -_MOST_PRIORITY < opts.priority <= _MOST_PRIORITY:
         problems.append(f"priority={opts.priority} is not between -1023 and 1024")
     if problems:
