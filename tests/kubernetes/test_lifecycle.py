@@ -27,6 +27,7 @@ from trainyard.schedulers.capabilities import capabilities_of
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL
+from trainyard.schedulers.kubernetes.reasons import seconds
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from trainyard.workspace.toolkit_files import toolkit_archive
@@ -297,6 +298,28 @@ def test_a_jobset_is_suspended_and_a_volcano_job_aborted(stub: Stub, scheduler: 
         jobset: AppState.CANCELLED,
         volcano: AppState.CANCELLED,
     }
+
+
+def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Scheduler) -> None:
+    """Several jobs are described without their pods, which know when a job began to run."""
+    began, ended, over = "2026-01-02T03:04:05Z", "2026-01-02T03:05:05Z", "2026-01-02T03:05:06Z"
+    stub.runs_pods = False
+    with get_runner("test") as runner:
+        handles = [runner.run(app(), "kubernetes") for _ in range(2)]
+        jobs = [name_of(handle.rpartition("/")[2]) for handle in handles]
+        pod = next(each for each in stub.all("pods") if jobs[0] in each["metadata"]["name"])
+        container = {"name": pod["spec"]["containers"][0]["name"]}
+        container["state"] = {"terminated": {"exitCode": 0, "startedAt": began, "finishedAt": ended}}
+        stub.change("pods", pod["metadata"]["name"], phase="Succeeded", containerStatuses=[container])
+        complete = {"type": "Complete", "status": "True", "lastTransitionTime": over}
+        stub.change("jobs", jobs[0], conditions=[complete], completionTime=over)
+        runner.cancel(handles[1])
+        failed = {"type": "Failed", "status": "True", "lastTransitionTime": over}
+        stub.change("jobs", jobs[1], conditions=[failed])
+        cancelled, done = runner.jobs()
+    assert (done.state, cancelled.state) == (AppState.SUCCEEDED, AppState.CANCELLED)
+    assert (done.started_at, done.ended_at) == (seconds(began), seconds(over))
+    assert (cancelled.started_at, cancelled.ended_at) == (None, seconds(over))
 
 
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,11 @@ class FakeScheduler(Scheduler[FakeOpts]):
         from trainyard.specs import Role
 
         roles = [from_json(Role, role) for role in job["roles"]]
-        return DescribeAppResponse(app_id, state, 0, job.get("msg", ""), roles_statuses=statuses, roles=roles)
+        response = DescribeAppResponse(
+            app_id, state, 0, job.get("msg", ""), roles_statuses=statuses, roles=roles
+        )
+        response.started_at, response.ended_at = job.get("started_at"), job.get("ended_at")
+        return response
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         ids = sorted(path.name for path in self.directory.glob("*") if path.suffix != ".partial")

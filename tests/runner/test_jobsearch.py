@@ -14,7 +14,7 @@ from trainyard.runner import Runner
 from trainyard.runner.history import History
 from trainyard.runner.jobsearch import REFUSED_STATE, JobFilter
 from trainyard.runner.records import JobRecord
-from trainyard.specs import AppDef, AppState
+from trainyard.specs import AppDef, AppState, AppStatus
 from trainyard.system.identity import myself
 
 STATES = [*AppState.__members__, REFUSED_STATE]
@@ -118,7 +118,9 @@ def test_a_long_history_costs_next_to_nothing(tmp_path: Path) -> None:
     for history, number in ((short, 20), (long, 600)):
         for i in range(number):
             add(history, f"n-{i}", name=f"name{i % 5}")
-        history.observe([(f"fake://s/n-{i}", AppState.SUCCEEDED, "", 1.0) for i in range(number)])
+        history.observe(
+            [(f"fake://s/n-{i}", AppStatus(AppState.SUCCEEDED, ended_at=1.0)) for i in range(number)]
+        )
     constant: list[Callable[[History], object]] = [
         lambda history: history.select(JobFilter(), 10),
         lambda history: history.select(JobFilter({"SUCCEEDED"}), 10, settled=True),

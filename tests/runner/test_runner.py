@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import sys
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -345,16 +346,65 @@ def test_statuses_asks_each_scheduler_once(app: AppDef) -> None:
 
 def test_jobs_asks_only_for_what_has_not_ended(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
     handles = [runner.run(app, "fake") for _ in range(3)]
-    fake.set(app_id(handles[0]), state="FAILED", msg="it broke")
+    fake.set(app_id(handles[0]), state="FAILED", msg="it broke", ended_at=5.0)
     assert [job.state.name for job in runner.jobs()] == ["RUNNING", "RUNNING", "FAILED"]
     fake.describe_calls.clear()
     jobs = runner.jobs()
     assert [job.handle for job in jobs] == handles[::-1]
-    assert (jobs[2].msg, jobs[2].ended_at is not None) == ("it broke", True)
+    assert (jobs[2].msg, jobs[2].ended_at) == ("it broke", 5.0)
     assert [sorted(call) for call in fake.describe_calls] == [sorted(map(app_id, handles[1:]))]
     fake.describe_calls.clear()
     assert [job.handle for job in runner.jobs(limit=1, refresh=False)] == [handles[2]]
     assert fake.describe_calls == []
+
+
+def test_times_are_what_the_scheduler_tells_whenever_it_is_asked(
+    runner: Runner, fake: FakeScheduler, app: AppDef
+) -> None:
+    told, silent, late = (runner.run(app, "fake") for _ in range(3))
+    runner.jobs()
+    fake.set(app_id(told), state="SUCCEEDED", started_at=100.0, ended_at=110.0)
+    for handle in (silent, late):
+        fake.set(app_id(handle), state="SUCCEEDED")
+    runner.jobs()
+    fake.set(app_id(late), started_at=200.0, ended_at=220.0)
+    fake.set(app_id(told), started_at=1.0, ended_at=2.0)
+    runner.statuses([told, late])
+    found = {job.handle: (job.started_at, job.ended_at) for job in runner.jobs(refresh=False)}
+    assert found == {told: (100.0, 110.0), silent: (None, None), late: (200.0, 220.0)}
+    fake.forget(app_id(told))
+    status = runner.status(told)
+    assert status is not None
+    assert (status.started_at, status.ended_at) == (100.0, 110.0)
+
+
+def test_what_has_started_is_asked_for_alone_where_the_many_lack_replicas(
+    runner: Runner, fake: FakeScheduler, app: AppDef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [runner.run(app, "fake") for _ in range(2)]
+    alone: list[str] = []
+
+    def describe(app_id: str) -> DescribeAppResponse | None:
+        alone.append(app_id)
+        return fake._look(app_id)
+
+    def describe_many(app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = {app_id: fake._look(app_id) for app_id in app_ids}
+        for response in filter(None, found.values()):
+            response.roles_statuses, response.started_at = [], None
+        return found
+
+    monkeypatch.setattr(fake, "describe", describe)
+    monkeypatch.setattr(fake, "describe_many", describe_many)
+    for handle in handles:
+        fake.set(app_id(handle), started_at=100.0)
+    assert [job.started_at for job in runner.jobs()] == [100.0, 100.0]
+    assert [job.started_at for job in runner.jobs()] == [100.0, 100.0]
+    assert sorted(alone) == sorted(map(app_id, handles)), "each only once"
+    fake.set(app_id(handles[0]), state="SUCCEEDED", ended_at=110.0)
+    runner.statuses(handles)
+    first = runner.jobs(refresh=False)[1]
+    assert (first.state, first.started_at, first.ended_at) == (AppState.SUCCEEDED, 100.0, 110.0)
 
 
 def test_what_the_scheduler_forgot_is_still_known(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:

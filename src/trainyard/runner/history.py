@@ -23,10 +23,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner.jobsearch import JobFilter
+    from trainyard.specs.status import AppStatus
 
     Functions = Mapping[str, tuple[int, Callable[..., bool]]]
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
+_ENDED = "state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
+_OBSERVED = f"""
+    UPDATE jobs SET state = ?, msg = ?, started_at = coalesce(?, started_at), ended_at = ?
+    WHERE handle = ? AND phase = 'submitted' AND NOT {_ENDED}
+"""
+_TIMES_OF_ENDED = f"""
+    UPDATE jobs SET started_at = coalesce(started_at, ?), ended_at = coalesce(ended_at, ?)
+    WHERE handle = ? AND phase = 'submitted' AND {_ENDED} AND (started_at IS NULL OR ended_at IS NULL)
+"""
 
 
 class History:
@@ -111,18 +121,18 @@ class History:
             columns[name] = None if columns[name] is None else dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
 
-    def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
-        """Record observed states: handle, state, reason, and time of the end if the job has ended.
+    def observe(self, observations: Iterable[tuple[str, AppStatus]]) -> None:
+        """Record what was seen of jobs, by handle.
 
-        A job whose end is recorded is not changed.
+        How a job ended is recorded once. Only a time that was not known then is filled in later.
         """
-        condition = "handle = ? AND phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
-        self._write(
-            [
-                _update({"state": state.name, "msg": msg, "ended_at": ended_at}, condition, handle)
-                for handle, state, msg, ended_at in observations
-            ]
-        )
+        changes: list[tuple[str, tuple[Any, ...]]] = []
+        for handle, seen in observations:
+            times = (seen.started_at, seen.ended_at)
+            if seen.is_terminal() and times != (None, None):
+                changes.append((_TIMES_OF_ENDED, (*times, handle)))
+            changes.append((_OBSERVED, (seen.state.name, seen.reason, *times, handle)))
+        self._write(changes)
 
     def mark_deleted(self, handle: str) -> None:
         """Record that a job was removed from its scheduler: lists leave it out from now on."""

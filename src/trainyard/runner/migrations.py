@@ -77,6 +77,7 @@ MIGRATIONS: list[list[str]] = [
         (seq, phase, state, scheduler, name, app_id, submitted_at, created_at, sweep)
         """,
     ],
+    ["ALTER TABLE jobs ADD COLUMN started_at REAL"],
 ]
 
 

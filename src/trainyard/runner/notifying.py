@@ -51,17 +51,14 @@ def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]
     from trainyard.specs.status import AppState
     from trainyard.toolkit_import import notification
 
-    replicas = status.replicas()
-    starts = [each.started_at for each in replicas if each.started_at is not None]
-    ends = [each.ended_at for each in replicas if each.ended_at is not None]
     message: dict[str, Any] = notification.end_message(
         handle,
         status.state.name,
         reason=status.reason,
         cause=_cause(runner, handle, status) if status.state == AppState.FAILED else None,
         restarts=status.num_restarts,
-        started_at=min(starts, default=None),
-        ended_at=max(ends, default=None),
+        started_at=status.started_at,
+        ended_at=status.ended_at,
         results=status.results,
     )
     masked: dict[str, Any] = Redactor().json(message)

@@ -9,7 +9,7 @@ from trainyard.backoff import Backoff
 from trainyard.errors import AccessError, BackendError, StateStoreError, UnknownAppException, described
 from trainyard.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED
 from trainyard.specs.handles import make_app_handle, parse_app_handle
-from trainyard.specs.status import AppState, AppStatus, is_terminal
+from trainyard.specs.status import AppState, AppStatus, is_started, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,12 @@ def known_end(history: History, app_handle: str, error: Exception) -> AppStatus 
     if record is None or record.phase != SUBMITTED or not is_terminal(record.state):
         return None
     note = f"as last seen; {record.scheduler} cannot be asked now: {unreachable(error).msg}"
-    return AppStatus(record.state, msg=f"{record.msg} ({note})" if record.msg else note)
+    return as_recorded(record, f"{record.msg} ({note})" if record.msg else note)
+
+
+def as_recorded(record: JobRecord, msg: str) -> AppStatus:
+    """Return the status that the history has of a job, with another reason."""
+    return AppStatus(record.state, -1, msg, started_at=record.started_at, ended_at=record.ended_at)
 
 
 def recorded_status(record: JobRecord | None) -> AppStatus | None:
@@ -91,9 +96,9 @@ def recorded_status(record: JobRecord | None) -> AppStatus | None:
         return AppStatus(AppState.UNSUBMITTED, msg=record.msg or "its submission is in progress")
     if is_terminal(record.state):
         note = "as last seen; its scheduler has forgotten the job"
-        return AppStatus(record.state, msg=f"{record.msg} ({note})" if record.msg else note)
+        return as_recorded(record, f"{record.msg} ({note})" if record.msg else note)
     if may_still_appear(record):
-        return AppStatus(record.state, num_restarts=-1)
+        return as_recorded(record, "")
     return AppStatus(AppState.UNKNOWN, msg=forgotten(record))
 
 
@@ -108,23 +113,10 @@ def forgotten(record: JobRecord) -> str:
     return f"its scheduler no longer knows the job; it was last seen {record.state}"
 
 
-def ended_at(status: AppStatus) -> float | None:
-    """Return when a job ended: the last of its replicas' ends, or else now; None if it has not."""
-    if not status.is_terminal():
-        return None
-    ends = [replica.ended_at for replica in status.replicas() if replica.ended_at is not None]
-    return max(ends) if ends else time.time()
-
-
 def record_states(history: History, seen: Iterable[tuple[str, AppStatus]]) -> None:
     """Record the states that were seen, if the history can be written."""
-    observations = [
-        (handle, status.state, status.reason, ended_at(status))
-        for handle, status in seen
-        if status.state is not AppState.UNREACHABLE
-    ]
     try:
-        history.observe(observations)
+        history.observe(pair for pair in seen if pair[1].state is not AppState.UNREACHABLE)
     except StateStoreError:
         return
 
@@ -163,7 +155,8 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
         submitted_at=record.created_at,
         state=status.state.name,
         msg=status.reason,
-        ended_at=ended_at(status),
+        started_at=status.started_at,
+        ended_at=status.ended_at,
     )
 
 
@@ -184,6 +177,10 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
     """
     open_ones = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
     found = describe_all(scheduler_of, {_key(r) for r in open_ones if r.state is not AppState.UNKNOWN})
+    started = {
+        _key(r) for r in open_ones if r.started_at is None and _lacks_times(found.get(_key(r)), r.state)
+    }
+    found |= _described_alone(scheduler_of, started)
     seen: list[tuple[str, AppStatus]] = []
     for record in open_ones:
         if _key(record) not in found:
@@ -200,9 +197,36 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
         else:
             status = AppStatus(AppState.UNKNOWN, msg=forgotten(record))
             seen.append((record.handle, status))
-        record.state, record.msg = status.state, status.reason
-        record.ended_at = ended_at(status)
+        record.state, record.msg, record.ended_at = status.state, status.reason, status.ended_at
+        record.started_at = status.started_at or record.started_at
     record_states(history, seen)
+
+
+def _lacks_times(response: DescribeAppResponse | Exception | None, last_seen: AppState) -> bool:
+    """Tell whether a job has started since it was last seen, and its description leaves out its replicas.
+
+    Some schedulers describe many jobs without their replicas, and only these know when the job started.
+    """
+    if response is None or isinstance(response, Exception) or response.state is last_seen:
+        return False
+    return is_started(response.state) and response.started_at is None and not response.roles_statuses
+
+
+def _described_alone(
+    scheduler_of: SchedulerOf, wanted: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], DescribeAppResponse]:
+    """Describe jobs with their replicas, one by one; those that cannot be asked now are left out."""
+    from trainyard.parallel import for_all
+
+    def describe(key: tuple[str, str]) -> DescribeAppResponse | None:
+        try:
+            return scheduler_of(key[0]).describe(key[1])
+        except Exception:  # what is known without the replicas is shown
+            return None
+
+    keys = list(wanted)
+    found = dict(zip(keys, for_all(describe, keys), strict=True))
+    return {key: response for key, response in found.items() if response is not None}
 
 
 def _key(record: JobRecord) -> tuple[str, str]:
@@ -216,6 +240,12 @@ def statuses(
     parsed = {handle: parse_app_handle(handle) for handle in dict.fromkeys(handles)}
     pairs = {handle: (p.scheduler_backend, p.app_id) for handle, p in parsed.items()}
     found = describe_all(scheduler_of, dict.fromkeys(pairs.values()))
+    ended = [
+        pair
+        for handle, pair in pairs.items()
+        if _lacks_times(found[pair], AppState.RUNNING) and not _is_settled(history, handle)
+    ]
+    found |= _described_alone(scheduler_of, ended)
     result: dict[str, AppStatus | None] = {}
     seen = []
     for handle, pair in pairs.items():
@@ -231,6 +261,14 @@ def statuses(
         seen.append((handle, status))
     record_states(history, seen)
     return result
+
+
+def _is_settled(history: History, app_handle: str) -> bool:
+    try:
+        record = history.find(app_handle)
+    except StateStoreError:
+        return True
+    return record is None or is_terminal(record.state)
 
 
 def unseen_status(history: History, scheduler_of: SchedulerOf, app_handle: str) -> AppStatus | None:

@@ -50,7 +50,7 @@ class JobRecord:
     host: str  # where it was submitted
     created_at: float  # time of the intent
     submitted_at: float | None  # when the scheduler accepted it
-    ended_at: float | None
+    ended_at: float | None  # when it ended, if its scheduler tells
     state: AppState  # the last state that was seen
     msg: str  # the reason of that state
     submitter: str  # ``pid:start:boot`` of the process that submitted it
@@ -62,6 +62,7 @@ class JobRecord:
     metrics: dict[str, str] | None  # names and regular expressions of the metrics in its log
     sweep: str | None  # id of the sweep that it is a point of
     point: int | None  # its number there
+    started_at: float | None  # when its first replica began to run, if its scheduler tells
 
     __slots__ = (*__annotations__, "_json")
 

@@ -30,7 +30,11 @@ class Stream(str, Enum):
 
 @dataclass
 class DescribeAppResponse:
-    """What a scheduler knows of a job: its status and, as far as the scheduler keeps it, its definition."""
+    """What a scheduler knows of a job: its status and, as far as the scheduler keeps it, its definition.
+
+    ``started_at`` and ``ended_at`` are the job's own times, where the scheduler knows more than those of the
+    replicas: the first start of a replica, and the end. Seconds since the epoch.
+    """
 
     app_id: str = NOT_SET
     state: AppState = AppState.UNSUBMITTED
@@ -42,6 +46,8 @@ class DescribeAppResponse:
     roles_statuses: Sequence[RoleStatus] = ()
     roles: Sequence[Role] = ()
     results: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
 
     def __post_init__(self) -> None:
         self.roles_statuses = list(self.roles_statuses)
@@ -57,6 +63,8 @@ class DescribeAppResponse:
             self.ui_url,
             self.roles_statuses,
             self.results,
+            self.started_at,
+            self.ended_at,
         )
 
 
@@ -64,7 +72,8 @@ class DescribeAppResponse:
 class ListAppResponse:
     """One row of a list of jobs. The runner fills in ``app_handle``.
 
-    ``submitted_at`` and ``ended_at`` are seconds since the epoch, None if the scheduler does not tell.
+    Times are seconds since the epoch, None if the scheduler does not tell: when it was submitted, when its
+    first replica began to run, and when it ended.
     """
 
     app_id: str
@@ -73,6 +82,7 @@ class ListAppResponse:
     name: str = ""
     submitted_at: float | None = None
     ended_at: float | None = None
+    started_at: float | None = None
 
 
 @dataclass

@@ -171,6 +171,9 @@ class AppStatus:
         ui_url: where a browser shows the job.
         roles: states of the replicas, by role.
         results: directory or URI of its model, other results and failure report; None if unknown.
+        started_at: when its first replica began to run for the first time, seconds since the epoch; None if
+            nothing has run, or the scheduler does not tell.
+        ended_at: when it ended, likewise. What is not given follows from the replicas.
     """
 
     state: AppState
@@ -180,9 +183,24 @@ class AppStatus:
     ui_url: str | None = None
     roles: Sequence[RoleStatus] = ()
     results: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
 
     def __post_init__(self) -> None:
         self.roles = list(self.roles)
+        replicas = self.replicas()
+        if self.started_at is None:
+            starts = [each.started_at for each in replicas]
+            starts += [attempt.started_at for each in replicas for attempt in each.earlier]
+            self.started_at = min((start for start in starts if start is not None), default=None)
+        if self.ended_at is None:
+            ends = [each.ended_at for each in replicas]
+            self.ended_at = max((end for end in ends if end is not None), default=None)
+        if not is_terminal(self.state):
+            self.ended_at = None
+        elif self.started_at is not None and self.ended_at is not None:
+            # a queue may tell whole seconds, and a replica's host exact times
+            self.ended_at = max(self.ended_at, self.started_at)
 
     @property
     def reason(self) -> str:
@@ -213,6 +231,8 @@ class AppStatus:
         return {
             "state": self.state.name,
             "num_restarts": self.num_restarts,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
             "roles": [role.to_json() for role in self.roles if wanted is None or role.role in wanted],
             "msg": self.msg,
             "structured_error_msg": self.structured_error_msg,
@@ -231,6 +251,8 @@ class AppStatus:
             data["url"],
             [RoleStatus.from_json(role) for role in data["roles"]],
             data.get("results"),
+            data.get("started_at"),
+            data.get("ended_at"),
         )
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
@@ -286,7 +308,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
         facts.append(code)
     if replica.restarts:
         facts.append(f"restarts {replica.restarts}")
-    if replica.started_at is not None:
+    if replica.started_at is not None and (replica.ended_at is not None or not is_terminal(replica.state)):
         from trainyard.terminal import format_duration
 
         facts.append(format_duration((replica.ended_at or time.time()) - replica.started_at))

@@ -50,6 +50,8 @@ class SchedulerConformance:
     has_replicas: ClassVar[bool] = True
     #: Whether exit codes of replicas are reported.
     has_exit_codes: ClassVar[bool] = True
+    #: Whether the scheduler tells when a job began to run and when it ended. Otherwise both are None.
+    tells_times: ClassVar[bool] = True
     #: Whether a job that has ended can be deleted.
     can_delete: ClassVar[bool] = True
 
@@ -237,6 +239,39 @@ class SchedulerConformance:
             scheduler.cancel(app_id)
         assert self.end_of(scheduler, app_id).state == AppState.CANCELLED
         assert {row.app_id: row.state for row in scheduler.list()}[app_id] == AppState.CANCELLED
+
+    def test_times_are_those_of_the_job_and_not_of_the_look(self, scheduler: Scheduler[Any]) -> None:
+        began = time.time()
+        app_id, response = self.run(scheduler, self.role("sleep 1"))
+        seen = response.to_status()
+        if not self.tells_times:
+            assert (seen.started_at, seen.ended_at) == (None, None)
+            return
+        assert seen.started_at is not None
+        assert seen.ended_at is not None
+        # a backend may tell whole seconds only
+        assert began - 1 <= seen.started_at <= seen.ended_at <= time.time() + 1
+        others = scheduler.describe_many([app_id, UNKNOWN_ID])  # some backends then leave out the replicas
+        for later in (scheduler.describe(app_id), others[app_id]):
+            assert later is not None
+            ended_at = later.to_status().ended_at
+            assert ended_at is not None
+            assert abs(ended_at - seen.ended_at) < 1
+        row = next(row for row in scheduler.list() if row.app_id == app_id)
+        assert row.started_at is None or abs(row.started_at - seen.started_at) < 1
+        assert row.ended_at is None or abs(row.ended_at - seen.ended_at) < 1
+
+    def test_a_cancelled_job_tells_when_it_ended(self, scheduler: Scheduler[Any]) -> None:
+        if not self.tells_times:
+            pytest.skip("it tells no times")
+        app_id = self.submit(scheduler, self.role("exec sleep 600"))
+        self.wait_for_state(scheduler, app_id, AppState.RUNNING)
+        scheduler.cancel(app_id)
+        first = self.end_of(scheduler, app_id).to_status()
+        again = scheduler.describe(app_id)
+        assert again is not None
+        assert first.ended_at is not None
+        assert abs((again.to_status().ended_at or 0.0) - first.ended_at) < 1
 
     def test_wait_gives_up_at_its_timeout(self, scheduler: Scheduler[Any]) -> None:
         app_id = self.submit(scheduler, self.role("sleep 600"))

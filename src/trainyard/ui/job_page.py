@@ -108,13 +108,11 @@ def _actions(parts: Parts, handle: str, status: AppStatus, record: JobRecord | N
 def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
     rows: dict[str, h.Node] = {}
     if record is not None:
-        started = record.submitted_at or record.created_at
-        ended = record.ended_at or _last_end(status)
+        ended = is_terminal(status.state)
         rows = {
-            "Submitted": shown_time(started),
-            "Took" if is_terminal(status.state) else "For": duration(
-                started, ended, ended=is_terminal(status.state)
-            ),
+            "Submitted": shown_time(record.submitted_at or record.created_at),
+            "Started": shown_time(status.started_at) if status.started_at else None,
+            "Took" if ended else "For": duration(status.started_at, status.ended_at, ended=ended),
             "Component": clean(record.component or ""),
             "Repeats": h.a(href=url("/job", handle=record.rerun_of))[clean(record.rerun_of)]
             if record.rerun_of
@@ -134,12 +132,6 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
     return facts(rows)
 
 
-def _last_end(status: AppStatus) -> float | None:
-    if not status.is_terminal():
-        return None
-    return max((each.ended_at for each in status.replicas() if each.ended_at), default=None)
-
-
 def _timeline(handle: str, status: AppStatus, record: JobRecord | None) -> h.Node:
     replicas = status.replicas()
     if not replicas:
@@ -149,12 +141,11 @@ def _timeline(handle: str, status: AppStatus, record: JobRecord | None) -> h.Nod
         failed = [each for each in replicas if each.state == AppState.FAILED]
         others = [each for each in replicas if each.state != AppState.FAILED]
         shown = [*failed, *others][:MOST_REPLICAS]
-    starts = [each.started_at for each in replicas if each.started_at]
-    starts += [attempt.started_at for each in replicas for attempt in each.earlier if attempt.started_at]
-    first = min(starts, default=time.time())
+    now = time.time()
+    first = status.started_at or now
     if record is not None:
         first = min(first, record.submitted_at or record.created_at)
-    now = time.time()
+    now = status.ended_at or now
     last = max([each.ended_at or now for each in replicas if each.started_at], default=now)
     span = max(last - first, 0.1)
     return h.figure(".timeline")[

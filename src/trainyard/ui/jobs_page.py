@@ -117,7 +117,7 @@ def elsewhere_table(jobs: Sequence[ListAppResponse]) -> h.Node:
                         ],
                         h.td(".id")[clean(job.app_id)],
                         h.td[shown_time(job.submitted_at)],
-                        h.td(".time")[duration(job.submitted_at, job.ended_at, ended=is_terminal(job.state))],
+                        h.td(".time")[duration(job.started_at, job.ended_at, ended=is_terminal(job.state))],
                     ]
                     for job in shown
                 ]
@@ -222,7 +222,7 @@ def jobs_table(
 def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
     ended = is_terminal(record.state) or record.phase == REFUSED
     stale = record.scheduler in problems and not ended
-    started = record.submitted_at or record.created_at
+    submitted = record.submitted_at or record.created_at
     state = REFUSED_STATE if record.phase == REFUSED else record.state.name
     name = clean(record.name or record.app_id or "(without a name)")
     return h.tr(id=f"job-{record.seq}", data_row=True)[
@@ -243,8 +243,8 @@ def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
             clean(record.app_id),
             h.div(".reason")[clean(record.msg)[:160]] if record.msg else None,
         ],
-        h.td[shown_time(started)],
-        h.td(".time")[duration(started, record.ended_at, ended=ended)],
+        h.td[shown_time(submitted)],
+        h.td(".time")[duration(record.started_at, record.ended_at, ended=ended)],
     ]
 
 

@@ -232,19 +232,19 @@ class WebApp:
 
     async def _status(self, handle: str, record: JobRecord | None) -> tuple[AppStatus, str]:
         """Return a job's status, and why it may be out of date."""
-        from trainyard.runner.observation import recorded_status, unknown_job
+        from trainyard.runner.observation import as_recorded, recorded_status, unknown_job
 
         try:
             status = await self._pool.ask(self._lane(handle), lambda runner: runner.status(handle))
         except (NoAnswerError, OSError, NotImplementedError) as error:
             known = recorded_status(record) if record is not None else None
             if record is not None and known is not None and not known.is_terminal():
-                known = AppStatus(record.state, -1, record.msg)
+                known = as_recorded(record, record.msg)
             return known or AppStatus(AppState.UNREACHABLE, -1), f"As last seen: {described(error)}"
         if status is None:
             raise unknown_job(handle)
         if status.state is AppState.UNREACHABLE and record is not None:
-            return AppStatus(record.state, -1, record.msg), f"As last seen: {status.msg}"
+            return as_recorded(record, record.msg), f"As last seen: {status.msg}"
         return status, ""
 
     async def _known_replicas(self, handle: str) -> list[tuple[str, int]]:

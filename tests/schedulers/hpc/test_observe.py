@@ -43,6 +43,23 @@ def test_a_replica_that_is_to_start_again_is_pending(why):
     assert states(AppState.RUNNING, shared_job(ended(1))) == [AppState.FAILED]
 
 
+@pytest.mark.parametrize(
+    ("record", "times"),
+    [
+        (AttemptRecord(0, "n1", 150.5, 160.5, 0, "ended"), (150.5, 160.5)),
+        (AttemptRecord(0, "n1", 150.5), (150.5, 170.0)),  # it was killed
+        (AttemptRecord(0, "n1", 170.5), (170.5, 170.5)),  # at once; a queue tells whole seconds
+        (None, (140.0, 170.0)),
+    ],
+)
+def test_the_queue_tells_what_a_replica_could_not_record(record, times):
+    native = NativeJob("1", "job", AppState.FAILED, submitted_at=100.0, started_at=140.0, ended_at=170.0)
+    status = describe("job", [native], shared_job(record), "", NOW).to_status()
+    assert (status.started_at, status.ended_at) == times
+    native.state = AppState.PENDING
+    assert describe("job", [native], shared_job(None), "", NOW).to_status().ended_at is None
+
+
 def test_a_submission_without_an_answer_is_forgotten_when_the_queue_answers_and_has_it_not():
     assert describe("job", [], shared_job(None), "", NOW) is None
     assert describe("job", [], shared_job(None), "the queue is away", NOW).state == AppState.UNREACHABLE

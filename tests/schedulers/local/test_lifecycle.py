@@ -127,9 +127,14 @@ def test_reboot_fails_the_job(jobs):
     jobs.wait_for_line(app_id)
     freeze(jobs, app_id)
     edit_state(app_id, boot_id="another-boot")
+    job = ProcessJob.of(app_id)
+    for path in (job.file("job.json"), job.file("state.json"), *Path(job.logs()).rglob("*.log")):
+        os.utime(path, (1000, 1000))
+    os.utime(Path(job.logs(), "r", "0", "stdout.log"), (2000, 2000))
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.FAILED
     assert "machine went down" in response.msg
+    assert response.ended_at == 2000, "the last sign of it, and not the time of this look"
 
 
 def test_job_of_another_machine_is_unreachable_not_failed(jobs):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_a_job_has_nothing_secret_of_the_environment_that_it_is_submitted_in(job
     names = {line.partition("=")[0] for line in jobs.log(app_id)}
     assert names >= {"PATH", "HOME", "SLURM_JOB_ID", "TORCHX_RANK0_HOST"}
     assert not names & {"AWS_SECRET_ACCESS_KEY", "NOTE"}
+
+
+def test_jobs_that_slurm_ended_tell_when(jobs, slurm):
+    began = time.time()
+    killed = jobs.submit(role("echo up; exec sleep 600"))
+    jobs.wait_for_line(killed, "up")
+    never = jobs.submit(role("exit 0"), sbatch_args=["--begin=now+1hour"])
+    jobs.scheduler.cancel(never)
+    slurm.run("scancel", "--full", "--signal=KILL", jobs.native_id(killed))
+    first, unstarted = (jobs.end_of(app_id).to_status() for app_id in (killed, never))
+    assert began <= first.started_at <= first.ended_at <= time.time() + 1
+    assert unstarted.started_at is None
+    assert began - 1 <= unstarted.ended_at <= time.time() + 1
+    for app_id, before in ((killed, first), (never, unstarted)):
+        assert jobs.scheduler.describe(app_id).to_status().ended_at == before.ended_at
 
 
 @pytest.mark.slow

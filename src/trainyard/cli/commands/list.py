@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
                 others = [Row.from_listed(args.scheduler, job) for job in jobs]
                 total += len(others)
                 # the latest first, as those of the history
-                rows = sorted([*rows, *others], key=lambda row: -(row.started_at or 0.0))
+                rows = sorted([*rows, *others], key=lambda row: -(row.submission or 0.0))
             except (BackendError, NotImplementedError) as error:
                 warn(f"cannot list the jobs of {args.scheduler}, only those of the history: {error}")
                 code = EXIT_BACKEND
@@ -143,7 +143,7 @@ def _table(rows: list[Row]) -> str:
         if row.started_at is not None and (row.ended_at is not None or not row.ended):
             took = format_duration((row.ended_at or now) - row.started_at)
         job = row.handle or f"({row.scheduler})"
-        lines.append([clean(job), row.shown_state, clean(row.name), row.started_at, took])
+        lines.append([clean(job), row.shown_state, clean(row.name), row.submission, took])
     return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else None), sys.stdout)
 
 
@@ -153,8 +153,8 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [
-            [job if handle else job.rpartition("/")[2], state, name, format_time(started, date), took]
-            for job, state, name, started, took in lines
+            [job if handle else job.rpartition("/")[2], state, name, format_time(submission, date), took]
+            for job, state, name, submission, took in lines
         ]
 
     headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
@@ -194,6 +194,7 @@ class Row:
     name: str
     phase: str
     scheduler: str
+    started_at: float | None
     state: AppState
     submitted_at: float | None
 
@@ -210,7 +211,7 @@ class Row:
         return cls(job, handle=job.app_handle, scheduler=scheduler, name=name, phase=SUBMITTED, msg="")
 
     @property
-    def started_at(self) -> float | None:
+    def submission(self) -> float | None:
         """When it was submitted, or the submission began."""
         return self.submitted_at or self.created_at
 

@@ -126,7 +126,8 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
         own.sort(key=lambda each: (each.state is not AppState.FAILED, is_terminal(each.state)))
         worst = next(iter(own), None)
         starts = [each.started_at for each in own if each.started_at is not None]
-        ends = [each.ended_at or time.time() for each in own if each.started_at is not None]
+        open_ones = [each for each in own if not is_terminal(each.state)]
+        ends = [time.time()] if open_ones else [each.ended_at for each in own if each.ended_at is not None]
         rows.append(
             {
                 "point": index,
@@ -135,7 +136,7 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
                 "state": status.state.name if worst is None else worst.state.name,
                 "exit_code": None if worst is None else worst.exit_code,
                 "reason": "" if worst is None else worst.reason,
-                "seconds": max(ends) - min(starts) if starts else None,
+                "seconds": max(ends) - min(starts) if starts and ends else None,
             }
         )
     return rows

@@ -181,6 +181,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
             metadata={**job.metadata, **places},
             roles_statuses=judgement.roles,
             results=job.labels.get(labels.RESULTS),
+            ended_at=judgement.ended_at,
         )
 
     def _judge(self, job: Job) -> Judgement:
@@ -195,10 +196,12 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of the daemon, the oldest first, including those that TorchX started."""
         found = inventory.load_jobs(self.engine, details=False).values()
-        return [
-            ListAppResponse(job.app_id, self._judge(job).state, name=job.name)
-            for job in sorted(found, key=lambda job: job.submitted_at)
-        ]
+        rows = []
+        for job in sorted(found, key=lambda job: job.submitted_at):
+            row = ListAppResponse(job.app_id, self._judge(job).state, name=job.name)
+            row.submitted_at = job.submitted_at or None
+            rows.append(row)
+        return rows
 
     def exists(self, app_id: str) -> bool:
         """Tell whether the daemon has a container of this job."""

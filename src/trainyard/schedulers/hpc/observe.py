@@ -64,7 +64,31 @@ def describe(
         roles_statuses=roles,
         metadata=_metadata(native),
         results=job.document.get("results") if job is not None else None,
+        started_at=started_at(native, job),
+        ended_at=ended_at(native, job) if is_terminal(state) else None,
     )
+
+
+def started_at(native: Sequence[NativeJob], job: SharedJob | None) -> float | None:
+    """Return when the first replica began to run, by its own record or else by the queue."""
+    starts = [record.started_at for record in _records(job)] or [item.started_at for item in native]
+    return min(filter(None, starts), default=None)
+
+
+def ended_at(native: Sequence[NativeJob], job: SharedJob | None) -> float | None:
+    """Return when a job ended: by the queue, unless every replica has recorded its end."""
+    last = list(job.replicas.values()) if job is not None else []
+    ends = [record.ended_at for record in last if record.ended_at]
+    if job is None or len(ends) < sum(count for _, count in job.layout):
+        ends += [item.ended_at for item in native if item.ended_at]
+    return max(ends, default=None)
+
+
+def _records(job: SharedJob | None) -> list[AttemptRecord]:
+    if job is None:
+        return []
+    earlier = [record for records in job.earlier.values() for record in records]
+    return [record for record in (*earlier, *job.replicas.values()) if record.started_at]
 
 
 def _is_forgotten(item: NativeJob, app_id: str) -> bool:

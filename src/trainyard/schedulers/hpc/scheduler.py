@@ -584,17 +584,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             if found is None:
                 continue
             created = job.document.get("created_at") if job is not None else None
-            ends = [item.ended_at for item in said if item.ended_at]
-            if not ends and job is not None:
-                records = filter(None, [*job.replicas.values(), job.submission])
-                ends = [record.ended_at for record in records if record.ended_at]
             rows.append(
                 ListAppResponse(
                     app_id,
                     found.state,
                     name=str(job.document.get("name", "")) if job is not None else "",
                     submitted_at=created or (said[0].submitted_at if said else None),
-                    ended_at=max(ends, default=None) if is_terminal(found.state) else None,
+                    ended_at=found.ended_at,
+                    started_at=found.started_at,
                 )
             )
         states, since = cfg.get("states"), cfg.get("since")

@@ -243,7 +243,12 @@ def brief(job: FoundJob) -> DescribeAppResponse:
         metadata=_metadata(job),
         roles=_roles(job),
         results=_results(job),
+        ended_at=_job_ended_at(job) if is_terminal(reason.state) else None,
     )
+
+
+def _job_ended_at(job: FoundJob) -> float | None:
+    return max(filter(None, map(_ended_at, job.objects)), default=None)
 
 
 def describe(job: FoundJob) -> DescribeAppResponse:
@@ -606,16 +611,24 @@ def row(job: FoundJob) -> ListAppResponse:
     )
     found.submitted_at = seconds(metadata.get("creationTimestamp"))
     if is_terminal(reason.state):
-        ends = [_ended_at(each) for each in job.objects]
-        found.ended_at = max((end for end in ends if end), default=None)
+        found.ended_at = _job_ended_at(job)
     return found
 
 
+_LAST_CONDITIONS = ("Complete", "Completed", "Failed", "Suspended")  # a cancelled job is suspended
+
+
 def _ended_at(item: Mapping[str, Any]) -> float | None:
+    """Return when the Job, JobSet or Volcano job got into its last state."""
     status = item.get("status") or {}
-    last = [
-        each.get("lastTransitionTime")
+    last = {
+        each.get("type"): each.get("lastTransitionTime")
         for each in status.get("conditions") or []
-        if each.get("status") == "True" and each.get("type") in ("Complete", "Failed", "Completed")
+        if each.get("status") == "True"
+    }
+    times = [
+        status.get("completionTime"),
+        *(last.get(kind) for kind in _LAST_CONDITIONS),
+        (status.get("state") or {}).get("lastTransitionTime"),
     ]
-    return seconds(status.get("completionTime") or (last[-1] if last else None))
+    return next((seconds(time) for time in times if time), None)

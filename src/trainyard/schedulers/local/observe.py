@@ -53,6 +53,7 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
         roles_statuses=roles,
         metadata=document.get("app", {}).get("metadata", {}),
         results=_results_of(job, document),
+        ended_at=state["ended_at"],
     )
 
 

@@ -171,6 +171,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             document, state = job.read_request(), recovery.current_state(job)
             if document is not None and state is not None:
                 row = ListAppResponse(job.name, AppState[state["state"]], name=document["app"]["name"])
+                replicas = [replica for role in state["roles"] for replica in role["replicas"]]
+                attempts = [each for replica in replicas for each in (*replica.get("earlier", ()), replica)]
+                starts = [each["started_at"] for each in attempts if each.get("started_at")]
+                row.submitted_at, row.ended_at = document["created_at"], state["ended_at"]
+                row.started_at = min(starts, default=None)
                 rows.append((document["created_at"], row))
         return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 

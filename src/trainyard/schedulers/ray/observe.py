@@ -115,12 +115,15 @@ def describe(
         metadata={key: value for key, value in metadata.items() if not key.startswith("trainyard.")},
         roles_statuses=roles,
         results=metadata.get(request.RESULTS),
+        ended_at=reasons.seconds(job.get("end_time")),
     )
 
 
 def brief(dashboard: Dashboard, app_id: str, job: Job) -> DescribeAppResponse:
-    """Return what Ray's record alone says of a job."""
-    return describe(dashboard, app_id, job, None)
+    """Return what Ray's record alone says of a job: nothing of its replicas."""
+    response = describe(dashboard, app_id, job, None)
+    response.roles_statuses = []
+    return response
 
 
 def list_jobs(

@@ -55,6 +55,10 @@ class QueueEntry:
     restarts: int = 0
     raw_id: str = ""
 
+    def __post_init__(self) -> None:
+        if not expand_hosts(self.nodes):
+            self.started_at = None  # Slurm gives the end of a job that never ran as its start, too
+
 
 @dataclass
 class StepPlace:

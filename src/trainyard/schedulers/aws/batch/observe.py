@@ -142,6 +142,7 @@ def app_response(
         elif state is AppState.SUCCEEDED and (failure := _first_failure(replicas)):
             msg = f"its first replica succeeded, but {failure}"
     attempts = starts_of(job)
+    tries = [job, *(job.get("attempts") or [])]
     return DescribeAppResponse(
         app_id,
         state,
@@ -152,6 +153,8 @@ def app_response(
         roles_statuses=statuses,
         roles=_roles(job),
         results=_results(job),
+        started_at=min(filter(None, (seconds_of(each.get("startedAt")) for each in tries)), default=None),
+        ended_at=seconds_of(job.get("stoppedAt")),
     )
 
 
@@ -510,5 +513,6 @@ def _row(queue: str, job: dict[str, Any]) -> ListAppResponse:
     name = tags.get(names.TAG_APP_NAME) or tags.get(names.TAG_PREDECESSOR_APP_NAME) or job["jobName"]
     row = ListAppResponse(names.make_app_id(queue, job["jobName"]), state, name=name)
     row.submitted_at = seconds_of(job.get("createdAt"))
+    row.started_at = seconds_of(job.get("startedAt"))
     row.ended_at = seconds_of(job.get("stoppedAt"))
     return row

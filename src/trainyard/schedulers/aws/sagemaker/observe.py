@@ -210,6 +210,7 @@ def describe(app_id: str, job: Job) -> DescribeAppResponse:
         roles_statuses=_statuses(job, state),
         roles=_roles(job),
         results=facts.get("output"),
+        ended_at=_ended_at(job),
     )
 
 
@@ -219,8 +220,16 @@ def listed(job: Job) -> ListAppResponse:
     title = tags_of(job).get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
     row = ListAppResponse(name, state_of(job), name=title)
     row.submitted_at = _seconds(job.get("CreationTime"))
-    row.ended_at = _seconds(job.get("TrainingEndTime"))
+    row.started_at = _seconds(job.get("TrainingStartTime"))
+    row.ended_at = _ended_at(job)
     return row
+
+
+def _ended_at(job: Job) -> float | None:
+    """Return when a job ended; one that never reached its instances has no ``TrainingEndTime``."""
+    if not is_terminal(state_of(job)):
+        return None
+    return _seconds(job.get("TrainingEndTime") or job.get("LastModifiedTime"))
 
 
 def _restarts(job: Job) -> int:

@@ -324,6 +324,7 @@ def describe(app_id: str, service: ServiceJob, training: Mapping[str, Any] | Non
     response.state = state
     response.msg = _message_of(service, training)
     response.num_restarts += max(0, len(training_jobs(service)) - 1)
+    response.started_at, response.ended_at = _times(service)
     response.metadata = {**response.metadata, **_facts(service)}
     response.ui_url = response.ui_url or names.batch_console_url(service.get("jobArn", ""))
     for role in response.roles_statuses:
@@ -343,7 +344,16 @@ def brief(app_id: str, service: ServiceJob) -> DescribeAppResponse:
         num_restarts=max(0, len(training_jobs(service)) - 1),
         msg=_message_of(service),
         metadata=_facts(service),
+        started_at=_times(service)[0],
+        ended_at=_times(service)[1],
     )
+
+
+def _times(service: ServiceJob) -> tuple[float | None, float | None]:
+    """Return when a job's first attempt began, and when its last one ended."""
+    tries = [service, *(service.get("attempts") or [])]
+    starts = [seconds_of(each.get("startedAt")) for each in tries]
+    return min(filter(None, starts), default=None), seconds_of(service.get("stoppedAt"))
 
 
 def _facts(service: ServiceJob) -> dict[str, str]:
@@ -455,7 +465,7 @@ def _rows(
             title = own.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(names.app_id(queue, name), _state_of(job), name=title)
             row.submitted_at = seconds_of(job.get("createdAt"))
-            row.ended_at = seconds_of(job.get("stoppedAt"))
+            row.started_at, row.ended_at = _times(job)
             rows.append(row)
     return rows
 

@@ -46,6 +46,7 @@ def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
         _replica(role, index, hosts[name], response.state, state) for role, index, name in layout(job)
     )
     response.num_restarts = state["restarts"]
+    response.ended_at = _ended_at(state)
     if state["status"] not in TERMINAL:
         response.msg = recovery.stopped_text(job, state) or response.msg
     response.ui_url = f"file://{job.file('logs')}"
@@ -90,5 +91,9 @@ def listed(job: TrainingJob, state: dict[str, Any]) -> ListAppResponse:
     tags = description.tag_list(job.read_tags())
     row = remote.listed({**_as_boto(description.describe(job, state)), "Tags": tags})
     row.submitted_at = state["created_at"]
-    row.ended_at = state["transitions"][-1].get("EndTime") if state["status"] in TERMINAL else None
+    row.ended_at = _ended_at(state)
     return row
+
+
+def _ended_at(state: dict[str, Any]) -> float | None:
+    return state["transitions"][-1].get("EndTime") if state["status"] in TERMINAL else None

@@ -145,7 +145,17 @@ class JobDirectory:
         """Return a request that `ask` has left; None if there is none."""
         return read_json(self.file(f"{what}.json"))
 
+    def last_written(self) -> float:
+        """Return when the job last changed its state or wrote to a log, in seconds since the epoch."""
+        files = [self.file(self.REQUEST), self.file("state.json")]
+        files += [os.path.join(folder, name) for folder, _, names in os.walk(self.logs()) for name in names]
+        return max((os.stat(path).st_mtime for path in files if os.path.isfile(path)), default=0.0)
+
     # ---- what differs between the kinds of jobs
+
+    def logs(self) -> str:
+        """Return the directory below which its logs are."""
+        return self.file("logs")
 
     def is_over(self, state: dict[str, Any]) -> bool:
         """Tell whether the job has ended, and nothing is left of it that would have to be removed."""
@@ -212,6 +222,10 @@ class ProcessJob(JobDirectory):
     def log_root(self, layout: list[tuple[str, int, str]]) -> str:
         """Return the directory below which the logs of this layout lie."""
         return os.path.dirname(os.path.dirname(layout[0][2])) if layout else self.file("logs")
+
+    def logs(self) -> str:
+        """Return the directory below which its logs are."""
+        return self.log_root(self.layout())
 
     def read_state(self) -> dict[str, Any] | None:
         """Return its state; None if none has been written, or it is damaged."""

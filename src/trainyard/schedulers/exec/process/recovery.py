@@ -1,6 +1,7 @@
 """Ending jobs whose supervisor is gone: the first process that reads their state does it.
 
-What such a job left running is killed, and its end is written with the reason. A job of another machine (a
+What such a job left running is killed, and its end is written with the reason. If it left nothing running, its
+end was at an unknown time before: when it last wrote something is taken for that. A job of another machine (a
 shared home directory) is left alone.
 """
 
@@ -49,7 +50,7 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # nothing can be written here: return the end without writing it
         state = job.read_state() or job.first_state()
-        return state if state is None or job.is_over(state) else _ended(job, state)
+        return state if state is None or job.is_over(state) else _ended(job, state, job.last_written())
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = job.read_state() or job.first_state()
@@ -57,8 +58,8 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
             return state
         if not by_guard and _is_run(job, state, machine()["boot_id"]):
             return state
-        processes.kill_members_of_job(job.path, _sessions(state) if by_guard else ())
-        state = _ended(job, state)
+        killed = processes.kill_members_of_job(job.path, _sessions(state) if by_guard else ())
+        state = _ended(job, state, time.time() if killed or by_guard else job.last_written())
         job.clean_up(state)
         try:
             job.write_final_state(state)
@@ -75,9 +76,9 @@ def _sessions(state: dict[str, Any]) -> set[int]:
     return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
-def _ended(job: JobDirectory, state: dict[str, Any]) -> dict[str, Any]:
+def _ended(job: JobDirectory, state: dict[str, Any], when: float) -> dict[str, Any]:
     reason = SUPERVISOR_LOST if state["boot_id"] == machine()["boot_id"] else REBOOTED
-    return job.ended(state, reason if supervisor_of(job, state) else NEVER_STARTED, time.time())
+    return job.ended(state, reason if supervisor_of(job, state) else NEVER_STARTED, when)
 
 
 def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
