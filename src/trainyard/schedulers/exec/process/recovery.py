@@ -1,7 +1,7 @@
 """Ending jobs whose supervisor is gone: the first process that reads their state does it.
 
-What such a job left running is killed, and its end is written with the reason. If it left nothing running, its
-end was at an unknown time before: when it last wrote something is taken for that. A job of another machine (a
+What such a job left running is killed, and its end is written with the reason. If nothing was left, it ended
+at an unknown time before, and when it last wrote something is taken for that. A job of another machine (a
 shared home directory) is left alone.
 """
 
