@@ -104,6 +104,7 @@ class PlannedJob:
         self.cfg: dict[str, Any] = columns["cfg"]
         self.fingerprint: str | None = columns["fingerprint"]
         self.images: dict[str, str] | None = columns["images"]
+        self.python: str | None = columns["python"]
         self.workspace: str | None = columns["workspace"]
         self.cwd, self.user, self.host = columns["cwd"], columns["user"], columns["host"]
         self.git_commit = self.git_dirty = None  # asked for by those who need them
@@ -160,9 +161,8 @@ def _facts(record: JobRecord | PlannedJob) -> dict[str, dict[str, Any]]:
         }
         | {f"{name}: command": [role["entrypoint"], *role["args"]] for name, role in roles.items()},
         "options": {"scheduler": record.scheduler, **record.cfg},
-        "environment": {
-            f"{name}: {key}": value for name, role in roles.items() for key, value in role["env"].items()
-        },
+        "environment": {"python": record.python}
+        | {f"{name}: {key}": value for name, role in roles.items() for key, value in role["env"].items()},
         "job": {"name": app.get("name"), **_flat("metadata", app.get("metadata"))}
         | {
             key: value

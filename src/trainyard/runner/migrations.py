@@ -78,6 +78,7 @@ MIGRATIONS: list[list[str]] = [
         """,
     ],
     ["ALTER TABLE jobs ADD COLUMN started_at REAL"],
+    ["ALTER TABLE jobs ADD COLUMN python TEXT"],
 ]
 
 

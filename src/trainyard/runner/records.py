@@ -63,6 +63,7 @@ class JobRecord:
     sweep: str | None  # id of the sweep that it is a point of
     point: int | None  # its number there
     started_at: float | None  # when its first replica began to run, if its scheduler tells
+    python: str | None  # version and path of its Python, where that is one of this machine
 
     __slots__ = (*__annotations__, "_json")
 

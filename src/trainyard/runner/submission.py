@@ -136,6 +136,7 @@ def describe_submission(
         "parent_run_id": record.get("parent_run_id"),
         "sweep": record.get("sweep"),
         "point": record.get("point"),
+        "python": record.get("python"),
         "metrics": redactor.json(record.get("metrics")),
     }
 

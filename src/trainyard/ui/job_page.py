@@ -118,6 +118,7 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
             if record.rerun_of
             else None,
             "Directory": clean(record.cwd),
+            "Python": clean(record.python) if record.python else None,
         }
     if status.results:
         rows["Results"] = clean(status.results)

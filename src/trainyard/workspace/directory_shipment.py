@@ -39,6 +39,11 @@ class DirectoryShipment:
         self._snapshot = snapshot(workspace)
 
     @property
+    def sources(self) -> list[str]:
+        """The directories that it comes from."""
+        return list(self._workspace.projects)
+
+    @property
     def manifest(self) -> Manifest:
         """What is shipped."""
         return self._snapshot.manifest

@@ -94,6 +94,7 @@ def _plan(
             name: {"value": value, "source": sources.get(name, "default")}
             for name, value in columns["cfg"].items()
         },
+        "python": columns["python"] and f"{columns['python']} ({info.record['python_origin']})",
         "code": _code(info),
         "lacking": lacking,
         "last": last,
@@ -156,6 +157,9 @@ def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
         out(table(("OPTION", "VALUE", "SOURCE"), [[clean(cell) for cell in row] for row in rows]))
     others = len(plan["options"]) - len(rows)
     out(f"  {others} have their defaults; `trainyard runopts {plan['scheduler']}` shows them")
+    if plan["python"]:
+        _heading("Python")
+        out(f"  {clean(plan['python'])}")
     if plan["code"]:
         _show_code(plan["code"])
     if plan["lacking"]:

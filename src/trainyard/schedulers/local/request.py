@@ -6,12 +6,12 @@ Making a request changes nothing, so that a dry run can make one.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
+from trainyard.schedulers.exec.process import job_python
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.schedulers.supervision import check_supervision
@@ -79,6 +79,9 @@ class LocalRequest:
     fail_fast: bool
     cwd: str
     path: str
+    #: Its Python: version and path, and where that was found in words.
+    python: str
+    python_origin: str
     chain: int = 1
     #: Rules for retries by class of failure; `hang_timeout` and `on_hang` are those of the options.
     retry: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -114,10 +117,17 @@ class LocalRequest:
         return {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
 
 
-def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
+def make_request(
+    app: AppDef,
+    opts: LocalOpts,
+    app_id: str,
+    manifest: Manifest | None = None,
+    sources: Sequence[str] = (),
+) -> LocalRequest:
     """Plan a job.
 
     The manifest is what will be in its working directory, which will be made; None for the current directory.
+    ``sources`` are the directories that it comes from.
 
     Raises:
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
@@ -128,7 +138,8 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     rules, ignored_rules = _retry_rules(opts)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
-    path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
+    python = job_python.choose(job_python.places_of(app, sources or [cwd]))
+    path = f"{cwd}{os.pathsep}{python.search_path}" if opts.prepend_cwd else python.search_path
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
     if opts.auto_set_cuda_visible_devices and not opts.slots:
         _place_gpus(app, roles)
@@ -155,6 +166,8 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         fail_fast=opts.fail_fast,
         cwd=cwd,
         path=path,
+        python=str(python),
+        python_origin=python.origin,
         chain=opts.chain,
         retry=rules,
         hang_timeout=opts.hang_timeout,
@@ -164,7 +177,11 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         array=opts.array,
         max_running=opts.max_running,
         slots=_slots_to_give(app, opts) if opts.slots else None,
-        warnings=[*(warning for role in app.roles for warning in _ignored(role)), *ignored_rules],
+        warnings=[
+            *(warning for role in app.roles for warning in _ignored(role)),
+            *ignored_rules,
+            *filter(None, [python.warning]),
+        ],
     )
 
 
@@ -279,21 +296,6 @@ def _check_options(opts: LocalOpts) -> None:
         raise ConfigError(f"max_running is {opts.max_running}; it must be at least 1")
 
 
-def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
-    """Return PATH for the replicas.
-
-    Where no environment is activated, the one that trainyard runs in comes first, so that ``python``
-    means the Python that has the user's packages in addition to trainyard.
-    """
-    parts = [os.environ.get("PATH", os.defpath)]
-    activated = any(os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
-    if sys.prefix != sys.base_prefix and not activated:
-        parts.insert(0, os.path.join(sys.prefix, "bin"))
-    if prepend_cwd:
-        parts.insert(0, cwd)
-    return os.pathsep.join(parts)
-
-
 def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> str:
     """Find the program of a role's replicas; returns what is wrong with it, or "".
 
@@ -304,6 +306,8 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     found = find_program(program, searched_path)
     if found is None and program == "python":  # many systems call it python3 alone
         found = find_program("python3", searched_path)
+        for replica in role.replicas if found else ():
+            replica.argv[0] = "python3"  # by which it finds itself in PATH: `sys.executable`
     is_name = os.sep not in program
     comes_first = is_name and path.startswith(cwd + os.pathsep)
     located = os.path.join(cwd, program)

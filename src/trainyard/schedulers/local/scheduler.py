@@ -111,8 +111,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest
-        info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id, manifest), str)
+        sources = getattr(shipment, "sources", ())
+        request = make_request(app, self.opts_class(**cfg), app_id, manifest, sources)
+        info = AppDryRunInfo(request, str)
         info.app_id = app_id
+        info.record |= {"python": request.python, "python_origin": request.python_origin}
         return info
 
     def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:

@@ -15,9 +15,12 @@ from trainyard.schedulers.aws.sagemaker_local import filesystems, rules, trainin
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process import job_python
+from trainyard.schedulers.exec.process.job_python import JobPython
 from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.schedulers.supervision import REPORT
 from trainyard.system.identity import machine, myself
+from trainyard.workspace.toolkit_files import local_command, put_toolkit
 
 SUPERVISOR = "trainyard.schedulers.aws.sagemaker_local.training_supervisor:TrainingSupervisor"
 ACCOUNT = "000000000000"
@@ -92,6 +95,7 @@ def start_job(
     region: str = "",
     settings: Settings | None = None,
     app: Any = None,
+    python: JobPython | None = None,
     prepare: Callable[[TrainingJob], None] = lambda job: None,
 ) -> TrainingJob:
     """Start a job for a valid CreateTrainingJob request; the job runs when this returns.
@@ -101,6 +105,7 @@ def start_job(
         region: region of the job's ARN; the environment's by default.
         settings: how it runs; the environment's by default.
         app: the `AppDef` as JSON, if a scheduler made the request.
+        python: the Python of hosts that are processes; by default the one that is found without a project.
         prepare: called with the job once its directory is there, before it is started.
 
     Raises:
@@ -135,8 +140,10 @@ def start_job(
         "region": region,
         "arn": document["arn"],
         "settings": asdict(settings),
+        "programs": _programs(python or job_python.choose([])),
     }
     try:
+        put_toolkit()
         prepare(job)
         problem = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
     except OSError as error:
@@ -161,7 +168,15 @@ def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
     return redacted
 
 
+def _programs(python: JobPython) -> dict[str, Any]:
+    """Return what hosts that are processes run, and find: the user's programs, as in a shell."""
+    return {
+        "toolkit": [python.path, *local_command()[1:]],
+        "environment": {"PATH": python.search_path, "PYTHONPATH": os.environ.get("PYTHONPATH")},
+    }
+
+
 def _python_path() -> str:
-    """Return PYTHONPATH with this package in it, for programs that run under the toolkit."""
+    """Return PYTHONPATH with this package in it, for the supervisor."""
     source = os.path.dirname(os.path.dirname(os.path.abspath(trainyard.__file__)))
     return os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))

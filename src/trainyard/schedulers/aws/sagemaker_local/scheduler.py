@@ -79,6 +79,10 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job = submission.make_request(app, self.opts_class(**cfg), code)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.job_name
+        python = submission.python_of(app, job.job_def)
+        if python is not None:
+            info.record |= {"python": str(python), "python_origin": python.origin}
+            info.warnings += filter(None, [python.warning])
         return info
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:

@@ -26,6 +26,7 @@ from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec import outbox
+from trainyard.schedulers.exec.process import job_python
 from trainyard.schedulers.supervision import check_supervision
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.handles import make_app_handle
@@ -34,6 +35,7 @@ from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
+    from trainyard.schedulers.exec.process.job_python import JobPython
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
@@ -228,6 +230,13 @@ def _write(code: CodePackage) -> None:
     code.keep()
 
 
+def python_of(app: AppDef | None, request: dict[str, Any]) -> JobPython | None:
+    """Return the Python of a job's hosts; None if they may be containers."""
+    if settings_of(None, request).docker != "never":
+        return None
+    return job_python.choose(job_python.places_of(app, [os.getcwd()]))
+
+
 def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     """Start a job's supervisor; returns the job's id."""
     from trainyard.specs.serialize import to_json
@@ -246,7 +255,8 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     region = info.cfg.get("region") or region_of_environment()
     app = to_json(info.app) if info.app is not None else None
     try:
-        start_job(job.job_def, region=region, settings=settings, app=app, prepare=prepare)
+        python = python_of(info.app, job.job_def)
+        start_job(job.job_def, region=region, settings=settings, app=app, python=python, prepare=prepare)
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",

@@ -15,6 +15,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
     ProcessHost,
     Running,
     StartFailure,
+    command_or_toolkit,
     platform_variables,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
@@ -66,9 +67,18 @@ class Platform:
     """Makes the hosts of a job: containers or processes, as its settings say."""
 
     def __init__(
-        self, job: TrainingJob, request: dict[str, Any], arn: str, region: str, settings: Settings
+        self,
+        job: TrainingJob,
+        request: dict[str, Any],
+        arn: str,
+        region: str,
+        settings: Settings,
+        programs: dict[str, Any],
     ) -> None:
         self._job = job
+        self._toolkit: list[str] = programs["toolkit"]
+        changed = {**os.environ, **programs["environment"]}
+        self._environ: dict[str, str] = {name: value for name, value in changed.items() if value is not None}
         self._request = request
         self._variables = platform_variables(request, arn, region)
         self._settings = settings
@@ -185,8 +195,9 @@ class Platform:
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
             )
         view = self._view(plan, hosts, tree, shown)
-        environ = {**os.environ, **self._ports, **self._variables, **self._stack_variables()}
-        return ProcessHost(plan, tree, self._request, environ, log_path, view, self._job.path)
+        environ = {**self._environ, **self._ports, **self._variables, **self._stack_variables()}
+        command = command_or_toolkit(self._request, environ, self._toolkit)
+        return ProcessHost(plan, tree, self._request, command, environ, log_path, view, self._job.path)
 
     def _stack_variables(self) -> dict[str, str]:
         """Return the variables by which processes of Python write their stacks when they hang."""
@@ -196,7 +207,7 @@ class Platform:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         with open(os.path.join(folder, stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
             file.write(stack_dump.HANDLER)
-        found = self._variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        found = self._variables.get("PYTHONPATH", self._environ.get("PYTHONPATH", ""))
         return {
             stack_dump.VARIABLE: str(int(stack_dump.SIGNAL)),
             "PYTHONPATH": os.pathsep.join(filter(None, [folder, found])),
@@ -218,7 +229,7 @@ class Platform:
                 fixed.append((source.path, folder))
             else:
                 os.symlink(source.path, folder)
-        hidden = _needed_below(BASE, [tree.path, *(source.path for source in shown.values())])
+        hidden = _needed_below(BASE, [tree.path, *self._toolkit, *(source.path for source in shown.values())])
         reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
         if not can_mount:
             reason = _NO_NAMESPACES

@@ -57,7 +57,7 @@ class TrainingSupervisor:
 
     Args:
         job: the job's directory.
-        plan: ``request``, ``arn``, ``region``, ``settings``.
+        plan: ``request``, ``arn``, ``region``, ``settings``, ``programs``.
         guard: the process that ends the job if this one is killed.
         shared: what `open_shared` returned.
 
@@ -86,7 +86,9 @@ class TrainingSupervisor:
         self.store = store.Store(
             self.settings.patience, self.cancelled, plan["region"], warn=lambda message: None
         )
-        self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
+        self.platform = Platform(
+            job, self.request, plan["arn"], plan["region"], self.settings, plan["programs"]
+        )
         self.ending = ""
         #: Why the job is ended for a host that hangs.
         self.hung = ""

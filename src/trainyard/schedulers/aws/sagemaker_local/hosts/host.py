@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -99,6 +98,7 @@ class ProcessHost(ProcessGroup):
         plan: which host.
         tree: its files.
         request: the request.
+        command: what it runs.
         environ: its environment.
         log_path: of its log, without the ending.
         view: the directories and names that only this host sees.
@@ -110,13 +110,13 @@ class ProcessHost(ProcessGroup):
         plan: Host,
         tree: Tree,
         request: dict[str, Any],
+        command: list[str],
         environ: dict[str, str],
         log_path: str,
         view: View,
         job_dir: str,
     ) -> None:
         self.plan = plan
-        command = _command(request, environ)
         cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
         self._program = command[0]
         self._command = ["sh", "-c", _IN_DIRECTORY, "sh", cwd, *view.wrap(command)]
@@ -188,11 +188,11 @@ class ProcessHost(ProcessGroup):
         """Do nothing: a process leaves nothing to remove."""
 
 
-def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:
-    """Return the command line; without an entry point, the toolkit's."""
+def command_or_toolkit(request: dict[str, Any], environ: dict[str, str], toolkit: list[str]) -> list[str]:
+    """Return the command line of a host that is a process; without an entry point, the toolkit's."""
     entrypoint, arguments = command_of(request)
     if entrypoint is not None:
         return [*entrypoint, *arguments]
     if arguments and shutil.which(arguments[0], path=environ.get("PATH")):
         return arguments
-    return [sys.executable, "-m", "trainyard_toolkit", *arguments]
+    return [*toolkit, *arguments]
