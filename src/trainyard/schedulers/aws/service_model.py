@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from trainyard.schedulers.aws.aws_errors import missing_sdk
@@ -29,6 +30,11 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
     report = ParamValidator().validate(params, shape)
     found = report.generate_report().split("\n") if report.has_errors() else []
     return found + list(_strict(params, shape, ""))
+
+
+def is_installed() -> bool:
+    """Tell whether the SDK, and so its model, is installed."""
+    return find_spec("botocore") is not None
 
 
 def input_of(service: str, operation: str) -> Any:

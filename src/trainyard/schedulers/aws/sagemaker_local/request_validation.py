@@ -49,14 +49,15 @@ _STAND_IN = "s3://this-machine/"
 _MOST_HOSTS = 1000
 
 
-def check_request(request: dict[str, Any]) -> None:
-    """Check a CreateTrainingJob request.
+def check_request(request: dict[str, Any], *, by_model: bool = True) -> None:
+    """Check a CreateTrainingJob request; ``by_model`` tells whether also by the service's model, of the SDK.
 
     Raises:
         ApiError: ValidationException, with all problems.
     """
     needed = () if request.get("ServerlessJobConfig") else NEEDED
-    check("CreateTrainingJob", _with_stand_ins(request), also_required=needed)
+    if by_model:
+        check("CreateTrainingJob", _with_stand_ins(request), also_required=needed)
     problems = _not_here(request) or _rules(request)
     if problems:
         raise invalid("; ".join(problems))

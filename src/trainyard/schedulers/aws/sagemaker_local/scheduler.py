@@ -79,6 +79,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job = submission.make_request(app, self.opts_class(**cfg), code)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.job_name
+        info.warnings += filter(None, [submission.unchecked()])
         python = submission.python_of(app, job.job_def)
         if python is not None:
             info.record |= {"python": str(python), "python_origin": python.origin}

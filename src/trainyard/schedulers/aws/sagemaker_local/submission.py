@@ -25,6 +25,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_start import (
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.aws.service_model import is_installed
 from trainyard.schedulers.exec import outbox
 from trainyard.schedulers.exec.process import job_python
 from trainyard.schedulers.supervision import check_supervision
@@ -173,7 +174,7 @@ def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) ->
 
 def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
-        check_request(request)
+        check_request(request, by_model=is_installed())
         rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text
@@ -228,6 +229,15 @@ def _write(code: CodePackage) -> None:
     except OSError as error:
         raise state_error("write the job's code to", target, error) from error
     code.keep()
+
+
+def unchecked() -> str:
+    """Return in words which check is left out on this machine; "" if none is."""
+    if is_installed():
+        return ""
+    return (
+        "boto3 is not installed: it has not been checked that AWS would take this request (pip install boto3)"
+    )
 
 
 def python_of(app: AppDef | None, request: dict[str, Any]) -> JobPython | None:

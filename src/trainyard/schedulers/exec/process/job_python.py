@@ -90,7 +90,11 @@ def choose(places: Iterable[str]) -> JobPython:
             path = f"{own}{os.pathsep}{path}"
             origin = "the environment that trainyard is installed in"
         else:
-            others = [folder for folder in path.split(os.pathsep) if os.path.realpath(folder) != os.path.realpath(own)]
+            others = [
+                folder
+                for folder in path.split(os.pathsep)
+                if os.path.realpath(folder) != os.path.realpath(own)
+            ]
             if sys.prefix != sys.base_prefix and any(map(_has_python, others)):
                 path = os.pathsep.join(others)  # uvx puts its own first
             origin = "PATH"
