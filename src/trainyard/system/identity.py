@@ -75,8 +75,10 @@ class Process(namedtuple("Process", "pid start boot")):
 
     @classmethod
     def from_json(cls, data: Any) -> Process | None:
-        """Read a process, which is a list in JSON, or None."""
-        return None if data is None else cls(*data)
+        """Read a process, which is a list in JSON; None if this is something else."""
+        if not isinstance(data, (list, tuple)) or list(map(type, data)) != [int, int, str]:
+            return None
+        return cls(*data)
 
     def is_alive(self) -> bool:
         """Tell whether exactly this process is still running. A zombie is not."""

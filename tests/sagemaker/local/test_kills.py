@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.system.identity import Process
 
 from .conftest import Bucket, Jobs, file_channel, leftovers, until
 from .test_faults import MODEL, state_of
@@ -28,6 +34,38 @@ def kill(name: str, victims: list[str]) -> None:
     state = state_of(name)
     for victim in victims:
         os.kill(state[victim][0], signal.SIGKILL)
+
+
+#: Hands a job over whose supervisor is slow, and dies at once.
+DYING_CLIENT = """
+import json, os, signal, sys
+from trainyard.schedulers.aws.sagemaker_local import job_start
+
+class Dying(job_start.Launcher):
+    def launch(self, plan):
+        os.kill(self.supervisor().pid, signal.SIGSTOP)
+        self._read_answer = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        return super().launch(plan)
+
+job_start.Launcher = Dying
+job_start.start_job(json.load(sys.stdin))
+"""
+
+
+def test_a_client_that_dies_while_it_submits_does_not_harm_the_job(jobs: Jobs, processes: str) -> None:
+    request = jobs.request("print('up')")
+    name = request["TrainingJobName"]
+    client = subprocess.run(
+        [sys.executable, "-c", DYING_CLIENT], input=json.dumps(request), text=True, check=False
+    )
+    assert client.returncode == -signal.SIGKILL
+    supervisor = Process.from_json((TrainingJob.of(name).read_request() or {})["supervisor"])
+    assert supervisor is not None
+    try:
+        assert jobs.describe(name)["TrainingJobStatus"] == "InProgress"
+    finally:
+        os.kill(supervisor.pid, signal.SIGCONT)
+    assert jobs.end(name)["TrainingJobStatus"] == "Completed"
 
 
 def assert_told_and_gone(jobs: Jobs, home: Path, name: str, secrets: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.system.identity import Process
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
@@ -36,18 +37,33 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     for warning in request.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = ProcessJob(request.job_dir)
+    if launcher is None or not launcher.is_waiting():
+        try:
+            launcher = Launcher()
+        except OSError as error:
+            raise _not_started(request.app_id, f"cannot start its supervisor: {error}") from error
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)
         _write_extras(info, job)
-        documents.write_json(job.file("job.json"), _document(info))
+        documents.write_json(job.file("job.json"), _document(info, launcher.supervisor()))
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
     except OSError as error:
         _remove(job)
         raise state_error("write the job's directory", job.path, error) from error
-    _start_supervisor(request, job, launcher)
+    problem = launcher.launch(_plan(request))
+    if problem:
+        _remove(job)
+        raise _not_started(request.app_id, problem)
     return request.app_id
+
+
+def _not_started(app_id: str, problem: str) -> BackendError:
+    return BackendError(
+        f"the job {app_id} was not started: {problem}",
+        hint="Nothing of it runs. Fix the cause and submit it again.",
+    )
 
 
 def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
@@ -67,8 +83,11 @@ def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
             file.write(stack_dump.HANDLER)
 
 
-def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
-    """Return what is stored of the submission, without secrets."""
+def _document(info: AppDryRunInfo[LocalRequest], supervisor: Process | None) -> dict[str, Any]:
+    """Return what is stored of the submission, without secrets.
+
+    The supervisor is named so that nobody takes the job for dead while it is slow to start.
+    """
     request = info.request
     redactor = Redactor()
     return {
@@ -78,6 +97,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "created_at": time.time(),
         "submitter": myself(),
+        "supervisor": supervisor,
         "submitted_from": machine(),
         "layout": [
             [role.name, index, replica.log_dir]
@@ -87,25 +107,15 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
     }
 
 
-def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher | None) -> None:
-    plan = {
+def _plan(request: LocalRequest) -> dict[str, Any]:
+    """Return what the supervisor is told."""
+    return {
         **{name: value for name, value in vars(request).items() if not name.startswith("notify")},
         "env": {**without_enclosing_job(os.environ), "PATH": request.path},
         "roles": [
             {**vars(role), "replicas": [vars(replica) for replica in role.replicas]} for role in request.roles
         ],
     }
-    try:
-        ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
-        problem = ready.launch(plan)
-    except OSError as error:
-        problem = f"cannot start its supervisor: {error}"
-    if problem:
-        _remove(job)
-        raise BackendError(
-            f"the job {request.app_id} was not started: {problem}",
-            hint="Nothing of it runs. Fix the cause and submit it again.",
-        )
 
 
 def _remove(job: ProcessJob) -> None:

@@ -116,7 +116,25 @@ def start_job(
     """
     settings = settings or Settings.from_env()
     rules.check(request, settings.docker, settings.file_systems)
-    region = region or region_of_environment()
+    name = request["TrainingJobName"]
+    try:
+        launcher = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()})
+    except OSError as error:
+        raise _not_started(name, str(error)) from error
+    try:
+        return _start_job(request, region or region_of_environment(), settings, app, prepare, launcher)
+    finally:
+        launcher.discard()
+
+
+def _start_job(
+    request: dict[str, Any],
+    region: str,
+    settings: Settings,
+    app: Any,
+    prepare: Callable[[TrainingJob], None],
+    launcher: Launcher,
+) -> TrainingJob:
     name = request["TrainingJobName"]
     now = time.time()
     kept = {key: value for key, value in request.items() if key != "Tags"}
@@ -126,6 +144,7 @@ def start_job(
         "region": region,
         "created_at": now,
         "submitter": list(myself()),
+        "supervisor": launcher.supervisor(),
         "submitted_from": machine(),
         "app": Redactor().json(app),
     }
@@ -145,16 +164,20 @@ def start_job(
     try:
         put_toolkit()
         prepare(job)
-        problem = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
+        problem = launcher.launch(plan)
     except OSError as error:
         problem = str(error)
     if problem:
         job.remove()
-        raise BackendError(
-            f"the job {name} was not started: {problem}",
-            hint="Nothing of it runs. Fix the cause and submit it again.",
-        )
+        raise _not_started(name, problem)
     return job
+
+
+def _not_started(name: str, problem: str) -> BackendError:
+    return BackendError(
+        f"the job {name} was not started: {problem}",
+        hint="Nothing of it runs. Fix the cause and submit it again.",
+    )
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:

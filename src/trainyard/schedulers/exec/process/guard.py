@@ -1,11 +1,12 @@
 """Program of the processes that outlive the command that starts a job: guard and supervisor.
 
 ``python guard.py MODULE:CLASS waiting`` detaches both at once, ahead of the job, so that they load while the
-job is being prepared. The supervisor then reads a plan from standard input (without one it ends), and writes
-READY to standard error as soon as it runs the job, or else why it does not. The plan comes through standard
-input, with all secrets in it, and is never written to a disk. The class names the class of its
-jobs in ``job_class``. Its constructor takes the job, its plan, its guard and what ``open_shared`` returned in
-the guard; it has a method ``run``.
+job is being prepared. The supervisor writes its identity to standard error, reads a plan from standard input
+(without a whole one it ends), and writes READY to standard error as soon as it runs the job, or else why it
+does not. It does not care whether the command still hears that. The plan comes through standard input, with
+all secrets in it, and is never written to a disk. The class names the class of its jobs in ``job_class``. Its
+constructor takes the job, its plan, its guard and what ``open_shared`` returned in the guard; it has a method
+``run``.
 
 The guard does nothing but wait. If the supervisor is killed, the kernel hands all of its descendants to
 the guard (a child subreaper), which kills them and ends the job. If both are killed at once, the sentinel
@@ -155,16 +156,18 @@ def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
 
 
 def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int) -> NoReturn:
-    """Wait for a plan, make the supervisor, say that it is ready, and run the job."""
+    """Say who waits for a plan, make the supervisor, say that it is ready, and run the job."""
     system.become_subreaper()
+    answer = os.dup(2)
+    _tell(answer, f"{myself()}\n")
     with open(0, "rb", closefd=False) as stdin:
         data = stdin.read()
-    if not data:
-        os._exit(0)
-    answer = os.dup(2)
-    code = 1
     try:
         plan = plain_json.loads(data.decode())
+    except ValueError:  # the command has no job, or was killed while it handed one over
+        os._exit(0)
+    code = 1
+    try:
         job = supervisor_class.job_class(plan["job_dir"])
         try:
             _redirect_output(_log_of(job))
@@ -175,9 +178,9 @@ def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int
         except OSError as error:
             path = error.filename or job.path
             shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}..."
-            os.write(answer, f"cannot write {shown}: {error.strerror}".encode("utf-8", "surrogateescape"))
+            _tell(answer, f"cannot write {shown}: {error.strerror}")
             os._exit(1)
-        os.write(answer, READY)
+        _tell(answer, READY.decode())
         os.close(answer)
         answer = -1
         supervisor.run()
@@ -186,9 +189,17 @@ def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int
         log_exception()
         if answer >= 0:
             problem = f"its supervisor ended before it was ready: {type(error).__name__}: {error}"
-            os.write(answer, problem.encode("utf-8", "replace"))
+            _tell(answer, problem)
     finally:
         os._exit(code)
+
+
+def _tell(answer: int, text: str) -> None:
+    """Answer the command, if it is still there."""
+    try:
+        os.write(answer, text.encode("utf-8", "surrogateescape"))
+    except OSError:
+        pass
 
 
 def _end_orphan(job: JobDirectory) -> None:

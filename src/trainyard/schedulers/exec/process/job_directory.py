@@ -274,8 +274,10 @@ class ProcessJob(JobDirectory):
             return base
         from trainyard.schedulers.exec.reasons import STATE_LOST, describe, state_of
 
-        # A state is replaced whole, so this one was damaged from outside.
-        return {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}
+        # It may have been written since it was looked for. A state is replaced whole, so one that cannot be
+        # read was damaged from outside.
+        lost = {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}
+        return self.read_state() or lost
 
     def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a job whose end cannot be seen from this machine."""

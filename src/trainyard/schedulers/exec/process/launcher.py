@@ -8,6 +8,7 @@ import signal
 import sys
 from types import MappingProxyType
 
+from trainyard.system.identity import Process
 from trainyard.system.processes import JOB_VARIABLE
 
 TYPE_CHECKING = False
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-#: What the supervisor answers when it runs its job.
+#: What the supervisor answers, after a line with its identity, when it runs its job.
 READY = b"ready"
 GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "guard.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
@@ -41,6 +42,7 @@ class Launcher:
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         inherited = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
+        self._answer = b""
         plan_out, self._plan = os.pipe()
         self._problem, problem_in = os.pipe()
         try:
@@ -66,9 +68,16 @@ class Launcher:
 
     def is_waiting(self) -> bool:
         """Tell whether the supervisor is still there."""
-        if self.pid and select.select([self._problem], [], [], 0)[0]:
-            self._read_answer()
+        while self.pid and select.select([self._problem], [], [], 0)[0]:
+            if not self._receive():
+                self._read_answer()
         return self.pid != 0
+
+    def supervisor(self) -> Process | None:
+        """Return the process that waits for a job, as soon as there is one; None if it has ended."""
+        while b"\n" not in self._answer and self._receive():
+            pass
+        return Process.parse(self._answer.partition(b"\n")[0].decode("utf-8", "replace"))
 
     def launch(self, plan: dict[str, Any]) -> str:
         """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
@@ -80,27 +89,34 @@ class Launcher:
                 rest = rest[os.write(self._plan, rest) :]
         except BrokenPipeError:  # it has ended, and has said why
             pass
-        answer = self._read_answer()
+        identity, _, answer = self._read_answer().partition(b"\n")
         if answer == READY:
             return ""
-        return answer.decode("utf-8", "replace").strip() or "its supervisor was killed before it was ready"
+        said = answer if Process.parse(identity.decode("utf-8", "replace")) else self._answer
+        return said.decode("utf-8", "replace").strip() or "its supervisor was killed before it was ready"
 
     def discard(self) -> None:
-        """End the process without a job."""
+        """End the process, unless it has been given a job."""
         if self.pid:
             self._read_answer()
 
+    def _receive(self) -> bool:
+        """Wait for more of its answer; returns False if that is complete."""
+        chunk = os.read(self._problem, 65536)
+        self._answer += chunk
+        return bool(chunk)
+
     def _read_answer(self) -> bytes:
         """Close its input; returns its answer when it has given one, or has ended."""
-        os.close(self._plan)
-        self._plan = -1
-        answer = b""
-        while chunk := os.read(self._problem, 65536):
-            answer += chunk
+        if self._plan >= 0:
+            os.close(self._plan)
+            self._plan = -1
+        while self._receive():
+            pass
         os.waitpid(self.pid, 0)
         os.close(self._problem)
         self._problem, self.pid = -1, 0
-        return answer
+        return self._answer
 
     def __del__(self) -> None:
         if getattr(self, "pid", 0):

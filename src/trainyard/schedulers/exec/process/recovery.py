@@ -91,9 +91,11 @@ def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
     if state["boot_id"] != boot_id:
         return False
     supervisor, guard = supervisor_of(job, state), Process.from_json(state.get("guard"))
-    if supervisor is None:
-        supervisor = Process.from_json((job.read_request() or {}).get("submitter"))
-    if supervisor is not None and supervisor.is_alive():
+    runners = [supervisor]
+    if supervisor is None:  # the submitter may be gone, and the supervisor have the job nevertheless
+        request = job.read_request() or {}
+        runners = [Process.from_json(request.get(name)) for name in ("submitter", "supervisor")]
+    if any(process is not None and process.is_alive() for process in runners):
         return True
     if guard is None or not guard.is_alive():
         return False
