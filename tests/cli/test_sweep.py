@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from tests.cli.conftest import Cli
@@ -39,6 +42,52 @@ def test_a_sweep_from_its_start_to_the_best(cli: Cli) -> None:
     cli("rerun", "--failed", "--wait", "-", code=1)
     assert [row["values"]["seed"] for row in cli("points", "--json").json] == ["1"] * 3
     assert len(cli("list", "--json").json) == 2
+
+
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+#: Fails if another one runs at the same time.
+ALONE = "mkdir {0}/alone && sleep 0.1 && rmdir {0}/alone"
+
+
+def test_as_many_points_run_at_a_time_as_there_are_cpus(cli: Cli, one_cpu: None) -> None:
+    found = cli("sweep", "--wait", "utils.sh", "--", "sh", "-c", ALONE.format(cli.directory), "n=1,2,3,4")
+    assert "4 points, at most 1 at a time" in found.err
+
+
+def test_points_of_several_replicas_run_at_a_time_as_cpus_allow(cli: Cli, one_cpu: None) -> None:
+    """The replicas of a point need each other; the points do not."""
+    (cli.directory / "pair.sh").write_text(
+        f"here={cli.directory}/$1\n"
+        'if [ "$TORCHX_REPLICA_IDX" = 0 ]; then mkdir {0}/alone || exit 1; fi\n'.replace(
+            "{0}", str(cli.directory)
+        )
+        + 'touch "$here.$TORCHX_REPLICA_IDX"\n'
+        'until [ -e "$here.0" ] && [ -e "$here.1" ]; do sleep 0.02; done\n'
+        f'if [ "$TORCHX_REPLICA_IDX" = 0 ]; then rmdir {cli.directory}/alone; fi\n'
+    )
+    words = ("train.script", "--script", "pair.sh", "--toolkit=false", "--num_replicas", "2", "--", "n=1,2,3")
+    found = cli("sweep", "--wait", *words)
+    assert "3 points, at most 1 at a time" in found.err
+
+
+def test_more_gpus_than_this_machine_has_are_refused_before_anything_starts(cli: Cli) -> None:
+    said = "asks for 2 GPUs at a time, but this machine has 0"
+    (cli.directory / "train.py").write_text("print('up')")
+    job = ("train.script", "--script", "train.py", "--gpu", "2")
+    for words in (("run",), ("run", "--dryrun"), ("plan",), ("sweep",)):
+        more = ("--", "seed=1,2") if words == ("sweep",) else ()
+        found = cli(*words, *job, *more, code=None, CUDA_VISIBLE_DEVICES="")
+        assert found.code == 3, found
+        assert said in found.err
+        assert "nvidia-smi -L" in found.err
+    assert cli("list", "--all", "--json").json == []
 
 
 @pytest.mark.parametrize(

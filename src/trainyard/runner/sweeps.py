@@ -227,11 +227,21 @@ def dryrun_sweep(
     if not (backend.capabilities.arrays and has_limit) or difference:
         from trainyard.runner.point_jobs import plan_of
 
+        parallel = parallel or backend.jobs_at_a_time(apps[0], cfg or {})
         return plan_of(runner, component, points, apps, scheduler, cfg, parallel, **rest)
     app = one_job(points, apps)
     info = runner.dryrun(app, scheduler, array_options(backend, cfg, parallel), **rest)
     info.record |= {"component": component, "component_args": points[0].args}
     return info
+
+
+def points_at_a_time(info: AppDryRunInfo[Any]) -> int | None:
+    """Return how many points of a planned sweep run at a time; None if that is the backend's affair."""
+    from trainyard.runner.point_jobs import PLAN_KEY
+
+    plan = info.record.get(PLAN_KEY)
+    found: int | None = plan["parallel"] if plan else getattr(info.request, "max_running", None)
+    return found
 
 
 def array_options(backend: Any, cfg: Mapping[str, Any] | None, parallel: int | None) -> dict[str, Any]:

@@ -260,6 +260,10 @@ class Scheduler(ABC, Generic[T]):
         for role in roles:
             role.image = references.get(role.image, role.image)
 
+    def jobs_at_a_time(self, app: AppDef, cfg: Mapping[str, Any]) -> int | None:
+        """Return how many jobs like this one a sweep runs at a time by default; None for no limit."""
+        return None
+
     def has_images(self, images: Sequence[str]) -> bool:
         """Tell whether all of these images, which `ship` made, still exist."""
         return False

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.local.request import place_gpus, visible_gpus, without_enclosing_job
+from trainyard.schedulers.local.request import visible_gpus, without_enclosing_job
 from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
 from trainyard.specs.app import NO_IMAGE
 
-from .conftest import role
+from .conftest import role, wait_until
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def four_gpus(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("TRAINYARD_SLOTS_DIR", str(tmp_path / "slots"))
 
 
 def gpu_role(gpus: int, replicas: int, name: str = "r"):
@@ -32,23 +33,58 @@ def gpu_role(gpus: int, replicas: int, name: str = "r"):
     )
 
 
-def test_gpus_are_shared_out(jobs, four_gpus):
-    app_id, _ = jobs.run(
-        gpu_role(1, 2), gpu_role(2, 1, "big"), gpu_role(0, 1, "none"), auto_set_cuda_visible_devices=True
-    )
+def test_each_replica_that_asks_for_gpus_gets_its_own(jobs, four_gpus):
+    app_id, _ = jobs.run(gpu_role(1, 2), gpu_role(2, 1, "big"), gpu_role(0, 1, "none"))
     seen = [jobs.log(app_id, name, k)[0] for name, k in (("r", 0), ("r", 1), ("big", 0), ("none", 0))]
     assert seen == ["[0]\n", "[1]\n", "[2,3]\n", "[]\n"]
 
 
-def test_gpus_are_left_alone_by_default(jobs, four_gpus, monkeypatch):
+def test_jobs_that_run_at_the_same_time_have_different_gpus(jobs, four_gpus, tmp_path):
+    wait = f'echo "[$CUDA_VISIBLE_DEVICES]"; while [ ! -e {tmp_path}/gate ]; do sleep 0.02; done'
+    two = Resource(cpu=1, gpu=2, memMB=1)
+    running = [jobs.submit(role(wait, resource=two)) for _ in range(2)]
+    assert {jobs.wait_for_line(app_id) for app_id in running} == {"[0,1]\n", "[2,3]\n"}
+    late = jobs.submit(role(wait, resource=two))
+    wait_until(lambda: jobs.scheduler.describe(late).msg.startswith("waits for"), "the waiting")
+    found = jobs.scheduler.describe(late)
+    assert found.state == AppState.PENDING
+    assert found.msg.startswith("waits for 2 of 4 GPUs (0 free); held by ")
+    (tmp_path / "gate").touch()
+    assert jobs.end_of(late).state == AppState.SUCCEEDED
+
+
+def test_a_job_within_a_job_may_use_its_gpus(jobs, four_gpus, tmp_path):
+    inner = (
+        "from trainyard.schedulers.local.scheduler import create_scheduler\n"
+        "from trainyard.specs import AppDef, Resource, Role\n"
+        "scheduler = create_scheduler('test')\n"
+        "one = Role('r', '', entrypoint='sh', args=['-c', 'echo [$CUDA_VISIBLE_DEVICES]'],"
+        " resource=Resource(1, 1, 1))\n"
+        "app_id = scheduler.submit(AppDef('inner', [one]), {})\n"
+        "scheduler.wait(app_id, 60)\n"
+        "print(*scheduler.log_iter(app_id, 'r', 0))\n"
+    )
+    outer = Role("r", "", entrypoint=sys.executable, args=["-c", inner], resource=Resource(1, 1, 1))
+    app_id, _ = jobs.run(outer)
+    assert jobs.log(app_id)[0] == "[0]\n"
+
+
+def test_gpus_are_left_alone_by_jobs_that_ask_for_none(jobs, four_gpus, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    app_id, _ = jobs.run(gpu_role(1, 2))
-    assert [jobs.log(app_id, "r", k) for k in (0, 1)] == [["[7]\n"], ["[7]\n"]]
+    app_id, _ = jobs.run(gpu_role(0, 1), gpu_role(-1, 1, "open"))
+    assert [jobs.log(app_id, name) for name in ("r", "open")] == [["[7]\n"], ["[7]\n"]]
+    app_id, _ = jobs.run(gpu_role(0, 1), gpu_role(-1, 1, "open"), auto_set_cuda_visible_devices=True)
+    assert [jobs.log(app_id, name) for name in ("r", "open")] == [["[]\n"], ["[7]\n"]]
 
 
-def test_more_gpus_than_there_are(jobs, four_gpus):
-    with pytest.raises(ConfigError, match="ask for 6 GPUs in total, but 4"):
-        jobs.submit(gpu_role(3, 2), auto_set_cuda_visible_devices=True)
+def test_more_gpus_than_there_are(jobs, four_gpus, monkeypatch):
+    with pytest.raises(ConfigError, match="asks for 6 GPUs at a time, but this machine has 4"):
+        jobs.submit(gpu_role(3, 2))
+    jobs.scheduler.submit_dryrun(AppDef("each alone", [gpu_role(3, 2)]), {"array": True})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match="asks for 1 GPU at a time, but this machine has 0"):
+        jobs.submit(gpu_role(1, 1), auto_set_cuda_visible_devices=True)
+    assert jobs.scheduler.list() == []
 
 
 def test_gpus_already_restricted(four_gpus, monkeypatch):
@@ -57,10 +93,6 @@ def test_gpus_already_restricted(four_gpus, monkeypatch):
     assert visible_gpus() == ["GPU-a", "3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert visible_gpus() == []
-
-
-def test_place_gpus_leaves_replicas_that_say_nothing():
-    assert place_gpus([-1, 1, 0], ["5"]) == [None, "5", ""]
 
 
 def test_job_runs_in_the_submitting_directory(jobs, tmp_path, monkeypatch):

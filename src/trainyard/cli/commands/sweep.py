@@ -93,7 +93,7 @@ def run(args: Namespace) -> int:
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
     from trainyard.components.finder import get_component
-    from trainyard.runner.sweeps import points_from_words
+    from trainyard.runner.sweeps import points_at_a_time, points_from_words
 
     runner.component_defaults = request.component_defaults()
     runner.optional_defaults = request.optional_defaults()
@@ -109,7 +109,8 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
             out(f"# points\n{points_table(points)}\n")
         return show_plan(runner, info, args.json)
     request.announce(runner)
-    at_once = f", at most {args.parallel} at a time" if args.parallel else ""
+    parallel = args.parallel or points_at_a_time(info)
+    at_once = f", at most {parallel} at a time" if parallel else ""
     note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
     with submitting(runner):
         handle = runner.schedule(info)

@@ -1,4 +1,4 @@
-"""Checks of this machine: where jobs keep their files, and what it has. Nothing limits replicas to it."""
+"""Checks of this machine: where jobs keep their files, and what it has."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ def examine_job(app: AppDef) -> list[Check]:
     needs = (
         ("CPUs", sum(count * max(each.cpu, 0) for count, each in asked), usable_cpus()),
         ("MiB", sum(count * max(each.memMB, 0) for count, each in asked), _memory()),
-        ("GPUs", sum(count * max(each.gpu, 0) for count, each in asked), len(visible_gpus())),
     )
     lacking = [f"{wanted} {kind} of {there}" for kind, wanted, there in needs if wanted > there]
     if not lacking:
         return [Check("the job", True, "it fits on this machine")]
     text = f"its replicas ask for {', '.join(lacking)}; they start anyway and share what the machine has"
-    return [Check("the job", None, text, "-cfg slots=auto lets jobs wait for free CPUs and GPUs.")]
+    return [Check("the job", None, text, "-cfg slots=auto lets jobs wait for free CPUs.")]
 
 
 def _jobs_folder() -> Check:

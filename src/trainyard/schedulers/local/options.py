@@ -22,7 +22,8 @@ class ProcessOpts:
         needs_trust=PROGRAM,
     )
     auto_set_cuda_visible_devices: bool = option(
-        "distribute this machine's GPUs among the replicas that ask for some (CUDA_VISIBLE_DEVICES)",
+        "hide this machine's GPUs from roles with gpu=0; roles that ask for GPUs get their own in any case"
+        " (CUDA_VISIBLE_DEVICES)",
         default=False,
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)
@@ -36,7 +37,10 @@ class ProcessOpts:
         " alone; by default they start together",
         default=False,
     )
-    max_running: int | None = option("how many replicas of an array run at a time", default=None)
+    max_running: int | None = option(
+        "how many replicas of an array run at a time; as many as CPUs and GPUs suffice for by default",
+        default=None,
+    )
     slots: str | None = option(
         "wait until the CPUs and GPUs that the roles ask for are free, in a queue with your other jobs that"
         " have this option: 'auto' for all of this machine's, or how many there are, as CPUS or CPUS:GPUS",

@@ -6,6 +6,7 @@ Making a request changes nothing, so that a dry run can make one.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import ConfigError
@@ -94,7 +95,9 @@ class LocalRequest:
     #: Whether each replica starts alone, and how many of them run at a time.
     array: bool = False
     max_running: int | None = None
-    #: ``folder`` of the queue, ``cpus`` and ``gpus`` that there are, and ``needs`` of a replica by role.
+    #: ``folder`` of the queue, ``cpus`` and ``gpus`` that there are, ``needs`` of a replica by role (a
+    #: negative number of GPUs leaves its variable alone), and the directory of the job ``within`` which this
+    #: one was submitted.
     slots: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -141,8 +144,9 @@ def make_request(
     python = job_python.choose(job_python.places_of(app, sources or [cwd]))
     path = f"{cwd}{os.pathsep}{python.search_path}" if opts.prepend_cwd else python.search_path
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
-    if opts.auto_set_cuda_visible_devices and not opts.slots:
-        _place_gpus(app, roles)
+    slots = _slots_to_give(app, opts) if opts.slots else _gpus_to_give(app, opts)
+    if opts.auto_set_cuda_visible_devices and slots is None:
+        _hide_gpus(app, roles)
     if opts.hang_timeout is not None:
         _add_stack_handler(job, roles)
     if opts.array:
@@ -175,8 +179,8 @@ def make_request(
         notify=list(opts.notify or ()),
         notify_secret=opts.notify_secret or "",
         array=opts.array,
-        max_running=opts.max_running,
-        slots=_slots_to_give(app, opts) if opts.slots else None,
+        max_running=_most_running(app, opts),
+        slots=slots,
         warnings=[
             *(warning for role in app.roles for warning in _ignored(role)),
             *ignored_rules,
@@ -372,13 +376,31 @@ def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
 # ---- slots and GPUs
 
 
+def cpus_of(role: Role) -> int:
+    """Return how many CPUs a replica of a role counts for: what it asks for, at least 1."""
+    return max(role.resource.cpu, 1)
+
+
+def fitting(cpus: int) -> int:
+    """Return how often this machine has so many CPUs, at least 1."""
+    from trainyard.system.processes import usable_cpus
+
+    return max(usable_cpus() // cpus, 1)
+
+
+def _most_running(app: AppDef, opts: LocalOpts) -> int | None:
+    """Return how many replicas run at a time; None where something else limits them, or nothing does."""
+    if opts.max_running or opts.slots or not opts.array:
+        return opts.max_running
+    return fitting(max(map(cpus_of, app.roles)))
+
+
 def _slots_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
     """Return what the supervisor has to know of this machine's slots.
 
     Raises:
         ConfigError: the option cannot be read, or the job can never have what it asks for.
     """
-    from trainyard.schedulers.exec.process.slots import slots_dir
     from trainyard.system.processes import usable_cpus
 
     cpus, gpus = usable_cpus(), visible_gpus()
@@ -393,12 +415,10 @@ def _slots_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
         if second:
             named = [*gpus, *(str(index) for index in range(int(second)) if str(index) not in gpus)]
             gpus = named[: int(second)]
-    needs = {role.name: (max(role.resource.cpu, 1), max(role.resource.gpu, 0)) for role in app.roles}
-    counts = [(1 if opts.array else role.num_replicas, *needs[role.name]) for role in app.roles]
-    combine = max if opts.array else sum
+    needs = {role.name: (cpus_of(role), max(role.resource.gpu, 0)) for role in app.roles}
     for kind, there, wanted in (
-        ("CPUs", cpus, combine(count * each for count, each, _ in counts)),
-        ("GPUs", len(gpus), combine(count * each for count, _, each in counts)),
+        ("CPUs", cpus, _wanted_at_once(app, opts, {name: each[0] for name, each in needs.items()})),
+        ("GPUs", len(gpus), _wanted_at_once(app, opts, {name: each[1] for name, each in needs.items()})),
     ):
         if wanted > there:
             raise ConfigError(
@@ -406,7 +426,45 @@ def _slots_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
                 f"{there}",
                 hint="Ask for fewer, or say how many slots there are: -cfg slots=CPUS:GPUS.",
             )
-    return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs}
+    return _slots(cpus, gpus, needs)
+
+
+def _gpus_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any] | None:
+    """Return slots of GPUs alone, for a job that asks for GPUs; None for another.
+
+    Raises:
+        ConfigError: this machine does not have as many.
+    """
+    needs = {role.name: (0, role.resource.gpu) for role in app.roles}
+    wanted = _wanted_at_once(app, opts, {name: max(each[1], 0) for name, each in needs.items()})
+    if not wanted:
+        return None
+    gpus = visible_gpus()
+    if wanted > len(gpus):
+        raise ConfigError(
+            f"the job asks for {_counted(wanted)} at a time, but this machine has {len(gpus)}",
+            hint="Ask for fewer, or choose a scheduler with GPUs (-s). Those of this machine are what "
+            f"{CUDA_VARIABLE} names, or else what `nvidia-smi -L` lists.",
+        )
+    return _slots(0, gpus, needs)
+
+
+def _slots(cpus: int, gpus: list[str], needs: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    from trainyard.schedulers.exec.process.slots import slots_dir
+
+    within = os.environ.get(JOB_VARIABLE, "")
+    return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs, "within": within}
+
+
+def _wanted_at_once(app: AppDef, opts: LocalOpts, needs: Mapping[str, int]) -> int:
+    """Return how much the replicas need that start together: all of them, or one of an array."""
+    if opts.array:
+        return max(needs[role.name] for role in app.roles)
+    return sum(role.num_replicas * needs[role.name] for role in app.roles)
+
+
+def _counted(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -433,38 +491,9 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     return [str(index) for index in range(len(lines))] if result.returncode == 0 else []
 
 
-def place_gpus(wanted: Sequence[int], gpus: Sequence[str]) -> list[str | None]:
-    """Share GPUs out among replicas.
-
-    Args:
-        wanted: number of GPUs for each replica; negative where none is specified.
-        gpus: ids of the GPUs there are.
-
-    Returns:
-        For each replica the value of CUDA_VISIBLE_DEVICES: "" hides all GPUs from a replica that wants
-        none; None leaves the variable alone.
-
-    Raises:
-        ConfigError: the replicas want more than there are.
-    """
-    total = sum(count for count in wanted if count > 0)
-    if total > len(gpus):
-        raise ConfigError(
-            f"the replicas ask for {total} GPUs in total, but {len(gpus)} are visible on this machine",
-            hint="Ask for fewer, or leave auto_set_cuda_visible_devices off to let replicas share.",
-        )
-    placed: list[str | None] = []
-    first = 0
-    for count in wanted:
-        placed.append(",".join(gpus[first : first + count]) if count >= 0 else None)
-        first += max(count, 0)
-    return placed
-
-
-def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
-    wanted = [role.resource.gpu for role in app.roles for _ in range(role.num_replicas)]
-    placed = place_gpus(wanted, visible_gpus())
-    replicas = [replica for role in roles for replica in role.replicas]
-    for replica, devices in zip(replicas, placed, strict=True):
-        if devices is not None:
-            replica.env[CUDA_VARIABLE] = devices
+def _hide_gpus(app: AppDef, roles: list[RolePlan]) -> None:
+    """Hide all GPUs from the replicas of roles that want none, in a job that asks for no GPU."""
+    for role, plan in zip(app.roles, roles, strict=True):
+        for replica in plan.replicas:
+            if role.resource.gpu == 0:
+                replica.env[CUDA_VARIABLE] = ""

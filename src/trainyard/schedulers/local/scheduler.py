@@ -118,6 +118,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         info.record |= {"python": request.python, "python_origin": request.python_origin}
         return info
 
+    def jobs_at_a_time(self, app: AppDef, cfg: Mapping[str, Any]) -> int | None:
+        """Return how many jobs like this one the CPUs suffice for, unless jobs queue for them by `slots`."""
+        from trainyard.schedulers.local.request import cpus_of, fitting
+
+        cpus = sum(role.num_replicas * cpus_of(role) for role in app.roles)
+        return None if cfg.get("slots") else fitting(cpus)
+
     def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
         """Have the job's supervisor wait for others' ends before it starts the replicas."""
         info.request.after = [

@@ -60,15 +60,19 @@ class SlotQueue:
         cpus: how many CPUs may be taken in all.
         gpus: the ids of the GPUs that may be taken.
         app_id, job_dir: the job.
+        within: the directory of the job that submitted it, and may wait for it: it shares that job's slots.
 
     Raises:
         OSError: the directory cannot be made.
     """
 
-    def __init__(self, folder: str, cpus: int, gpus: list[str], app_id: str, job_dir: str) -> None:
+    def __init__(
+        self, folder: str, cpus: int, gpus: list[str], app_id: str, job_dir: str, within: str = ""
+    ) -> None:
         self.folder = folder
         self.cpus = cpus
         self.gpus = gpus
+        self._within = within
         self._owner = {"app_id": app_id, "job_dir": job_dir, "supervisor": myself()}
         self._events: FileEvents | None = None
         self._supervisors: dict[int, int] = {}
@@ -100,7 +104,7 @@ class SlotQueue:
             return True
         self._watch_changes()
         with _Lock(self.folder):
-            others = list(self._others(ticket))
+            others = [each for each in self._others(ticket) if each["job_dir"] != self._within]
             taken = [each for each in others if each["granted"] is not None]
             ahead = [
                 each for each in others if each["granted"] is None and each["number"] < _number(ticket.path)

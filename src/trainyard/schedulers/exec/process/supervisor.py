@@ -180,7 +180,12 @@ class Supervisor:
             from trainyard.schedulers.exec.process.slots import SlotQueue
 
             self._slots = SlotQueue(
-                slots["folder"], slots["cpus"], slots["gpus"], self.plan["app_id"], self.job.path
+                slots["folder"],
+                slots["cpus"],
+                slots["gpus"],
+                self.plan["app_id"],
+                self.job.path,
+                slots["within"],
             )
 
     def _start_more(self) -> None:
@@ -218,7 +223,7 @@ class Supervisor:
         group = self._unstarted[0]
         needs = self.plan["slots"]["needs"]
         if self._place is None:
-            cpus, gpus = (sum(needs[replica.role][kind] for replica in group) for kind in (0, 1))
+            cpus, gpus = (sum(max(needs[replica.role][kind], 0) for replica in group) for kind in (0, 1))
             self._place = self._slots.join(cpus, gpus)
         if not self._slots.claim(self._place):
             return False
@@ -227,8 +232,9 @@ class Supervisor:
         first = 0
         for replica in group:
             count = needs[replica.role][1]
-            replica.env[CUDA_VARIABLE] = ",".join((place.granted or [])[first : first + count])
-            first += count
+            if count >= 0:
+                replica.env[CUDA_VARIABLE] = ",".join((place.granted or [])[first : first + count])
+                first += count
         return True
 
     def _has_ended(self, replica: Replica) -> bool:
