@@ -64,5 +64,6 @@ __all__ = [
     "start_of",
     "unnamed_file",
     "user_of_peer",
+    "user_of_visitor",
     "wait_without_reaping",
 ]

@@ -528,6 +528,13 @@ def pid_of_name(name: str, connection: socket.socket) -> int:
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
+def user_of_visitor(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end of a connection to a name."""
+    import socket
+
+    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+
+
 def _address(name: str) -> str:
     return f"\0trainyard/{name}"
 

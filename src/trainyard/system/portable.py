@@ -367,6 +367,11 @@ def pid_of_name(name: str, connection: socket.socket) -> int:
         return int(file.read())
 
 
+def user_of_visitor(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end of a connection to a name: no other can reach it."""
+    return os.geteuid()
+
+
 def _path_of(name: str) -> str:
     """Return the path of a name's socket, in a directory of this user. Such paths have to be short.
 

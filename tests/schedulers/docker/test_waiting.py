@@ -7,10 +7,9 @@ import subprocess
 
 import pytest
 
-from trainyard import system
 from trainyard.docker.networks import VARIABLE
 from trainyard.schedulers.exec.container import housekeeping
-from trainyard.schedulers.exec.container.job_events import watcher_name
+from trainyard.schedulers.exec.container.watcher_door import open_door
 from trainyard.specs import AppState
 
 from .conftest import kill_watcher, states, wait_until, watcher_pid
@@ -95,7 +94,7 @@ def test_addresses_of_a_job_whose_watcher_was_killed_are_taken_back(jobs, one_ne
     kill_watcher(first)
     held: list[socket.socket] = []
     # Other tests list all jobs, which would start another watcher.
-    wait_until(lambda: held.append(system.claim_name(watcher_name(first))) or held[-1], "the watcher's name")
+    wait_until(lambda: held.append(open_door(first)) or held[-1], "the watcher's name")
     ids = [container["Id"] for container in jobs.containers()]
     subprocess.run(["docker", "rm", "--force", *ids], check=True, capture_output=True)
     assert jobs.networks(first)

@@ -6,10 +6,10 @@ import socket
 import threading
 import time
 
-from trainyard import system
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.exec.container import labels
+from trainyard.schedulers.exec.container.watcher_door import connect_to_watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ OVERLAP_SECONDS = 5
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
 _EVENTS = ["create", "start", "die", "stop", "destroy", "pause", "unpause", "oom"]
-
-
-def connect_to_watcher(app_id: str) -> socket.socket | None:
-    """Return a connection that ends when a job's watcher does, or None if it has none."""
-    return system.connect_to_name(watcher_name(app_id))
-
-
-def watcher_name(app_id: str) -> str:
-    """Return the name that a job's watcher listens under."""
-    return f"docker/{app_id}"
 
 
 class JobEvents:

@@ -6,8 +6,8 @@ network at the end. It reads everything that it knows from the daemon, so it may
 next command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
 connects to its socket.
 
-It listens under a name made of the job's (`trainyard.system.claim_name`), which only one process has at a
-time and which is free again when that process ends. A connection wakes the watcher, and ends when it ends.
+Only one process at a time has a job's door (`watcher_door`), which is free again when that process ends. A
+connection wakes the watcher, and ends when it ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,15 @@ from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.schedulers.exec import outbox, reasons
 from trainyard.schedulers.exec.container import inventory, labels
-from trainyard.schedulers.exec.container.job_events import JobEvents, connect_to_watcher, watcher_name
+from trainyard.schedulers.exec.container.job_events import JobEvents
 from trainyard.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP, Step, judge
+from trainyard.schedulers.exec.container.watcher_door import (
+    connect_to_watcher,
+    forget_door,
+    is_own,
+    open_door,
+    pid_of_watcher,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
 ENDING_MS = 10_000
+#: Seconds until a process looks again at a door that another one is about to open.
+DOOR_SECONDS = 0.05
 #: The shell starts it in the background and exits at once, so that it is not a child of this process.
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
 #: For a job that needs it only for samples: it starts later, so that very short jobs cost next to nothing.
@@ -95,16 +104,18 @@ def wake_watcher(app_id: str) -> bool:
             return False
         from signal import SIGCONT  # late: importing it costs more than all of this
 
+        pid = pid_of_watcher(app_id, connection)
         try:
-            os.kill(system.pid_of_name(watcher_name(app_id), connection), SIGCONT)
-        except OSError:  # it has just ended, or is another user's
+            if pid:
+                os.kill(pid, SIGCONT)
+        except OSError:  # it has just ended
             pass
         return True
 
 
 def _is_ending(app_id: str, connection: socket.socket) -> bool:
     """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
-    facts = system.process_facts(system.pid_of_name(watcher_name(app_id), connection))
+    facts = system.process_facts(pid_of_watcher(app_id, connection))
     return facts is None or facts.status == "ending"
 
 
@@ -127,15 +138,17 @@ def main(app_id: str, purpose: str = "") -> None:
     with JobEvents(engine, app_id) as events:
         threading.Thread(target=_serve, args=(listener, events), daemon=True).start()
         watch(engine, app_id, events, patience)
+    forget_door(app_id)
     os._exit(0)  # without waiting for threads
 
 
 def _become_watcher(app_id: str) -> socket.socket | None:
     """Return the socket of a job's only watcher, or None if another process has it."""
     while True:
-        listener = system.claim_name(watcher_name(app_id))
+        listener = open_door(app_id)
         if listener is not None or not _has_vanished(app_id):
             return listener
+        time.sleep(DOOR_SECONDS)
 
 
 def _has_vanished(app_id: str) -> bool:
@@ -163,6 +176,9 @@ def _serve(listener: socket.socket, events: JobEvents) -> None:
                 connections.pop(handle).close()
                 continue
             connection, _ = listener.accept()
+            if not is_own(connection):
+                connection.close()
+                continue
             connections[connection.fileno()] = connection
             poll.register(connection, select.POLLIN)
             events.wake()
