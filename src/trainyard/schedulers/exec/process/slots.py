@@ -11,8 +11,10 @@ Slots are granted in order of arrival. A later job starts first only if that tak
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 
 from trainyard import plain_json, system
 from trainyard.errors import StateStoreError
@@ -63,7 +65,7 @@ class SlotQueue:
         within: the directory of the job that submitted it, and may wait for it: it shares that job's slots.
 
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be made, or is another user's.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class SlotQueue:
         self._supervisors: dict[int, int] = {}
         self._has_to_poll = False
         os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.stat(folder).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", folder)
 
     # ---- taking and giving back
 
@@ -201,7 +205,19 @@ class SlotQueue:
         os.pwrite(ticket.lock, text, 0)
 
     def _names(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
+        """Return the names of tickets. Anything else in the directory is none of ours, and is left alone."""
+        return sorted(
+            name
+            for name in os.listdir(self.folder)
+            if name.endswith(_SUFFIX) and name.partition("-")[0].isdecimal() and self._is_own_file(name)
+        )
+
+    def _is_own_file(self, name: str) -> bool:
+        try:
+            facts = os.lstat(os.path.join(self.folder, name))
+        except OSError:
+            return False
+        return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
 
     def _others(self, own: Ticket) -> Iterator[dict[str, Any]]:
         """Yield the other tickets that hold slots or wait for some; remove those of jobs that are over."""
@@ -210,10 +226,9 @@ class SlotQueue:
             if path == own.path:
                 continue
             is_held = is_locked(path)
-            found = read_json(path)
-            process = Process.from_json((found or {}).get("supervisor"))
-            if found is None or process is None:
-                if not is_held:  # its supervisor was killed while it wrote it
+            found, process = _read_ticket(path)
+            if process is None:
+                if not is_held:  # its supervisor was killed while it wrote it, or something else damaged it
                     _remove(path)
                 continue
             if not is_held and (found["granted"] is None or _is_over(found["job_dir"])):
@@ -243,7 +258,7 @@ class _Lock:
         self._path = os.path.join(folder, "lock")
 
     def __enter__(self) -> None:
-        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
@@ -253,7 +268,7 @@ class _Lock:
 def slots_dir() -> str:
     """Return the directory of the queue: one for each user of a machine, whichever state directory is used.
 
-    ``TRAINYARD_SLOTS_DIR`` names another one, such as one that several users share.
+    ``TRAINYARD_SLOTS_DIR`` names another one of this user's.
     """
     from trainyard.paths import xdg
     from trainyard.system.identity import machine
@@ -265,6 +280,21 @@ def slots_dir() -> str:
     return os.path.join(state, "trainyard", "slots", str(machine()["host"]))
 
 
+def _read_ticket(path: str) -> tuple[dict[str, Any], Process | None]:
+    """Return what a ticket says, and its supervisor; None for that if the ticket is damaged."""
+    try:
+        found = read_json(path) or {}
+    except StateStoreError:
+        return {}, None
+    granted = found.get("granted")
+    is_whole = all(isinstance(found.get(key), int) for key in ("cpus", "gpus"))
+    is_whole &= all(isinstance(found.get(key), str) for key in ("app_id", "job_dir"))
+    is_whole &= granted is None or (
+        isinstance(granted, list) and all(isinstance(each, str) for each in granted)
+    )
+    return found, Process.from_json(found.get("supervisor")) if is_whole else None
+
+
 def _is_over(job_dir: str) -> bool:
     """Tell whether a job whose supervisor has ended is over, after ending what is left of the job."""
     from trainyard.schedulers.exec.process import recovery
@@ -272,7 +302,7 @@ def _is_over(job_dir: str) -> bool:
 
     try:
         return recovery.has_ended(ProcessJob(job_dir))
-    except (OSError, StateStoreError):  # another user's: its guard sees to it
+    except (OSError, StateStoreError):
         return True
 
 

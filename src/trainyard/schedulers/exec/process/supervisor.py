@@ -42,6 +42,8 @@ FIRST_SAMPLE = 2.0
 WRITE_INTERVAL = 0.02
 STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
+#: Seconds until a queue of slots that cannot be used is tried again.
+SLOTS_PAUSE = 1.0
 #: `poll` takes at most 24 days; jobs may run longer.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
@@ -105,6 +107,7 @@ class Supervisor:
         self._has_begun = False
         self._slots: SlotQueue | None = None
         self._place: Ticket | None = None
+        self._slots_problem = ""
         self._held: list[tuple[Ticket, list[Replica]]] = []
         self._restarting: set[str] = set()
         self._retries: RetryCounts | None = None
@@ -136,6 +139,7 @@ class Supervisor:
         for replica in self.replicas:
             if replica.index == 0:
                 self._make_logs(replica)
+        self._open_slots()
         self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
         self.job.write_state(self._document(AppState.PENDING))
 
@@ -158,7 +162,6 @@ class Supervisor:
         elif self.plan.get("after"):
             self._await_parents()
         if self.stopping is None:
-            self._open_slots()
             is_array = self.plan.get("array")
             self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
             self._start_more()
@@ -207,7 +210,7 @@ class Supervisor:
         if not self._unstarted and self._place is not None:
             self._give_back(self._place)
             self._place = None
-        waits_for = "" if self._place is None else self._place.waits_for
+        waits_for = self._slots_problem or ("" if self._place is None else self._place.waits_for)
         if waits_for != self._waits_for:
             self._waits_for, self._dirty = waits_for, True
 
@@ -220,12 +223,22 @@ class Supervisor:
                 return False
         if self._slots is None:
             return True
-        group = self._unstarted[0]
+        try:
+            return self._take_slots(self._slots, self._unstarted[0])
+        except OSError as error:  # it may be mended
+            folder = error.filename or self._slots.folder
+            self._slots_problem = f"waits for slots: cannot use {folder}: {error.strerror or error}"
+            self._after(SLOTS_PAUSE, lambda: None)
+            return False
+
+    def _take_slots(self, slots: SlotQueue, group: list[Replica]) -> bool:
+        """Tell whether there are slots for these replicas, which have them then."""
         needs = self.plan["slots"]["needs"]
         if self._place is None:
             cpus, gpus = (sum(max(needs[replica.role][kind], 0) for replica in group) for kind in (0, 1))
-            self._place = self._slots.join(cpus, gpus)
-        if not self._slots.claim(self._place):
+            self._place = slots.join(cpus, gpus)
+        granted, self._slots_problem = slots.claim(self._place), ""
+        if not granted:
             return False
         place, self._place = self._place, None
         self._held.append((place, group))
