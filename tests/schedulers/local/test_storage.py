@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,40 @@ def test_more_replicas_than_files_may_ever_be_open(jobs, monkeypatch):
     with pytest.raises(BackendError, match=r"Too many open files \(ulimit -n\)"):
         jobs.submit(role("exit 0", num_replicas=50))
     assert jobs.scheduler.list() == []
+
+
+REPLICAS = '{"host": "h", "boot_id": "b", "state": "RUNNING", "roles": %s}'
+DAMAGED = ["", "{", "[1]", b"\x80\xff\0", None, '{"app": 1}']
+DAMAGED_STATES = [
+    *DAMAGED,
+    REPLICAS % '"x"',
+    REPLICAS % '[{"role": "r", "replicas": [{"id": 0, "state": "?"}]}]',
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [*(("job.json", each) for each in DAMAGED), *(("state.json", each) for each in DAMAGED_STATES)],
+)
+def test_a_damaged_document_concerns_its_job_alone(jobs, name, content):
+    (good, _), (app_id, _) = jobs.run(role("exit 0")), jobs.run(role("echo up"))
+    path = Path(ProcessJob.of(app_id).file(name))
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    states = {row.app_id: row.state for row in jobs.scheduler.list()}
+    state = AppState.UNKNOWN if name == "state.json" else AppState.SUCCEEDED
+    assert states == {good: AppState.SUCCEEDED, app_id: state}
+    assert jobs.scheduler.describe(app_id).state == state
+    if name == "job.json":
+        with pytest.raises(StateStoreError, match=r"job\.json is damaged"):
+            jobs.log(app_id)
+    else:
+        assert jobs.log(app_id) == ["up\n"]
+    jobs.scheduler.delete(app_id)
+    assert [row.app_id for row in jobs.scheduler.list()] == [good]
 
 
 @pytest.mark.parametrize("damaged", ['{"state": "SUCC', "{}", '{"state": "BOGUS"}', '{"state": "RUNNING"}'])

@@ -6,7 +6,6 @@ Making a request changes nothing, so that a dry run can make one.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import ConfigError

@@ -179,14 +179,16 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         rows = []
         for job in ProcessJob.all():
             document, state = job.read_request(), recovery.current_state(job)
-            if document is not None and state is not None:
-                row = ListAppResponse(job.name, AppState[state["state"]], name=document["app"]["name"])
-                replicas = [replica for role in state["roles"] for replica in role["replicas"]]
-                attempts = [each for replica in replicas for each in (*replica.get("earlier", ()), replica)]
-                starts = [each["started_at"] for each in attempts if each.get("started_at")]
-                row.submitted_at, row.ended_at = document["created_at"], state["ended_at"]
-                row.started_at = min(starts, default=None)
-                rows.append((document["created_at"], row))
+            if state is None:
+                continue
+            row = ListAppResponse(job.name, AppState[state["state"]])
+            replicas = [replica for role in state["roles"] for replica in role["replicas"]]
+            attempts = [each for replica in replicas for each in (*replica.get("earlier", ()), replica)]
+            starts = [each["started_at"] for each in attempts if each.get("started_at")]
+            row.ended_at, row.started_at = state["ended_at"], min(starts, default=None)
+            if document is not None:
+                row.name, row.submitted_at = document["app"]["name"], document["created_at"]
+            rows.append((row.submitted_at or 0.0, row))
         return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
     def exists(self, app_id: str) -> bool:
@@ -245,10 +247,14 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.local.housekeeping import remove_job
+        from trainyard.system import processes
 
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
-        if state is not None and not is_terminal(AppState[state["state"]]):
+        is_unknown = state is not None and state["state"] == AppState.UNKNOWN.name
+        if state is not None and (
+            processes.members_of_job(job.path) if is_unknown else not is_terminal(AppState[state["state"]])
+        ):
             raise not_ended(app_id, state["state"])
         remove_job(job)
 
@@ -277,7 +283,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if query.regex is not None:
             compile_regex(query.regex)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        log_dirs = job.log_dirs()
+        log_dirs = _log_dirs(job)
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
@@ -288,7 +294,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.lines import check_replicas
 
         job = _find(app_id)
-        log_dirs = job.log_dirs()
+        log_dirs = _log_dirs(job)
         check_replicas(app_id, [(role_name, k)], log_dirs)
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
 
@@ -299,7 +305,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.exec.process.log_growth import growth
 
         job = _find(app_id)
-        log_dirs = job.log_dirs()
+        log_dirs = _log_dirs(job)
         logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
         return growth(logs, position, to_the_end=to_the_end)
 
@@ -318,6 +324,20 @@ def _find(app_id: str) -> ProcessJob:
     if job is None:
         raise _unknown(app_id)
     return job
+
+
+def _log_dirs(job: ProcessJob) -> dict[tuple[str, int], str]:
+    """Return the log directory of every replica.
+
+    Raises:
+        StateStoreError: the job's document does not tell.
+    """
+    if job.read_request() is None:
+        raise StateStoreError(
+            f"cannot tell where the logs of {job.name} are: {job.file(job.REQUEST)} is damaged",
+            hint=f"By default they are in {job.file('logs')}.",
+        )
+    return job.log_dirs()
 
 
 def _unknown(app_id: str) -> UnknownAppException:

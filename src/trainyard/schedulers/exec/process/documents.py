@@ -19,7 +19,7 @@ def read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             data = plain_json.loads(file.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
         return None
     except OSError as error:
         raise state_error("read", path, error) from error

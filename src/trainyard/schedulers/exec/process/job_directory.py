@@ -210,6 +210,17 @@ class ProcessJob(JobDirectory):
         """Return the folder of the module by which Python writes stacks when the job hangs."""
         return self.file("python")
 
+    def read_request(self) -> dict[str, Any] | None:
+        """Return what was asked for; None if the job does not exist or its document is damaged."""
+        document = super().read_request()
+        if document is None or not isinstance(document["app"], dict) or "name" not in document["app"]:
+            return None
+        place, layout = document["submitted_from"], document["layout"]
+        if not isinstance(place, dict) or not place.keys() >= {"host", "boot_id"}:
+            return None
+        kinds = [list(map(type, item)) for item in layout if isinstance(item, list)]
+        return document if kinds == [[str, int, str]] * len(layout) else None
+
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""
         document = self.read_request() or {}
@@ -230,7 +241,7 @@ class ProcessJob(JobDirectory):
     def read_state(self) -> dict[str, Any] | None:
         """Return its state; None if none has been written, or it is damaged."""
         state = super().read_state()
-        return state if state is not None and state["state"] in AppState.__members__ else None
+        return state if state is not None and _is_sound(state) else None
 
     def is_over(self, state: dict[str, Any]) -> bool:
         """Tell whether nothing more will be known of it: it has ended, or its state is damaged."""
@@ -256,8 +267,10 @@ class ProcessJob(JobDirectory):
     def first_state(self) -> dict[str, Any] | None:
         """Return the state of a job between its submission and the first one that its supervisor writes."""
         document = self.read_request()
-        if document is None:
+        if document is None and not self.exists():
             return None
+        from trainyard.system.identity import machine
+
         base = {
             "app_id": self.name,
             "state": AppState.SUBMITTED.name,
@@ -266,11 +279,11 @@ class ProcessJob(JobDirectory):
             "started_at": None,
             "ended_at": None,
             "roles": [],
-            **document["submitted_from"],
+            **(machine() if document is None else document["submitted_from"]),
         }
-        from trainyard.system.identity import machine
-
-        if base["host"] != machine()["host"] or not os.path.exists(self.file("state.json")):
+        if document is not None and (
+            base["host"] != machine()["host"] or not os.path.exists(self.file("state.json"))
+        ):
             return base
         from trainyard.schedulers.exec.reasons import STATE_LOST, describe, state_of
 
@@ -283,6 +296,17 @@ class ProcessJob(JobDirectory):
         """Return the state of a job whose end cannot be seen from this machine."""
         verb = "was submitted" if state["state"] == AppState.SUBMITTED.name else "runs"
         return {**state, "state": AppState.UNREACHABLE.name, "msg": f"it {verb} on {state['host']}"}
+
+
+def _is_sound(state: dict[str, Any]) -> bool:
+    """Tell whether a state is one that a supervisor writes: anybody may have edited the file."""
+    try:
+        states = [state["state"], *(each["state"] for role in state["roles"] for each in role["replicas"])]
+        return all(name in AppState.__members__ for name in states) and all(
+            isinstance(each["id"], int) for role in state["roles"] for each in role["replicas"]
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 def log_exception() -> None:
