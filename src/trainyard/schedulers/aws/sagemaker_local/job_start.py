@@ -122,7 +122,9 @@ def start_job(
     except OSError as error:
         raise _not_started(name, str(error)) from error
     try:
-        return _start_job(request, region or region_of_environment(), settings, app, prepare, launcher)
+        return _start_job(
+            request, region or region_of_environment(), settings, app, python, prepare, launcher
+        )
     finally:
         launcher.discard()
 
@@ -132,6 +134,7 @@ def _start_job(
     region: str,
     settings: Settings,
     app: Any,
+    python: JobPython | None,
     prepare: Callable[[TrainingJob], None],
     launcher: Launcher,
 ) -> TrainingJob:

@@ -4,7 +4,7 @@ In this order:
 
 1. that of an activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``);
 2. that of the project's ``.venv``, in the directory of the script or the workspace or above, if it has a
-   ``bin/python`` and belongs to a user who is trusted (`system.trust`);
+   ``bin/python`` and belongs to a user who is trusted (`system.ownership`);
 3. that of the environment that trainyard is installed in, unless ``uv tool``, ``uvx`` or ``pipx`` made it:
    such an environment has nothing in it but the tool;
 4. that of ``PATH``;
@@ -19,8 +19,8 @@ import sys
 
 from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.training import script_of
+from trainyard.system.ownership import search_places, why_not_used
 from trainyard.system.processes import find_program
-from trainyard.system.trust import search_places, why_not_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _project_environment(places: Iterable[str]) -> tuple[str, str]:
             program = os.path.join(venv, "bin", "python")
             if not os.access(program, os.X_OK):
                 continue
-            problem = why_not_trusted(venv, place) or why_not_trusted(program, place)
+            problem = why_not_used(venv, place) or why_not_used(program, place)
             return ("", f"the environment {venv} is not used: {problem}") if problem else (venv, "")
     return "", ""
 
