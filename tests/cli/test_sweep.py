@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,46 @@ def test_points_of_several_replicas_run_at_a_time_as_cpus_allow(cli: Cli, one_cp
     words = ("train.script", "--script", "pair.sh", "--toolkit=false", "--num_replicas", "2", "--", "n=1,2,3")
     found = cli("sweep", "--wait", *words)
     assert "3 points, at most 1 at a time" in found.err
+
+
+WRITES = """
+import helper, sys
+print(open("../beside.txt").read(), open("data/x").read(), open("large").read(1))
+open("model.pkl", "w").write(sys.argv[1])
+open("outputs/model", "w").write(sys.argv[1])
+open(helper.__file__ + ".log", "w")
+"""
+
+
+@pytest.mark.parametrize("is_shipped", [False, True])
+def test_each_point_keeps_its_own_files(cli: Cli, is_shipped: bool) -> None:
+    project = cli.directory / "project"
+    cli.directory = project
+    for folder in ("data", "outputs"):
+        (project / folder).mkdir(parents=True)
+    (project.parent / "beside.txt").write_text("beside")
+    for name, text in {"train.py": WRITES, "helper.py": "", "data/x": "x", "model.pkl": "old"}.items():
+        (project / name).write_text(text)
+    (project / "outputs/keep").touch()
+    (project / "large").write_bytes(b"l" * (5 << 20))
+    if is_shipped:
+        (project / "train.py").write_text(WRITES.replace("../beside.txt", "data/x"))
+    where = ("--workspace", ".") if is_shipped else ()
+    cli("sweep", "--wait", *where, "./train.py", "seed=1,2,3,4")
+    rows = cli("points", "--json").json
+    folders = [Path(row["directory"]) for row in rows]
+    for folder, row in zip(folders, rows, strict=True):
+        for name in ("model.pkl", "outputs/model"):
+            assert (folder / name).read_text() == f"seed={row['values']['seed']}"
+        assert (folder / "helper.py.log").exists()
+    assert len(set(folders)) == 4
+    assert (project / "model.pkl").read_text() == "old"
+    assert [path.name for path in (project / "outputs").iterdir()] == ["keep"]
+    assert str(folders[0]) in cli("points").out
+    status = cli("status", "--json").json
+    assert str(folders[0]).startswith(status["results"])
+    found = cli("gc", "-s", "local_cwd", "--older-than", "0s", "--json").json
+    assert [item["results"] for item in found["found"]] == [True]
 
 
 def test_more_gpus_than_this_machine_has_are_refused_before_anything_starts(cli: Cli) -> None:

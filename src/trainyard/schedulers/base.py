@@ -264,6 +264,10 @@ class Scheduler(ABC, Generic[T]):
         """Return how many jobs like this one a sweep runs at a time by default; None for no limit."""
         return None
 
+    def own_directory(self, app_id: str, role: str, replica: object) -> str:
+        """Return the working directory that a point of a sweep has for itself; "" if that is not known."""
+        return ""
+
     def has_images(self, images: Sequence[str]) -> bool:
         """Tell whether all of these images, which `ship` made, still exist."""
         return False

@@ -58,6 +58,8 @@ def run(args: Namespace) -> int:
         for row in rows
     ]
     out(table(("REPLICA", "STATE", "TIME", *map(clean, names), "REASON"), lines, sys.stdout))
+    if directory := rows[0]["directory"]:
+        out(f"\nEach point has a working directory of its own; that of {rows[0]['replica']} is {directory}\n")
     return EXIT_OK
 
 
@@ -110,6 +112,10 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
     """
     import time
 
+    from trainyard.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(handle)
+    scheduler = runner.scheduler(parsed.scheduler_backend)
     app = runner.describe(handle)
     role = next((role for role in (app.roles if app else []) if points_of(role.metadata)), None)
     if role is None:
@@ -136,6 +142,7 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
                 "state": status.state.name if worst is None else worst.state.name,
                 "exit_code": None if worst is None else worst.exit_code,
                 "reason": "" if worst is None else worst.reason,
+                "directory": scheduler.own_directory(parsed.app_id, role.name, index),
                 "seconds": max(ends) - min(starts) if starts and ends else None,
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from trainyard.errors import StateStoreError
@@ -34,8 +35,23 @@ def _ended_jobs() -> Iterator[Leftover]:
         state = recovery.current_state(job)
         if state is not None and is_terminal(AppState[state["state"]]):
             age = now - (state["ended_at"] or now)
-            results = directories.has_results(job.file("ml"))
+            results = directories.has_results(job.file("ml")) or _points_wrote(job)
             yield Leftover(job.name, job.path, age, size_of(job), job.name, results)
+
+
+def _points_wrote(job: ProcessJob) -> bool:
+    """Tell whether points of a sweep wrote files in their working directories."""
+    request = job.read_request() or {}
+    if not request.get("own_directories"):
+        return False
+    for role, replica, _ in job.layout():
+        for directory, folders, names in os.walk(job.own_directory(role, replica)):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            found = [os.lstat(os.path.join(directory, name)) for name in names]
+            # copies keep the times of their originals
+            if any(stat.S_ISREG(each.st_mode) and each.st_mtime > request["created_at"] for each in found):
+                return True
+    return False
 
 
 def _interrupted_submissions() -> Iterator[Leftover]:

@@ -58,14 +58,16 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
 
 
 def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
-    """Return where a job's results are; None if it does not run under the toolkit."""
+    """Return where a job's results are; None if it is no sweep, and does not run under the toolkit."""
     from trainyard.specs.training import output_of, specification
+
+    is_sweep = bool(document.get("own_directories"))
 
     roles = document.get("app", {}).get("roles", [])
     found = [(role, specification(role["metadata"])) for role in roles]
     trained = [(role, spec) for role, spec in found if spec]
     if not trained:
-        return None
+        return job.file("ml") if is_sweep else None
     role, spec = trained[0]
     own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
     return output_of(spec, job.name) or own

@@ -55,6 +55,8 @@ class ReplicaPlan:
     argv: list[str]
     env: dict[str, str]
     log_dir: str
+    #: Its own working directory, which is made when it starts; "" for the job's.
+    cwd: str = ""
 
 
 @dataclass
@@ -98,6 +100,9 @@ class LocalRequest:
     #: negative number of GPUs leaves its variable alone), and the directory of the job ``within`` which this
     #: one was submitted.
     slots: dict[str, Any] | None = None
+    #: Of a sweep: the ``template`` of the points' directories, the directory whose neighbours they see
+    #: (``beside``), and the ``names`` in which their paths end. See `exec.process.own_directory`.
+    own_directories: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -142,7 +147,11 @@ def make_request(
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     python = job_python.choose(job_python.places_of(app, sources or [cwd]))
     path = f"{cwd}{os.pathsep}{python.search_path}" if opts.prepend_cwd else python.search_path
-    roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
+    own = _own_directories(app, app_id, cwd, is_shipped=manifest is not None)
+    names = None if own is None else own["names"]
+    roles = [
+        _plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period, names) for role in app.roles
+    ]
     slots = _slots_to_give(app, opts) if opts.slots else _gpus_to_give(app, opts)
     if opts.auto_set_cuda_visible_devices and slots is None:
         _hide_gpus(app, roles)
@@ -180,6 +189,7 @@ def make_request(
         array=opts.array,
         max_running=_most_running(app, opts),
         slots=slots,
+        own_directories=own,
         warnings=[
             *(warning for role in app.roles for warning in _ignored(role)),
             *ignored_rules,
@@ -218,8 +228,25 @@ def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _own_directories(app: AppDef, app_id: str, cwd: str, *, is_shipped: bool) -> dict[str, Any] | None:
+    """Return how each point of a sweep gets a working directory of its own; None for other jobs."""
+    if not any(SWEEP_KEY in role.metadata for role in app.roles):
+        return None
+    from trainyard.schedulers.exec.process.own_directory import names_of
+
+    beside = "" if is_shipped else cwd
+    return {"template": view_dir(app_id), "beside": beside, "names": names_of(beside)}
+
+
 def _plan_role(
-    role: Role, app_id: str, job: ProcessJob, log_root: str, cwd: str, path: str, grace: float
+    role: Role,
+    app_id: str,
+    job: ProcessJob,
+    log_root: str,
+    cwd: str,
+    path: str,
+    grace: float,
+    own: list[str] | None,
 ) -> RolePlan:
     if role.name in (".", ".."):
         raise ConfigError(
@@ -230,7 +257,10 @@ def _plan_role(
     replicas = []
     for index in range(role.num_replicas):
         log_dir = os.path.join(log_root, role.name, str(index))
-        values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
+        place = "" if own is None else os.path.join(job.base_dir(role.name, index), "code", *own)
+        values = macros.Values(
+            img_root=place or cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV
+        )
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
         command = [role.entrypoint, *role.args]
         if SWEEP_KEY in role.metadata:
@@ -249,7 +279,7 @@ def _plan_role(
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
-        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir))
+        replicas.append(ReplicaPlan("", [values.substitute(word) for word in command], env, log_dir, place))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -327,7 +357,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
             return problem
     if found is not None:
         for replica in role.replicas:
-            replica.program = os.path.join(cwd, found)
+            replica.program = os.path.join(replica.cwd or cwd, found)
         return ""
     if os.path.isdir(located):
         return f"{program} is a directory"

@@ -207,6 +207,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     # ---- entering
 
+    def own_directory(self, app_id: str, role: str, replica: object) -> str:
+        """Return the working directory that a point of a sweep has for itself; "" if it has none."""
+        return ProcessJob.of(app_id).own_directory(role, replica)
+
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
         from trainyard.backoff import polling

@@ -46,6 +46,10 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     try:
         os.mkdir(job.path, 0o700)
         _write_extras(info, job)
+        if request.own_directories and request.own_directories["beside"]:
+            from trainyard.schedulers.exec.process.own_directory import freeze
+
+            freeze(request.own_directories["beside"], request.own_directories["template"])
         documents.write_json(job.file("job.json"), _document(info, launcher.supervisor()))
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
@@ -96,6 +100,7 @@ def _document(info: AppDryRunInfo[LocalRequest], supervisor: Process | None) -> 
         "cfg": redactor.json(dict(info.cfg)),
         "cwd": os.getcwd(),
         "created_at": time.time(),
+        "own_directories": request.own_directories,
         "submitter": myself(),
         "supervisor": supervisor,
         "submitted_from": machine(),
@@ -119,7 +124,10 @@ def _plan(request: LocalRequest) -> dict[str, Any]:
 
 
 def _remove(job: ProcessJob) -> None:
-    """Remove the directory of a job that never started."""
+    """Remove the directories of a job that never started."""
     import shutil
 
+    from trainyard.paths import view_dir
+
     shutil.rmtree(job.path, ignore_errors=True)
+    shutil.rmtree(view_dir(job.name), ignore_errors=True)

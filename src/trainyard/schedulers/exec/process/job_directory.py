@@ -13,7 +13,8 @@ Every job of the executor has one, with these files among others; `ProcessJob` a
         cancel.json       a request to end the job
         notify.*          notifications of its end (`outbox`)
         python/           what Python processes import at startup, if hangs are detected
-        ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
+        ml/ROLE-K/        what stands for /opt/ml in replica K, with its results; in a sweep also ``code``,
+                          the working directory of the point
         usage             what the replicas have used over time (`exec.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
@@ -205,6 +206,11 @@ class ProcessJob(JobDirectory):
     def base_dir(self, role: str, replica: object) -> str:
         """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
         return self.file("ml", f"{role}-{replica}")
+
+    def own_directory(self, role: str, replica: object) -> str:
+        """Return the working directory of a point of a sweep, "" if it has none of its own."""
+        own = (self.read_request() or {}).get("own_directories")
+        return os.path.join(self.base_dir(role, replica), "code", *own["names"]) if own else ""
 
     def python_dir(self) -> str:
         """Return the folder of the module by which Python writes stacks when the job hangs."""

@@ -31,7 +31,7 @@ class Replica(ProcessGroup):
     Args:
         role: name of its role.
         index: its index in the role.
-        plan: ``program``, ``argv``, ``env`` and ``log_dir`` of the process.
+        plan: ``program``, ``argv``, ``env``, ``log_dir`` and ``cwd`` of the process.
     """
 
     def __init__(self, role: str, index: int, plan: dict[str, Any]) -> None:
@@ -41,6 +41,8 @@ class Replica(ProcessGroup):
         self.argv: list[str] = plan["argv"]
         self.env: dict[str, str] = plan["env"]
         self.log_dir: str = plan["log_dir"]
+        #: Its own working directory; "" for the job's.
+        self.cwd: str = plan["cwd"]
         self.recorder: ReplicaRecorder | None = None
         self.state = AppState.PENDING
         self.reason = ""

@@ -421,10 +421,13 @@ class Supervisor:
         try:
             if replica.recorder is None:
                 self._make_logs(replica)
+            if replica.cwd:
+                self._make_own_directory(replica)
         except OSError as error:
-            problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror}"
+            problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror or error}"
         if not problem:
             try:
+                os.chdir(replica.cwd or self.plan["cwd"])
                 replica.start()
             except OSError as error:
                 problem = f"{replica.argv[0]}: {error.strerror or error}"
@@ -433,6 +436,12 @@ class Supervisor:
         if problem:
             replica.never_ran(problem)
             self._failed(replica, may_retry=False)
+
+    def _make_own_directory(self, replica: Replica) -> None:
+        from trainyard.schedulers.exec.process.own_directory import make_own
+
+        own = self.plan["own_directories"]
+        make_own(own["template"], own["beside"], replica.cwd)
 
     def _replica_ended(self, replica: Replica, status: int) -> None:
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
