@@ -189,7 +189,7 @@ def test_a_damaged_checkout_is_read_without_git(checkout: Path) -> None:
     assert len(selection.report.notes) == 1
 
 
-NAMES = ["a", "b", "ab", "a.py", "b.log", ".c", "é", "aé", "[", "x]", "-"]
+NAMES = ["a", "b", "ab", "abaab", "a.py", "b.log", ".c", "é", "aé", "[", "x]", "-"]
 TREE = [
     f"{d}{n}"
     for d in ("", "a/", "d/", "d/a/", "d/e/a/")
@@ -205,9 +205,12 @@ PARTS |= st.sampled_from(
 )
 
 
+PARTS |= st.sampled_from(["*a*b", "*a*a*b*", "*?a*", "a**b**", "*[ab]*[ab]?*"])
+
+
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
-    text = "/".join(draw(st.lists(PARTS, min_size=1, max_size=3)))
+    text = "/".join(draw(st.lists(PARTS, min_size=1, max_size=4)))
     return "".join(
         [
             draw(st.sampled_from(["", "", "!"])),
@@ -236,3 +239,18 @@ def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")
         assert chosen(tree) == expected
+
+
+@pytest.mark.parametrize("ignore_file", [".gitignore", ".dockerignore", ".torchxignore", ".trainyardignore"])
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 30 + "*b", "**/*a" * 30 + "*b", "**a" * 30 + "*b", "*/**/" * 15 + "b"]
+)
+def test_a_pattern_of_many_stars_takes_no_time(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, ignore_file: str, pattern: str
+) -> None:
+    files = {"a" * 200, f"deep/{'a' * 200}", f"{'a/' * 90}c"}
+    write(checkout, {**dict.fromkeys(files, ""), ignore_file: pattern})
+    if pattern[:3] == "*a*":
+        assert files <= chosen(checkout)
+    monkeypatch.setenv("PATH", "/nonexistent")  # Git itself takes for ever over some of them
+    assert files <= chosen(checkout)

@@ -6,10 +6,12 @@ https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/FilterAndPatternSyntax.
 
 from __future__ import annotations
 
+import glob
 import json
 import operator
 import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
@@ -219,8 +221,8 @@ class _JsonPatternParser:
             test = lambda found: number(found) or found == equals  # noqa: E731
         elif word is not None or token["phrase"] is not None:
             wanted = word if word is not None else re.sub(r"\\(.)", r"\1", token["phrase"], flags=re.DOTALL)
-            glob = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-            test = lambda found: found is not None and glob.fullmatch(_text(found)) is not None  # noqa: E731
+            pattern = "*".join(map(glob.escape, wanted.split("*")))
+            test = lambda found: found is not None and fnmatchcase(_text(found), pattern)  # noqa: E731
         else:
             raise _refused(f"{token[0].strip()!r} is not a value")
         if sign == "=":

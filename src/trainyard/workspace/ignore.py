@@ -2,6 +2,10 @@
 
 `GitRules` judges one path, whose parent directories must have been judged before, and not been excluded.
 
+Patterns come with other people's repositories. As a regular expression, which is what the library
+``pathspec`` makes of each, one with many stars can take for ever. `_Pattern` compares those in a time that
+grows with pattern times path.
+
 Docker's rules: https://docs.docker.com/build/concepts/context/#dockerignore-files, and for what the page
 leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore, and in its sources
 ``wildmatch.c`` and ``dir.c``.
@@ -14,8 +18,10 @@ import os
 import posixpath
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from trainyard.errors import WorkspaceError
@@ -38,6 +44,8 @@ _CLASSES = {
     "xdigit": string.hexdigits,
 }
 _SPECIAL = re.compile(r"[*?\[\\]")
+#: With so many wildcards a regular expression is fast and takes at most the square of the path's length.
+_MOST_FOR_REGEX = 2
 _ALL = frozenset(map(chr, range(256)))
 
 
@@ -67,6 +75,76 @@ class IgnoreDecision(Enum):
     BACK = "back"
     #: A ``!pattern`` that contains part of the name.
     NAMED = "named"
+
+
+class _Wildcard(Enum):
+    """The parts of a pattern that stand for any number of characters, as regular expressions."""
+
+    NAME = "[^/]*"
+    PATH = ".*"
+    DIRECTORIES = "(?:.*/)?"
+
+
+def _make_matcher(parts: Iterable[str | _Wildcard], *, below: bool = False) -> Callable[[str], object]:
+    """Return a function that compares a path with a pattern; the arguments are those of `_Pattern`."""
+    parts = list(parts)
+    if sum(isinstance(part, _Wildcard) for part in parts) > _MOST_FOR_REGEX:
+        return _Pattern(parts, below=below).matches
+    text = "".join(part.value if isinstance(part, _Wildcard) else part for part in parts)
+    return re.compile(text + ("(?:/.*)?" if below else ""), re.DOTALL).fullmatch
+
+
+class _Pattern:
+    """A pattern of many wildcards that is compared with whole paths.
+
+    Args:
+        parts: wildcards, and regular expressions that match one character each.
+        below: whether the pattern also stands for what is below a directory that it matches.
+    """
+
+    def __init__(self, parts: Iterable[str | _Wildcard], *, below: bool = False) -> None:
+        self._below = below
+        #: Wildcards, and what stands between them with its length.
+        self._steps: list[_Wildcard | tuple[re.Pattern[str], int]] = []
+        for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
+            if is_text:
+                characters = [str(part) for part in group]
+                # it only looks ahead, so that `finditer` finds overlapping places too
+                self._steps.append((re.compile(f"(?={''.join(characters)})", re.DOTALL), len(characters)))
+            else:
+                self._steps += [part for part in group if isinstance(part, _Wildcard)]
+
+    def matches(self, path: str) -> bool:
+        """Tell whether the pattern stands for the path."""
+        ends = 1  # bit n is set if the steps so far can stand for the first n characters
+        for step in self._steps:
+            if isinstance(step, _Wildcard):
+                ends = _after_wildcard(step, ends, path)
+                continue
+            regex, length = step
+            if ends == 1:
+                ends = 1 << length if regex.match(path) else 0
+            else:
+                ends = (ends & sum(1 << found.start() for found in regex.finditer(path))) << length
+            if not ends:
+                return False
+        whole = 1 << len(path)
+        return bool(ends & (whole | _slashes(path) if self._below else whole))
+
+
+def _after_wildcard(wildcard: _Wildcard, ends: int, path: str) -> int:
+    if wildcard is _Wildcard.NAME:
+        names = (1 << len(path)) - 1 & ~_slashes(path)
+        # the carry of this sum runs from each end to the next slash and changes the bits on its way
+        return ends | names ^ (names + (ends & names))
+    first = ends & -ends
+    later = (2 << len(path)) - 2 * first
+    return ends | later if wildcard is _Wildcard.PATH else ends | _slashes(path) << 1 & later
+
+
+@lru_cache(maxsize=1)  # one path is compared with many patterns
+def _slashes(path: str) -> int:
+    return sum(1 << found.start() for found in re.finditer("/", path))
 
 
 class _Matcher(NamedTuple):
@@ -148,8 +226,7 @@ class DockerRules:
         return next((excludes for matches, excludes in self._patterns if matches(path)), False)
 
     def _matcher(self, pattern: str, place: str) -> Callable[[str], object] | None:
-        regex = _docker_regex(pattern, place)
-        return None if regex is None else regex.match
+        return _docker_matcher(pattern, place)
 
 
 class TorchxRules(DockerRules):
@@ -192,7 +269,7 @@ def _git_matcher(line: str) -> _Matcher | None:
     decision = IgnoreDecision.OUT
     if negated:
         decision = IgnoreDecision.NAMED if text.strip("*/") else IgnoreDecision.BACK
-    return _Matcher(_compile(_as_bytes_text(text)).fullmatch, decision, directories_only)
+    return _Matcher(_compile(_as_bytes_text(text)), decision, directories_only)
 
 
 def _without_trailing_spaces(line: str) -> str:
@@ -218,15 +295,14 @@ def _leads_into(pattern: str, directory: str) -> bool:
     return directory.count("/") + 1 <= len(wanted)
 
 
-def _docker_regex(pattern: str, place: str) -> re.Pattern[str] | None:
+def _docker_matcher(pattern: str, place: str) -> Callable[[str], object] | None:
     if not pattern:
         raise WorkspaceError(f"{place}: '!' alone is not a pattern", hint="Write a pattern after it.")
     pattern = posixpath.normpath(pattern).lstrip("/")
     if not pattern or pattern == ".":
         return None
     try:
-        # what is below a directory that matches is matched too
-        return re.compile(f"\\A{_docker_translate(pattern)}(?:/.*)?\\Z", re.DOTALL)
+        return _make_matcher(_docker_parts(pattern), below=True)
     except (re.error, ValueError) as error:
         raise WorkspaceError(
             f"{place}: {pattern!r} is not a pattern of a .dockerignore: {error}",
@@ -234,16 +310,17 @@ def _docker_regex(pattern: str, place: str) -> re.Pattern[str] | None:
         ) from error
 
 
-def _docker_translate(pattern: str) -> str:
-    parts, at = [], 0
+def _docker_parts(pattern: str) -> list[str | _Wildcard]:
+    parts: list[str | _Wildcard] = []
+    at = 0
     while at < len(pattern):
         char = pattern[at]
         at += 1
         if char == "*" and pattern[at : at + 1] == "*":
             at += 2 if pattern[at + 1 : at + 2] == "/" else 1
-            parts.append("(?:.*/)?" if at < len(pattern) else ".*")
+            parts.append(_Wildcard.DIRECTORIES if at < len(pattern) else _Wildcard.PATH)
         elif char == "*":
-            parts.append("[^/]*")
+            parts.append(_Wildcard.NAME)
         elif char == "?":
             parts.append("[^/]")
         elif char == "[":
@@ -256,7 +333,7 @@ def _docker_translate(pattern: str) -> str:
             at += 1
         else:
             parts.append(re.escape(char))
-    return "".join(parts)
+    return parts
 
 
 def _docker_class(pattern: str, at: int) -> tuple[str, int]:
@@ -275,7 +352,7 @@ def _docker_class(pattern: str, at: int) -> tuple[str, int]:
     return f"[{'^/' if negated else ''}{''.join(items)}]", at + 1
 
 
-# ---- Git's wildcards as regular expressions
+# ---- Git's patterns
 
 
 class NeverMatchesError(ValueError):
@@ -287,8 +364,8 @@ def _as_bytes_text(path: str) -> str:
     return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression whose ``fullmatch`` tells whether a path is what a pattern names.
+def _compile(pattern: str) -> Callable[[str], object]:
+    """Return a function that tells whether a path is what a pattern names.
 
     Args:
         pattern: without ``!`` before and ``/`` behind it, and with one character per byte.
@@ -297,37 +374,36 @@ def _compile(pattern: str) -> re.Pattern[str]:
         NeverMatchesError: no path can match.
     """
     if "/" not in pattern:  # the last part of a path, wherever it is
-        return re.compile("(?:.*/)?" + _translate(pattern), re.DOTALL)
+        return _make_matcher([_Wildcard.DIRECTORIES, *_git_parts(pattern)])
     pattern = pattern.removeprefix("/")
     special = _SPECIAL.search(pattern)
     # What comes before the first special character is compared as it is, and the rest separately. That is why
     # the ** of "a**/b" spans directories in Git.
     start = special.start() if special else len(pattern)
-    return re.compile(re.escape(pattern[:start]) + _translate(pattern[start:]), re.DOTALL)
+    return _make_matcher([*map(re.escape, pattern[:start]), *_git_parts(pattern[start:])])
 
 
-def _translate(pattern: str) -> str:
-    parts: list[str] = []
+def _git_parts(pattern: str) -> Iterator[str | _Wildcard]:
     at = 0
     while at < len(pattern):
         char = pattern[at]
+        part: str | _Wildcard
         if char == "*":
-            text, at = _stars(pattern, at)
+            part, at = _stars(pattern, at)
         elif char == "[":
-            text, at = _set(pattern, at + 1)
+            part, at = _set(pattern, at + 1)
         elif char == "?":
-            text, at = "[^/]", at + 1
+            part, at = "[^/]", at + 1
         elif char == "\\":
             if at + 1 == len(pattern):
                 raise NeverMatchesError("it ends in a backslash")
-            text, at = re.escape(pattern[at + 1]), at + 2
+            part, at = re.escape(pattern[at + 1]), at + 2
         else:
-            text, at = re.escape(char), at + 1
-        parts.append(text)
-    return "".join(parts)
+            part, at = re.escape(char), at + 1
+        yield part
 
 
-def _stars(pattern: str, at: int) -> tuple[str, int]:
+def _stars(pattern: str, at: int) -> tuple[_Wildcard, int]:
     """Return what ``*`` or ``**`` at a place means, and where the pattern goes on."""
     end = at
     while pattern[end : end + 1] == "*":
@@ -336,8 +412,8 @@ def _stars(pattern: str, at: int) -> tuple[str, int]:
     starts_part = at == 0 or pattern[at - 1] == "/"
     if end - at > 1 and starts_part and (not rest or rest.startswith(("/", "\\/"))):
         # "**/" stands for nothing, too
-        return ("(?:.*/)?", end + 1) if rest.startswith("/") else (".*", end)
-    return "[^/]*", end
+        return (_Wildcard.DIRECTORIES, end + 1) if rest.startswith("/") else (_Wildcard.PATH, end)
+    return _Wildcard.NAME, end
 
 
 def _set(pattern: str, at: int) -> tuple[str, int]:
