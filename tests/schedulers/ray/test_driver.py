@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +179,43 @@ def test_a_replica_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
         assert (driver.replicas[0].state, driver.replicas[0].reason) == ("FAILED", outcome["hung"])
         assert driver.stopping == ("FAILED", f"train/0 was {outcome['hung']}")
     assert notes[:1] in ([], [f"it hangs: {found}; its log has the stacks"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize(
+    "plant", ["mkdir -p -m 777 {root}/job-1/train-0/code", "ln -s {place}/nobodys {root}"]
+)
+def test_a_directory_that_another_user_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: str
+) -> None:
+    """Everybody knows the name below /tmp: what lies there must not run as us."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "toolkit.pyz").write_bytes(toolkit_archive())
+    shutil.copy(Path(replica_actor.__file__).with_name("replica_process.py"), package)
+    monkeypatch.chdir(package)
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # `tmp_path` is below a directory of root's
+        os.chmod(place, 0o1777)
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        folder = "job-1/train-0/code"
+        script = (
+            f"mkdir -p {place}/nobodys/{folder} && {plant.format(root=f'{place}/trainyard-0', place=place)}"
+        )
+        script += f" && echo 'echo planted' > {place}/trainyard-0/{folder}/train.sh"
+        subprocess.run(["runuser", "-u", "nobody", "--", "sh", "-c", script], check=True)
+        role = Role("train", "", entrypoint="sh", args=["train.sh"])
+        plan = make_request(AppDef("job", [role]), RayOpts(), "job-1", "http://head:8265", "gcs://p").plan
+        actor = ReplicaActor(plan, plan["roles"][0], 0)
+        error = actor.start(0, {})
+        assert f"{place}/trainyard-0: it is not a directory of this user alone" in error
+        assert actor.process is None
+
+
+def test_directories_of_replicas_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "own"
+    replica_actor.make_own_directory(str(path))
+    replica_actor.make_own_directory(str(path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o770)
+    with pytest.raises(PermissionError, match="-cfg job_dir=DIR"):
+        replica_actor.make_own_directory(str(path))

@@ -17,6 +17,7 @@ import json
 import os
 import selectors
 import shutil
+import stat
 import string
 import subprocess
 import sys
@@ -119,7 +120,9 @@ class ReplicaActor:
         self.plan, self.role, self.index = plan, role, index
         self.name = f"{role['name']}/{index}"
         self.package = os.getcwd()
-        root = plan["job_dir"] or os.path.join(tempfile.gettempdir(), f"trainyard-{os.getuid()}")
+        #: Where the jobs of this user are if no directory was given; other users know the name too.
+        self.own_root = "" if plan["job_dir"] else f"{tempfile.gettempdir()}/trainyard-{os.getuid()}"
+        root = plan["job_dir"] or self.own_root
         self.job_dir = os.path.join(root, plan["app_id"])
         self.directory = os.path.join(self.job_dir, f"{role['name']}-{index}")
         self.changed = threading.Condition()
@@ -168,6 +171,8 @@ class ReplicaActor:
 
     def _start(self, attempt: int, shared: dict[str, str]) -> None:
         inside = self.plan.get("inside")
+        if self.own_root:
+            make_own_directory(self.own_root)
         code = os.readlink(f"/proc/{inside['pid']}/cwd") if inside else os.path.join(self.directory, "code")
         if not inside:
             self._unpack(code)
@@ -233,6 +238,7 @@ class ReplicaActor:
         """Give the replica its own copy of the code, once, and the toolkit beside it."""
         if os.path.isdir(code):
             return
+        os.makedirs(self.job_dir, mode=0o700, exist_ok=True)
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         shutil.copyfile(
             os.path.join(self.package, "toolkit.pyz"), os.path.join(self.directory, "toolkit.pyz")
@@ -427,6 +433,24 @@ class ReplicaActor:
             os.rmdir(self.job_dir)
         except OSError:
             pass
+
+
+def make_own_directory(path: str) -> None:
+    """Make a directory that only this user can read and change, unless it is there.
+
+    Raises:
+        PermissionError: another user made it, or can change it, and with it the programs that we would run.
+    """
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    facts = os.lstat(path)
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+        raise PermissionError(
+            f"cannot start programs in {path}: it is not a directory of this user alone, so others could "
+            "change what runs. Remove it, or give the job a directory that all nodes share: -cfg job_dir=DIR"
+        )
 
 
 def shared_variables(first: dict[str, Any], own: dict[str, Any] | None) -> dict[str, str]:
