@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is stored and shown. What looks like a secret: `secret_rules` of the toolkit.
+"""Keeps secrets out of what is stored and shown. What counts as a secret: `secret_rules` of the toolkit.
 
 A secret is replaced by ``<redacted>``, or by ``<redacted:NAME>`` where the environment variable NAME is
 known to hold it: then `restore` can put it back later, from the environment of that time.
@@ -26,14 +26,13 @@ SHORTEST_KNOWN_SECRET = 8
 SHORTEST_GIVEN_SECRET = 4
 #: The variables in which `restore` looks for secrets that were given directly: with the option's name.
 PROVIDED = "TRAINYARD_SECRET_"
-
-_MARKER = secret_rules.LazyPattern(r"<redacted(?::(?P<name>[^<>]+))?>")
+_MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
 #: What stands before a secret in a text: ``--password ``, ``"password": "``, ``-H "X-Api-Key: ``.
-_NAME_BEFORE = secret_rules.LazyPattern(
-    r"(?P<name>[A-Za-z_][\w.\-]*)\\*[\"']?\]?(?:[ \t]*(?:=>?|:)|,)?\s*(?:bearer |basic |token )?\\*[\"']?$",
+_NAME_BEFORE = re.compile(
+    r"(?P<name>[A-Za-z_][\w.\-]*)\\*[\"']?\]?(?:[ \t]*(?:=>?|:)|,)?[\s\-|>]*(?:bearer |basic |token )?"
+    r"\\*[\"']?$",
     re.I,
 )
-_LONGEST_PREFIX = 160
 
 
 class Redactor(secret_rules.SecretFilter):
@@ -42,56 +41,44 @@ class Redactor(secret_rules.SecretFilter):
     Args:
         environ: the environment whose secret variables are looked for, by value, in every text; the
             process's own by default.
+        secrets: more of them, from `secrets_in`.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()) -> None:
         self._environ = os.environ if environ is None else environ
-        known = {
+        known = dict.fromkeys(secrets, "") | {
             value: name
             for name, value in self._environ.items()
             if len(value) >= SHORTEST_KNOWN_SECRET and is_secret_name(name)
         }
         super().__init__(self._marker, known)
 
-    def value(self, name: str, value: Any) -> Any:
-        """Return a named value: replaced if the name is that of a secret, otherwise redacted within."""
-        return self.named(name, value)
-
     def options(self, values: Mapping[str, Any], opts: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
         """Return a scheduler's option values: those declared or named as secrets are replaced."""
         secret = {name for name, opt in opts if opt.secret}
         return {
-            name: self.secret(name, value) if name in secret else self.value(name, value)
+            name: self.secret(name, value) if name in secret else self.named(name, value)
             for name, value in values.items()
         }
 
-    def args(self, args: Iterable[Any]) -> list[Any]:
-        """Return a list of arguments without secrets; what follows ``--some-token`` is one."""
-        return self.words(args)
-
     def _marker(self, name: str, value: str) -> str:
-        if self._environ.get(name) == value:
-            return f"<redacted:{name}>"
-        for variable, held in self._environ.items():
-            if held == value:
-                return f"<redacted:{variable}>"
+        names = (name, *self._environ)
+        holder = next((each for each in names if self._environ.get(each) == value), "")
         # a role's variable is most often given by one of the same name
-        return f"<redacted:{name}>" if name.isidentifier() and name.isupper() else REDACTED
+        holder = holder or (name if name.isidentifier() and name.isupper() else "")
+        return f"<redacted:{holder}>" if holder else REDACTED
 
 
-def secrets_among(words: Iterable[str]) -> set[str]:
-    """Return the secrets of a command line: what follows ``--token`` or ``TOKEN=``, and items of lists."""
+def secrets_in(value: Any) -> set[str]:
+    """Return the secrets in JSON values or in a list of arguments, and the parts of those with commas."""
     found: set[str] = set()
 
     def collect(name: str, secret: str) -> str:
-        found.add(secret)
+        found.update((secret, *secret.split(",")))  # a sweep's points have the parts
         return ""
 
-    secret_rules.SecretFilter(collect).words(words)
-    each = {
-        part for secret in found for part in (secret, *secret.split(","))
-    }  # a sweep's points have the parts
-    return {secret for secret in each if len(secret) >= SHORTEST_GIVEN_SECRET}
+    secret_rules.SecretFilter(collect).json(value)
+    return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:
@@ -129,7 +116,7 @@ def _label(name: str) -> str:
 def _lookup(match: re.Match[str], environ: Mapping[str, str], missing: set[str], label: str) -> str:
     name = match["name"] or ""
     if not name:
-        before = _NAME_BEFORE.search(match.string[max(match.start() - _LONGEST_PREFIX, 0) : match.start()])
+        before = _NAME_BEFORE.search(match.string[max(match.start() - 160, 0) : match.start()])
         label = (_label(before["name"]) if before else "") or label
         name = PROVIDED + re.sub(r"\W", "_", label).upper() if label else ""
     if name in environ:

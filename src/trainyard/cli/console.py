@@ -118,9 +118,9 @@ def without_secrets(text: str) -> str:
 
 
 def _without_given_secrets(text: str) -> str:
-    from trainyard.redaction import REDACTED, secrets_among
+    from trainyard.redaction import REDACTED, secrets_in
 
-    for secret in sorted(secrets_among(sys.argv[1:]), key=len, reverse=True):
+    for secret in sorted(secrets_in(sys.argv[1:]), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text
 

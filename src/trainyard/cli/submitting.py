@@ -184,9 +184,13 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
 def request_text(info: AppDryRunInfo[Any]) -> str:
     """Return the scheduler's request as text for a person."""
     from trainyard.plain_json import pretty
+    from trainyard.redaction import Redactor, secrets_in
+    from trainyard.specs.serialize import to_json
 
     if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
-        return str(info.request)  # a script, say, which JSON would make one long line
+        # a script, say, which JSON would make one long line; in quotes, secrets may be hard to tell
+        secrets = secrets_in(None if info.app is None else to_json(info.app))
+        return Redactor(secrets=secrets).text(str(info.request))
     request = shown_request(info)
     return request if isinstance(request, str) else pretty(request, str)
 

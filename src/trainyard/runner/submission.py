@@ -128,7 +128,7 @@ def describe_submission(
         "fingerprint": fingerprint_of(info),
         "images": record.get("images"),
         "cwd": directory,
-        "argv": redactor.args(sys.argv),
+        "argv": redactor.words(sys.argv),
         "user": user_name(),
         "host": host_name(),
         "submitter": str(myself()),

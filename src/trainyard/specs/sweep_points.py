@@ -58,7 +58,7 @@ def label_of(point: Mapping[str, Any]) -> str:
     from trainyard.redaction import Redactor
 
     redactor = Redactor()
-    return " ".join(f"{name}={redactor.value(name, value)}" for name, value in point["values"].items())
+    return " ".join(f"{name}={redactor.named(name, value)}" for name, value in point["values"].items())
 
 
 def index_of(role: str, replica: int) -> int:

@@ -289,5 +289,5 @@ def test_references_to_secrets_are_kept_in_the_history() -> None:
         "HF_TOKEN": "arn:aws:secretsmanager:us-east-1:123456789012:secret:a-b",
         "API_KEY": "ssm:/prod/key",
     }
-    assert Redactor({}).value("secrets", given) == given
-    assert Redactor({}).value("secrets", {"HF_TOKEN": "hf_abc"}) != {"HF_TOKEN": "hf_abc"}
+    assert Redactor({}).named("secrets", given) == given
+    assert Redactor({}).named("secrets", {"HF_TOKEN": "hf_abc"}) != {"HF_TOKEN": "hf_abc"}

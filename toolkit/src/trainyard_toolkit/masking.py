@@ -5,7 +5,6 @@ These are what `secret_rules` finds, and the values of the job's secrets whereve
 
 from __future__ import annotations
 
-import json
 import os
 
 from .secret_rules import SecretFilter, is_secret_name
@@ -21,8 +20,8 @@ MASK = "******"
 _SHORTEST_VALUE = 6  # shorter values are masked next to their names, but not searched for in text
 
 
-class Masker:
-    """Replaces secrets in text. Made from the job's environment, hyperparameters and arguments."""
+class Masker(SecretFilter):
+    """Replaces secrets by ``******``. Made from the job's environment, hyperparameters and arguments."""
 
     def __init__(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
         values: set[str] = set()
@@ -34,38 +33,15 @@ class Masker:
         collector = SecretFilter(collect)
         for source in (os.environ, *sources):
             collector.json(dict(source) if hasattr(source, "keys") else source)
-        known = {value: "" for value in values if len(value) >= _SHORTEST_VALUE}
-        self._filter = SecretFilter(_mask, known)
-
-    def text(self, text: str) -> str:
-        """The text with every secret in it replaced by ``******``."""
-        return self._filter.text(text)
-
-    def json(self, value: Any) -> Any:
-        """Nested JSON values with every secret in them replaced."""
-        return self._filter.json(value)
+        super().__init__(_mask, {value: "" for value in values if len(value) >= _SHORTEST_VALUE})
 
     def variable(self, name: str, value: str) -> str:
         """The value of a variable as it may be shown."""
-        if value and is_secret_name(name):
-            return MASK
-        if value.startswith(("{", "[")):
-            value = self._structured(value)
-        return self.text(value)
+        return MASK if value and is_secret_name(name) else self.text(value)
 
     def command(self, words: Sequence[str]) -> str:
         """A command line as it may be shown."""
-        shown = self._filter.words(words)
-        return " ".join(word if word and not word.isspace() else repr(word) for word in shown)
-
-    def _structured(self, text: str) -> str:
-        """JSON with the secrets masked that its structure shows; any other text unchanged."""
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        masked = self._filter.json(value)
-        return text if masked == value else json.dumps(masked, separators=(",", ":"), sort_keys=True)
+        return " ".join(word if word and not word.isspace() else repr(word) for word in self.words(words))
 
 
 def _mask(name: str, secret: str) -> str:

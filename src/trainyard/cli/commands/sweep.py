@@ -141,7 +141,7 @@ def points_table(points: list[Point]) -> str:
 
     names, redactor = list(points[0].values), Redactor()
     rows = [
-        [str(index), *(clean(str(redactor.value(name, point.values[name]))) for name in names)]
+        [str(index), *(clean(str(redactor.named(name, point.values[name]))) for name in names)]
         for index, point in enumerate(points[:SHOWN])
     ]
     more = f"\n... and {len(points) - SHOWN} more" if len(points) > SHOWN else ""

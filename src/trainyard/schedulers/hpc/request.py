@@ -428,7 +428,7 @@ def _masked(text: str) -> str:
 
     def mask(match: re.Match[str]) -> str:
         name, value = match.groups()
-        return f"export {name}={REDACTED}" if redactor.value(name, value) != value else match.group()
+        return f"export {name}={REDACTED}" if redactor.named(name, value) != value else match.group()
 
     return _EXPORT.sub(mask, text.rstrip("\n"))
 

@@ -236,7 +236,7 @@ class _Environment:
             if value.startswith(FIELD_PATH):
                 path = value.removeprefix(FIELD_PATH).strip()
                 self.items.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-            elif name in SECRET_VARIABLES or self._redactor.value(name, value) != value:
+            elif name in SECRET_VARIABLES or self._redactor.named(name, value) != value:
                 self._add_secret(name, value)
             else:
                 self.items.append({"name": name, "value": _text(value)})
@@ -255,7 +255,7 @@ class _Environment:
     def arguments(self, args: list[str]) -> list[str]:
         """Return the arguments; those with secrets become variables from the Secret."""
         found = []
-        for number, (arg, shown) in enumerate(zip(args, self._redactor.args(args), strict=True)):
+        for number, (arg, shown) in enumerate(zip(args, self._redactor.words(args), strict=True)):
             if arg == shown:
                 found.append(_text(arg))
             else:

@@ -120,7 +120,7 @@ class LocalRequest:
             for role in self.roles
         ]
         told = [redactor.text(target) for target in self.notify]
-        secret = redactor.value("notify_secret", self.notify_secret) if self.notify_secret else ""
+        secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
         return {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
 
 

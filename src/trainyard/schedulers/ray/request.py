@@ -67,7 +67,7 @@ class RayRequest:
                 **{key: value for key, value in self.plan.items() if key not in ("notify", "table")},
                 **({"notify": [redactor.text(each) for each in told["targets"]]} if told else {}),
                 "roles": [
-                    {**role, "argv": redactor.args(role["argv"]), "env": redactor.json(role["env"])}
+                    {**role, "argv": redactor.words(role["argv"]), "env": redactor.json(role["env"])}
                     for role in self.plan["roles"]
                 ],
             },

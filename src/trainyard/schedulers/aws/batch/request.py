@@ -280,7 +280,7 @@ def _shown(value: Any, key: str = "") -> Any:
     from trainyard.redaction import Redactor
 
     if key == "command":
-        return Redactor().args(value)
+        return Redactor().words(value)
     if key == "environment":
         return Redactor().json(value)
     if isinstance(value, dict):

@@ -146,7 +146,7 @@ class AWSSageMakerJob:
             request = {"SubmitServiceJob": {**redactor.json(self.submission), **payload}}
         before, runs = redactor.json(self.needs.steps()), redactor.json(self.runs)
         supervision = {
-            key: redactor.value(key, value) if key == "notify_secret" else redactor.json(value)
+            key: redactor.named(key, value) if key == "notify_secret" else redactor.json(value)
             for key, value in self.supervision.items()
         }
         shown = {"before": before, **request, "runs": runs, "supervision": supervision}

@@ -120,13 +120,13 @@ class DockerRequest:
         containers = []
         for container in self.containers:
             shown = redactor.json({**vars(container), "env": {}})
-            shown["env"] = {name: redactor.value(name, value) for name, value in container.env.items()}
+            shown["env"] = {name: redactor.named(name, value) for name, value in container.env.items()}
             shown["body"]["Labels"] = {
                 name: _shown_label(redactor, value) for name, value in container.body["Labels"].items()
             }
             containers.append(shown)
         told = [redactor.text(target) for target in self.notify]
-        secret = redactor.value("notify_secret", self.notify_secret) if self.notify_secret else ""
+        secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
         return {**vars(self), "containers": containers, "notify": told, "notify_secret": secret}
 
     def place_hosts(self, addresses: Iterator[str]) -> None:
