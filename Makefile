@@ -14,14 +14,14 @@ $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
 	$(BIN)/python -m compileall -q src toolkit/src  # as an ordinary installation would
 	touch $@
 
-# The demo has an environment of its own: trainyard and its page, nothing for development. What this trainyard starts
+# The demo has an environment of its own: shunter and its page, nothing for development. What this shunter starts
 # is kept in the environment too, not in the user's history: each Python of the environment reads the .pth file.
 DEMO := .venv-demo
-HOME_OF_DEMO := import os, sys; os.environ.setdefault("TRAINYARD_HOME", os.path.join(sys.prefix, "trainyard"))
+HOME_OF_DEMO := import os, sys; os.environ.setdefault("SHUNTER_HOME", os.path.join(sys.prefix, "shunter"))
 $(DEMO)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
-	  "trainyard needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": make demo PYTHON=python3.11")'
-	@echo 'Making $(DEMO), an environment of about 50 MB, with trainyard and what its page needs.'
+	  "shunter needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": make demo PYTHON=python3.11")'
+	@echo 'Making $(DEMO), an environment of about 50 MB, with shunter and what its page needs.'
 	@test -x $(DEMO)/bin/pip || $(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip install --disable-pip-version-check -e '.[ui]'
 	@echo '$(HOME_OF_DEMO)' > "$$($(DEMO)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/demo_home.pth"
@@ -56,11 +56,11 @@ STRICT := --strict --python-version 3.10
 MACOS := --platform darwin --cache-dir .mypy_cache/macos
 types-here: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy $(STRICT) --cache-dir .mypy_cache/toolkit toolkit/src/trainyard_toolkit
+	$(BIN)/mypy $(STRICT) --cache-dir .mypy_cache/toolkit toolkit/src/shunter_toolkit
 
 types-macos: $(VENV)/.dev
 	$(BIN)/mypy $(MACOS)
-	$(BIN)/mypy $(STRICT) $(MACOS)-toolkit toolkit/src/trainyard_toolkit
+	$(BIN)/mypy $(STRICT) $(MACOS)-toolkit toolkit/src/shunter_toolkit
 
 # The toolkit's predecessor, to measure and to compare with. Compiles itself: needs gcc.
 ORACLE := .venv-oracle
@@ -87,7 +87,7 @@ $(TORCHX)/bin/torchx:
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 
-# Hydra, for which hydra-trainyard-launcher is.
+# Hydra, for which hydra-shunter-launcher is.
 HYDRA := .venv-hydra
 $(HYDRA)/bin/python:
 	$(PYTHON) -m venv $(HYDRA)
@@ -110,7 +110,7 @@ $(NEMO)/bin/nemorun:
 .PHONY: $(NEMO)
 $(NEMO): $(NEMO)/bin/nemorun
 
-# Monarch, torchft and Ax, which are built on TorchX and find trainyard in its place. Their PyTorch is the CPU build,
+# Monarch, torchft and Ax, which are built on TorchX and find shunter in its place. Their PyTorch is the CPU build,
 # where the index has one.
 PRODUCTS := .venv-products
 $(PRODUCTS)/bin/monarch:

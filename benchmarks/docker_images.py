@@ -20,7 +20,7 @@ FILES = 5_000
 FILE_SIZE = 20_000
 LOG_LINES = 80_000
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
-BASE = "trainyard-bench:base"
+BASE = "shunter-bench:base"
 #: What part of TorchX's time is aimed at.
 GOALS = {"first": Goal(1 / 2), "nothing changed": Goal(1 / 10), "one file changed": Goal(1 / 6)}
 LOG_GOAL = Goal(0.3, "s")
@@ -49,7 +49,7 @@ def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterat
 def _patches(place: Workplace, ours: Tool, other: Tool, rounds: int) -> Iterator[Row]:
     made: list[str] = []
     results: dict[str, list[Timing]] = {"ours": [], "other": []}
-    programs = {"ours": (ours, "patch_trainyard.py"), "other": (other, "patch_torchx.py")}
+    programs = {"ours": (ours, "patch_shunter.py"), "other": (other, "patch_torchx.py")}
     for index in range(rounds):
         workspace = _workspace(place)
         for side in sorted(programs, reverse=index % 2 == 1):

@@ -72,7 +72,7 @@ class CommandFailed(Exception):
 class Workplace:
     """Where commands run: an empty directory, a home of their own, and a bare environment."""
 
-    path: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="trainyard-bench-")))
+    path: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="shunter-bench-")))
 
     def __post_init__(self) -> None:
         for name in ("cwd", "home", "tmp", "out"):
@@ -85,7 +85,7 @@ class Workplace:
             "LANG": "C.UTF-8",
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "TMPDIR": str(self.path / "tmp"),
-            "TRAINYARD_HOME": str(self.path / "home" / "trainyard"),
+            "SHUNTER_HOME": str(self.path / "home" / "shunter"),
         }
 
     def new_dir(self, name: str) -> Path:

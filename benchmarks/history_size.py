@@ -17,7 +17,7 @@ from report import Goal, Row, usage_rows
 FEW = 10
 MANY = (1_000, 10_000)
 NAMES = 5
-#: As many jobs as a page of `trainyard ui` shows, so that the same number of rows is rendered.
+#: As many jobs as a page of `shunter ui` shows, so that the same number of rows is rendered.
 PAGE = 50
 FILL = HERE / "programs" / "fill_history.py"
 GOAL = Goal(2)
@@ -79,7 +79,7 @@ def _home(place: Workplace, number: int) -> str:
 
 
 def _in(home: str, command: list[str]) -> list[str]:
-    return ["/usr/bin/env", f"TRAINYARD_HOME={home}", *command]
+    return ["/usr/bin/env", f"SHUNTER_HOME={home}", *command]
 
 
 def _fill(place: Workplace, tool: Tool, number: int) -> str:

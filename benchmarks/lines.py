@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 #: What the commands say themselves, beside the lines of the job.
-_MESSAGE = re.compile(rb"torchx \d{4}-|local_cwd://trainyard/\S+ SUCCEEDED after")
+_MESSAGE = re.compile(rb"torchx \d{4}-|local_cwd://shunter/\S+ SUCCEEDED after")
 
 
 @dataclass(frozen=True)

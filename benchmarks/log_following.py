@@ -51,7 +51,7 @@ def _one_replica(place: Workplace, ours: Tool, other: Tool, width: int, rounds: 
         "peak MiB",
         peaks["ours"],
         peaks["ours, small"],
-        "trainyard, 100,000",
+        "shunter, 100,000",
         goal=FLAT_GOAL,
     )
     yield Row("... the same for TorchX", "peak MiB", peaks["other"], peaks["other, small"], "TorchX, 100,000")

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Goal:
-    """What a row should reach: at most so much, of the ratio or of trainyard's own value."""
+    """What a row should reach: at most so much, of the ratio or of shunter's own value."""
 
     at_most: float
     of: str = "ratio"
@@ -33,7 +33,7 @@ class Row:
     Attributes:
         subject: what was done.
         measure: what was measured, with its unit.
-        ours: trainyard's samples.
+        ours: shunter's samples.
         other: the samples compared with; empty if that side cannot do it.
         against: whose they are.
         goal: what should be reached.
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """trainyard's value through the other's, round by round."""
+        """shunter's value through the other's, round by round."""
         return [mine / theirs for mine, theirs in zip(self.ours, self.other, strict=False) if theirs]
 
     @property
@@ -112,7 +112,7 @@ def spread(values: Sequence[float]) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a table in Markdown."""
-    head = ("what", "measure", "trainyard", "other", "whose", "ratio", "spread", "n", "goal")
+    head = ("what", "measure", "shunter", "other", "whose", "ratio", "spread", "n", "goal")
     lines = [head, *(_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     ruled = [head, tuple("-" * width for width in widths), *lines[1:]]

@@ -1,8 +1,8 @@
-"""Compare trainyard with TorchX 0.7.0, side by side in one run, and print a table of ratios.
+"""Compare shunter with TorchX 0.7.0, side by side in one run, and print a table of ratios.
 
     python benchmarks/run.py [--quick] [--only SUBJECT]... [--json FILE]
 
-Below 1, trainyard takes less. docs/benchmarks.md says how to read it.
+Below 1, shunter takes less. docs/benchmarks.md says how to read it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOISE_SAMPLES = 15
 
 def main() -> int:
     args = _arguments()
-    ours, other = tools.trainyard(), tools.torchx()
+    ours, other = tools.shunter(), tools.torchx()
     place = Workplace()
     started, load_before = time.perf_counter(), load()
     rows: list[Row] = []
@@ -81,7 +81,7 @@ def _about(
     ours: Tool, other: Tool, quick: bool, loads: tuple[float, float], noise: list[float], seconds: float
 ) -> dict[str, Any]:
     return {
-        "trainyard": ours.version,
+        "shunter": ours.version,
         "torchx": other.version,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -98,7 +98,7 @@ def _conditions(about: dict[str, Any]) -> str:
     noise = about["cpu_ms_of_nothing"]
     before, after = about["load_before_and_after"]
     return (
-        f"trainyard {about['trainyard']}, TorchX {about['torchx']}, Python {about['python']}, "
+        f"shunter {about['shunter']}, TorchX {about['torchx']}, Python {about['python']}, "
         f"{about['cpus']} cpus, {about['seconds']:.0f} s{' (quick)' if about['quick'] else ''}.\n"
         f"Noise: load average {before:.1f} before and {after:.1f} after; `python -c pass` took "
         f"{statistics.median(noise):.1f} ms of cpu (quartiles {spread(noise)}, most {max(noise):.1f})."

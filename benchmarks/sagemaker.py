@@ -1,9 +1,9 @@
-"""From the command to an accepted CreateTrainingJob: trainyard beside the SageMaker SDK (v2).
+"""From the command to an accepted CreateTrainingJob: shunter beside the SageMaker SDK (v2).
 
 Usage: ``python benchmarks/sagemaker.py [--sdk DIR] [--rounds N] [--json FILE]``, where DIR is an environment
     with the SDK (``make .venv-sagemaker-sdk``). Both submit the same script with its code, a channel and an
     output, to the same endpoint on this machine, which takes uploads and requests and does nothing else. Code
-    is uploaded anew by both each time; further rows show trainyard where the code is in S3 already.
+    is uploaded anew by both each time; further rows show shunter where the code is in S3 already.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def ours_command() -> list[str]:
         "--lr",
         "0.1",
     ]
-    return [str(Path(sys.executable).with_name("trainyard")), *words]
+    return [str(Path(sys.executable).with_name("shunter")), *words]
 
 
 def measure(sdk: Path, rounds: int) -> list[Row]:

@@ -101,9 +101,9 @@ def make_tree(base: Path, script: str) -> None:
 
 def compile_toolkit() -> None:
     """Compile the toolkit's byte code, as an installation does."""
-    import trainyard_toolkit
+    import shunter_toolkit
 
-    compileall.compile_dir(Path(trainyard_toolkit.__file__).parent, quiet=2)
+    compileall.compile_dir(Path(shunter_toolkit.__file__).parent, quiet=2)
 
 
 def measure(cases: list[Case], rounds: int) -> None:
@@ -125,8 +125,8 @@ def overhead(folder: Path, oracle: Path | None) -> None:
     cases = [
         Case("python -c pass", [sys.executable, "-c", "pass"], env),
         Case("python train.py", [sys.executable, str(folder / "code/train.py")], env),
-        Case("trainyard_toolkit train", [sys.executable, "-m", "trainyard_toolkit", "train"], env),
-        Case("trainyard run ./train.py", as_a_local_job(folder), local_env(folder)),
+        Case("shunter_toolkit train", [sys.executable, "-m", "shunter_toolkit", "train"], env),
+        Case("shunter run ./train.py", as_a_local_job(folder), local_env(folder)),
     ]
     if oracle:
         cases.append(Case("sagemaker-training train", [str(oracle / "bin/train")], env))
@@ -142,9 +142,9 @@ def overhead(folder: Path, oracle: Path | None) -> None:
 
 def as_a_local_job(folder: Path) -> list[str]:
     """How `local_cwd` starts the toolkit for a script: what that takes more than the script is its cost."""
-    from trainyard.workspace.toolkit_files import local_command, put_toolkit
+    from shunter.workspace.toolkit_files import local_command, put_toolkit
 
-    os.environ["TRAINYARD_HOME"] = str(folder / "home")
+    os.environ["SHUNTER_HOME"] = str(folder / "home")
     put_toolkit()
     return [sys.executable, *local_command()[1:], "train"]
 
@@ -152,7 +152,7 @@ def as_a_local_job(folder: Path) -> list[str]:
 def local_env(folder: Path) -> dict[str, str]:
     document = {"version": 1, "name": "job", "program": "train.py", "code": str(folder / "code")}
     base = str(folder / "base")
-    return {**os.environ, "SAGEMAKER_BASE_DIR": base, "TRAINYARD_JOB": json.dumps(document)}
+    return {**os.environ, "SAGEMAKER_BASE_DIR": base, "SHUNTER_JOB": json.dumps(document)}
 
 
 def capture(folder: Path, oracle: Path | None) -> None:
@@ -160,10 +160,10 @@ def capture(folder: Path, oracle: Path | None) -> None:
     make_tree(folder, WRITER)
     env = {**os.environ, "SAGEMAKER_BASE_DIR": str(folder)}
     metrics = json.dumps([{"Name": "loss", "Regex": "loss: ([0-9.]+)"}])
-    ours = {**env, "TRAINYARD_METRICS": metrics}
+    ours = {**env, "SHUNTER_METRICS": metrics}
     cases = [
         Case("python train.py", [sys.executable, str(folder / "code/train.py")], env),
-        Case("trainyard_toolkit, captured", [sys.executable, "-m", "trainyard_toolkit", "train"], ours),
+        Case("shunter_toolkit, captured", [sys.executable, "-m", "shunter_toolkit", "train"], ours),
     ]
     if oracle:
         cases.append(Case("sagemaker-training, captured", [str(oracle / "bin/python"), "-c", CAPTURE], env))
@@ -177,10 +177,10 @@ def capture(folder: Path, oracle: Path | None) -> None:
 
 def size(oracle: Path | None) -> None:
     """What is installed."""
-    import trainyard_toolkit
+    import shunter_toolkit
 
-    ours = _tree_size(Path(trainyard_toolkit.__file__).parent)
-    print(f"\nInstalled size: trainyard_toolkit {ours / 1e6:.2f} MB", end="")
+    ours = _tree_size(Path(shunter_toolkit.__file__).parent)
+    print(f"\nInstalled size: shunter_toolkit {ours / 1e6:.2f} MB", end="")
     if oracle:
         site = next((oracle / "lib").glob("python3*/site-packages"))
         tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack")

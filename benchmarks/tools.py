@@ -12,10 +12,10 @@ ROOT = HERE.parent
 REQUIREMENTS = HERE / "requirements-torchx.txt"
 
 
-def trainyard() -> Tool:
-    """Return trainyard from this working tree, with what it and `trainyard ui` need and nothing else."""
-    venv = _venv(".venv-bench-trainyard", ["-e", f"{ROOT}[ui]"], ROOT / "pyproject.toml")
-    return _tool("trainyard", venv)
+def shunter() -> Tool:
+    """Return shunter from this working tree, with what it and `shunter ui` need and nothing else."""
+    venv = _venv(".venv-bench-shunter", ["-e", f"{ROOT}[ui]"], ROOT / "pyproject.toml")
+    return _tool("shunter", venv)
 
 
 def torchx() -> Tool:

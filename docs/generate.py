@@ -15,23 +15,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import trainyard.errors
-from trainyard._toolkit import errors as toolkit_errors
-from trainyard.cli.catalog import COMMANDS, load_command
-from trainyard.cli.commands.schedulers import shown
-from trainyard.cli.parser import Parser, add_common_options
-from trainyard.components.component import Component
-from trainyard.components.component_help import read_docstring
-from trainyard.components.finder import BUILTINS, get_component
-from trainyard.components.parameters import Parameter
-from trainyard.components.sensitive_parameters import SENSITIVE_PARAMETERS
-from trainyard.diagnosis.causes import CAUSES
-from trainyard.diagnosis.waiting import KINDS
-from trainyard.schedulers.capabilities import COLUMNS, capabilities_of
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
-from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
-from trainyard.specs.conversion import type_name
-from trainyard.specs.options import PLUGIN
+import shunter.errors
+from shunter._toolkit import errors as toolkit_errors
+from shunter.cli.catalog import COMMANDS, load_command
+from shunter.cli.commands.schedulers import shown
+from shunter.cli.parser import Parser, add_common_options
+from shunter.components.component import Component
+from shunter.components.component_help import read_docstring
+from shunter.components.finder import BUILTINS, get_component
+from shunter.components.parameters import Parameter
+from shunter.components.sensitive_parameters import SENSITIVE_PARAMETERS
+from shunter.diagnosis.causes import CAUSES
+from shunter.diagnosis.waiting import KINDS
+from shunter.schedulers.capabilities import COLUMNS, capabilities_of
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
+from shunter.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
+from shunter.specs.conversion import type_name
+from shunter.specs.options import PLUGIN
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
@@ -44,7 +44,7 @@ def schedulers() -> Iterator[str]:
     """Yield the lines of the page on scheduler options."""
     yield from heading("Options of schedulers")
     yield "Given with `-cfg NAME=VALUE,...`, in the configuration as `[scheduler.NAME]`, or in Python as"
-    yield "`cfg`. `trainyard runopts` shows the same, and the options of plugins' schedulers too."
+    yield "`cfg`. `shunter runopts` shows the same, and the options of plugins' schedulers too."
     yield from matrix()
     for name in DEFAULT_SCHEDULER_MODULES:
         with closing(get_scheduler_factory(name)("docs")) as scheduler:
@@ -64,7 +64,7 @@ def matrix() -> Iterator[str]:
         with closing(get_scheduler_factory(name)("docs")) as scheduler:
             found[name] = capabilities_of(scheduler)
     yield from ("", "## What each can do", "")
-    yield "`trainyard schedulers` prints this table. A job that needs what its scheduler lacks is refused, or"
+    yield "`shunter schedulers` prints this table. A job that needs what its scheduler lacks is refused, or"
     yield "warned of, before it is submitted."
     yield ""
     rows = [
@@ -137,7 +137,7 @@ def resource_row(name: str, resource: Resource, has_devices: bool) -> list[str]:
 def components() -> Iterator[str]:
     """Yield the lines of the page on builtin components."""
     yield from heading("Builtin components")
-    yield "`trainyard run NAME --help` shows the same. How to write arguments:"
+    yield "`shunter run NAME --help` shows the same. How to write arguments:"
     yield "[components](../components.md)."
     for module, functions in sorted(BUILTINS.items()):
         for function in sorted(functions):
@@ -180,7 +180,7 @@ def spellings(parameter: Parameter) -> Sequence[str]:
 def commands() -> Iterator[str]:
     """Yield the lines of the page on the command line."""
     yield from heading("Commands")
-    yield "`trainyard COMMAND --help` shows the same. Every command also takes `--debug` (show the traceback"
+    yield "`shunter COMMAND --help` shows the same. Every command also takes `--debug` (show the traceback"
     yield "of an error) and `--log_level LEVEL`. Exit codes: 0 ok, 1 the job failed, 2 usage,"
     yield "3 configuration, 4 backend, 5 no such job, 130 interrupted."
     common = Parser("")
@@ -188,7 +188,7 @@ def commands() -> Iterator[str]:
     known = {option for action in common._actions for option in action.option_strings}
     for name in COMMANDS:
         command = load_command(name)
-        parser = Parser(f"trainyard {name}", command.__doc__ or "")
+        parser = Parser(f"shunter {name}", command.__doc__ or "")
         command.add_arguments(parser)
         yield from ("", f"## {name}", "", *described(parser.description or ""), "")
         actions = [
@@ -228,20 +228,18 @@ def errors() -> Iterator[str]:
     yield from heading("Errors")
     yield "## Exceptions of the launcher"
     yield ""
-    yield "All are in `trainyard.errors`. `message` says what was attempted and what is wrong, `hint`"
+    yield "All are in `shunter.errors`. `message` says what was attempted and what is wrong, `hint`"
     yield "what to do; the exit code is that of the command."
     yield ""
-    yield from table(
-        ("exception", "is a", "exit code", "raised when"), exception_rows(trainyard.errors, True)
-    )
+    yield from table(("exception", "is a", "exit code", "raised when"), exception_rows(shunter.errors, True))
     yield from ("", "## Exceptions of the toolkit", "")
-    yield "All are in `trainyard_toolkit.errors`. The class is what `output/failure.json` has"
+    yield "All are in `shunter_toolkit.errors`. The class is what `output/failure.json` has"
     yield "([how a run ends](../contract.md#how-a-run-ends))."
     yield ""
     rows = exception_rows(toolkit_errors, False)
     yield from table(("exception", "is a", "class", "raised when"), rows)
     yield from ("", "## Causes of failure", "")
-    yield "What `trainyard why` finds, by the name that `--json` gives."
+    yield "What `shunter why` finds, by the name that `--json` gives."
     yield ""
     rows = [(code(cause.name), cause.text, markup(cause.advice)) for cause in CAUSES.values()]
     yield from table(("cause", "the replica ...", "what helps most often"), rows)
@@ -265,12 +263,12 @@ def exception_rows(module: Any, has_exit_code: bool) -> Iterator[Sequence[str]]:
 
 def llms() -> Iterator[str]:
     """Yield the lines of llms.txt: the pages by subject, a line each (https://llmstxt.org)."""
-    yield "# trainyard"
+    yield "# shunter"
     yield ""
     yield "> Run machine-learning and batch jobs on any scheduler (processes on this machine, Docker, Slurm,"
     yield "> Kubernetes, AWS Batch, SageMaker, Ray, LSF, Grid Engine) from one job description, and give the"
-    yield "> script the same contract everywhere. Command line `trainyard`, Python `trainyard.runner`,"
-    yield "> in jobs `trainyard_toolkit`."
+    yield "> script the same contract everywhere. Command line `shunter`, Python `shunter.runner`,"
+    yield "> in jobs `shunter_toolkit`."
     for line in (DOCS / "index.md").read_text().splitlines():
         if line.startswith("## "):
             title = ["", line, ""]

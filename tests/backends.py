@@ -1,6 +1,6 @@
 """Which real backends this machine has. A test that needs one asks here.
 
-Where a backend is absent its tests are skipped with the reason, unless TRAINYARD_REQUIRE_BACKENDS (names
+Where a backend is absent its tests are skipped with the reason, unless SHUNTER_REQUIRE_BACKENDS (names
 separated by commas, or ``all``) says that it must be there: then they fail.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 # Read once, since tests run with an environment of their own.
-REQUIRED = frozenset(filter(None, os.environ.get("TRAINYARD_REQUIRE_BACKENDS", "").split(",")))
+REQUIRED = frozenset(filter(None, os.environ.get("SHUNTER_REQUIRE_BACKENDS", "").split(",")))
 
 
 def _program(*names: str) -> Callable[[], str]:
@@ -56,10 +56,10 @@ def _program_of(folder: str, program: str) -> Callable[[], str]:
     return lambda: "" if os.path.exists(path) else f"not made (make {os.path.basename(folder)})"
 
 
-SAGEMAKER_SDK = _environment("TRAINYARD_SAGEMAKER_SDK", "sagemaker-sdk")
-AWSCLI = _environment("TRAINYARD_AWSCLI", "awscli")
-TORCHX = _environment("TRAINYARD_TORCHX_VENV", "torchx")
-HYDRA = _environment("TRAINYARD_HYDRA", "hydra")
+SAGEMAKER_SDK = _environment("SHUNTER_SAGEMAKER_SDK", "sagemaker-sdk")
+AWSCLI = _environment("SHUNTER_AWSCLI", "awscli")
+TORCHX = _environment("SHUNTER_TORCHX_VENV", "torchx")
+HYDRA = _environment("SHUNTER_HYDRA", "hydra")
 
 
 def sagemaker_sdk() -> str:
@@ -86,7 +86,7 @@ def hydra_python() -> str:
     return os.path.join(HYDRA, "bin", "python")
 
 
-NEMO = _environment("TRAINYARD_NEMO", "nemo")
+NEMO = _environment("SHUNTER_NEMO", "nemo")
 
 
 def nemo_python() -> str:
@@ -95,7 +95,7 @@ def nemo_python() -> str:
     return os.path.join(NEMO, "bin", "python")
 
 
-PRODUCTS = _environment("TRAINYARD_PRODUCTS", "products")
+PRODUCTS = _environment("SHUNTER_PRODUCTS", "products")
 
 
 def products_python() -> str:
@@ -104,7 +104,7 @@ def products_python() -> str:
     return os.path.join(PRODUCTS, "bin", "python")
 
 
-FRAMEWORKS = _environment("TRAINYARD_FRAMEWORKS", "frameworks")
+FRAMEWORKS = _environment("SHUNTER_FRAMEWORKS", "frameworks")
 
 
 def frameworks() -> str:
@@ -124,7 +124,7 @@ def _framework_folders() -> list[str]:
 
 
 #: `aws logs tail` is in version 2 only, which no package index has; distributions do.
-AWSCLI2 = os.environ.get("TRAINYARD_AWSCLI2", "/usr/bin/aws")
+AWSCLI2 = os.environ.get("SHUNTER_AWSCLI2", "/usr/bin/aws")
 
 
 def awscli2() -> str:
@@ -140,7 +140,7 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
-RAY = _environment("TRAINYARD_RAY", "ray")
+RAY = _environment("SHUNTER_RAY", "ray")
 
 
 def ray() -> str:

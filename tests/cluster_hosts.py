@@ -109,7 +109,7 @@ class Switch(Host):
 
     def _join(self) -> str:
         """Link this machine to the switch with an address that nobody here has."""
-        with open(os.path.join(tempfile.gettempdir(), "trainyard-tests-networks.lock"), "a") as lock:
+        with open(os.path.join(tempfile.gettempdir(), "shunter-tests-networks.lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             answer = subprocess.run(
                 ["ip", "-j", "-4", "route", "show", "table", "all"],

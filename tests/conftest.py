@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shunter import system
 from tests import backends
-from trainyard import system
 
 # A busy machine is slow, which is no defect.
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,12 +41,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory, a home directory and an environment of the test's own."""
     for name in list(os.environ):
-        if name.startswith(("TRAINYARD_", "TORCHX")) and name != system.SWITCH:
+        if name.startswith(("SHUNTER_", "TORCHX")) and name != system.SWITCH:
             monkeypatch.delenv(name)
     user = tmp_path / "user"
     user.mkdir()
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    directory = tmp_path / "trainyard-home"
-    monkeypatch.setenv("TRAINYARD_HOME", str(directory))
+    directory = tmp_path / "shunter-home"
+    monkeypatch.setenv("SHUNTER_HOME", str(directory))
     return directory

@@ -161,7 +161,7 @@ def private_cluster(token: str = "", *, grows: bool = False) -> contextlib.Abstr
 def shared_cluster(factory: pytest.TempPathFactory, *, token: bool = False) -> RayCluster:
     """Return the Ray that all workers of this test run share, with a token or without one."""
     words = ["secret"] if token else []
-    root = shared_root(factory, "tests.ray_cluster", *words, TRAINYARD_RAY=backends.RAY)
+    root = shared_root(factory, "tests.ray_cluster", *words, SHUNTER_RAY=backends.RAY)
     return adopt(RayCluster(Path(), *words), root)
 
 

@@ -67,7 +67,7 @@ def test_no_circles_late_imports_included():
 
 
 def test_no_import_climbs():
-    level_of = {f"trainyard.{name}".rstrip("."): number for number, row in enumerate(LEVELS) for name in row}
+    level_of = {f"shunter.{name}".rstrip("."): number for number, row in enumerate(LEVELS) for name in row}
     assert sorted(folders) == sorted(level_of)
     climbs = [
         f"{name} -> {target}"
@@ -92,7 +92,7 @@ def test_the_index_is_up_to_date():
 def test_rows_name_files_that_exist():
     """Paths of "to change X, open Y" are below the launcher, or beside one that the row names before."""
     table = (ROOT / "ARCHITECTURE.md").read_text().partition("## To change X")[2].partition("## Glossary")[0]
-    places = [ROOT, ROOT / "src/trainyard", ROOT / "src/trainyard/schedulers"]
+    places = [ROOT, ROOT / "src/shunter", ROOT / "src/shunter/schedulers"]
     missing = []
     for row in re.findall(r"^\| .*$", table, re.MULTILINE):
         beside: list[Path] = []
@@ -113,7 +113,7 @@ def test_rows_name_functions_that_exist():
     def text_of(path: str) -> str:
         return next(
             file.read_text()
-            for place in ("", "src/trainyard", "src/trainyard/schedulers")
+            for place in ("", "src/shunter", "src/shunter/schedulers")
             if (file := ROOT / place / path).exists()
         )
 
@@ -127,18 +127,18 @@ def test_rows_name_functions_that_exist():
 
 
 def test_a_circle_through_a_late_import_is_found(tmp_path, monkeypatch):
-    package = tmp_path / "trainyard"
+    package = tmp_path / "shunter"
     for name, text in {
         "a/__init__.py": "",
-        "a/one.py": "def f():\n    from trainyard.b import two\n",
+        "a/one.py": "def f():\n    from shunter.b import two\n",
         "b/__init__.py": "",
-        "b/two.py": "if TYPE_CHECKING:\n    from trainyard.b import one\nfrom trainyard.a.one import f\n",
+        "b/two.py": "if TYPE_CHECKING:\n    from shunter.b import one\nfrom shunter.a.one import f\n",
     }.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
     monkeypatch.setattr(tool, "SOURCES", tmp_path)
     found = tool.modules()
     imports = tool.import_graph(found)
-    assert imports["trainyard.b.two"] == {"trainyard.a.one"}
-    assert tool.circles(imports) == [["trainyard.a.one", "trainyard.b.two"]]
-    assert tool.circles(tool.folder_graph(imports, found)) == [["trainyard.a", "trainyard.b"]]
+    assert imports["shunter.b.two"] == {"shunter.a.one"}
+    assert tool.circles(imports) == [["shunter.a.one", "shunter.b.two"]]
+    assert tool.circles(tool.folder_graph(imports, found)) == [["shunter.a", "shunter.b"]]

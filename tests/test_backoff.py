@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff, polling, retry_after
 from tests.aws.clock import FakeClock
-from trainyard.backoff import FIRST_POLL, LONGEST_POLL, Backoff, polling, retry_after
 
 
 def delays_of(backoff: Backoff, clock: FakeClock) -> list[float]:

@@ -12,9 +12,9 @@ import typing
 
 import pytest
 
-from trainyard.lazy_dataclass import default_of, fields, has_default, is_dataclass
-from trainyard.specs import AppDef, Resource, Role
-from trainyard.specs.mounts import BindMount
+from shunter.lazy_dataclass import default_of, fields, has_default, is_dataclass
+from shunter.specs import AppDef, Resource, Role
+from shunter.specs.mounts import BindMount
 
 
 def test_the_functions_of_dataclasses_work_on_the_specs():
@@ -80,7 +80,7 @@ def test_fields_of_either_kind_tell_their_defaults():
 
 _ALONE = """
 import sys
-from trainyard.lazy_dataclass import dataclass, field
+from shunter.lazy_dataclass import dataclass, field
 
 @dataclass(frozen=True)
 class Point:

@@ -1,4 +1,4 @@
-"""The cell magics ``%%workspacefile`` and ``%%trainyard``, in a real IPython."""
+"""The cell magics ``%%workspacefile`` and ``%%shunter``, in a real IPython."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import notebook
-from trainyard.errors import TrainyardError, UsageError
+from shunter import notebook
+from shunter.errors import ShunterError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +48,14 @@ class Shell:
 def test_the_magic_is_registered() -> None:
     shell = Shell()
     notebook.load_ipython_extension(shell)
-    assert shell.magics == {"workspacefile": "cell", "trainyard": "cell"}
+    assert shell.magics == {"workspacefile": "cell", "shunter": "cell"}
 
 
 def test_a_job_runs_the_cells(tmp_path: Path) -> None:
     code = """
 import os
-from trainyard.notebook import get_workspace, workspacefile
-from trainyard.runner import get_runner
+from shunter.notebook import get_workspace, workspacefile
+from shunter.runner import get_runner
 workspacefile("train.py", "print('from the notebook')")
 with get_runner() as runner:
     handle = runner.run_component(
@@ -75,7 +75,7 @@ NOTEBOOK = """
 import sys
 from IPython.testing.globalipapp import start_ipython
 shell = start_ipython()
-shell.run_line_magic("load_ext", "trainyard.notebook")
+shell.run_line_magic("load_ext", "shunter.notebook")
 for cell in sys.stdin.read().split("=====\\n"):
     done = shell.run_cell(cell)
     print("ERROR", done.error_in_exec) if done.error_in_exec else None
@@ -110,7 +110,7 @@ def run_cells(tmp_path: Path) -> Callable[..., str]:
 def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> None:
     shown = run_cells(
         "%%workspacefile greeting.py\nTEXT = '<b>hello</b>'\n",
-        "%%trainyard train.script --num-replicas 2 -- --lr 0.1\n"
+        "%%shunter train.script --num-replicas 2 -- --lr 0.1\n"
         "import sys, greeting\nprint(greeting.TEXT, *sys.argv[1:])\n",
         "_.status.state.name",
     )
@@ -121,14 +121,14 @@ def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> Non
 
 
 def test_a_failed_cell_says_why(run_cells: Callable[..., str]) -> None:
-    shown = run_cells("%%trainyard\nraise SystemExit(open('nothing').read())\n")
+    shown = run_cells("%%shunter\nraise SystemExit(open('nothing').read())\n")
     assert "FAILED: cell/0: exit code 1" in shown
     assert "<p>cell/0 looks for a file that does not exist: FileNotFoundError: [Errno 2]" in shown
 
 
 def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:
     shown = run_cells(
-        "%%trainyard --detach\nimport time\ntime.sleep(600)\n", "job = _\njob.cancel()\njob.wait().state.name"
+        "%%shunter --detach\nimport time\ntime.sleep(600)\n", "job = _\njob.cancel()\njob.wait().state.name"
     )
     assert shown.rstrip().endswith("CANCELLED")
 
@@ -145,5 +145,5 @@ def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:
     ],
 )
 def test_a_wrong_line_is_an_error_and_no_traceback(line: str, message: str) -> None:
-    with pytest.raises(TrainyardError, match=message):
-        notebook.trainyard(line, "print()")
+    with pytest.raises(ShunterError, match=message):
+        notebook.shunter(line, "print()")

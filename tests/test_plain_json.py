@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard import plain_json
+from shunter import plain_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters())
 KEYS = st.text() | st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False)
@@ -38,7 +38,7 @@ def test_values_are_those_of_the_module(value, around):
 def test_what_is_not_json_is_refused():
     program = """
 import sys
-from trainyard import plain_json
+from shunter import plain_json
 for text in sys.argv[1:]:
     sys.modules.pop("json", None)
     sys.modules.pop("json.decoder", None)  # the C functions look for it there
@@ -70,7 +70,7 @@ def test_without_the_functions_the_module_is_used():
     program = """
 import sys
 sys.modules["_json"] = None
-from trainyard import plain_json
+from shunter import plain_json
 assert plain_json.loads(plain_json.dumps({"a": [1]})) == {"a": [1]}
 assert "json" in sys.modules
 """

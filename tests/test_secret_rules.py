@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from shunter.redaction import Redactor
+from shunter_toolkit import masking
 from tests.secret_tries import HARMLESS, PLACES, SHAPES, TEXTS
-from trainyard.redaction import Redactor
-from trainyard_toolkit import masking
 
 SECRET = "hunter2s3cr3t"
 

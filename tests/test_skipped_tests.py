@@ -34,7 +34,7 @@ def test_fails():
 def test_many_skips_take_few_lines_and_failures_come_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TRAINYARD_REQUIRE_BACKENDS", raising=False)
+    monkeypatch.delenv("SHUNTER_REQUIRE_BACKENDS", raising=False)
     path = tmp_path / "test_some.py"
     path.write_text(TESTS)
     line = ["-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", f"{ROOT}/pyproject.toml"]

@@ -1,9 +1,9 @@
-"""Trust the configuration files of the project in the current directory, as `trainyard trust` does."""
+"""Trust the configuration files of the project in the current directory, as `shunter trust` does."""
 
 from __future__ import annotations
 
-from trainyard.runner.config import load_config
-from trainyard.runner.project_trust import trust
+from shunter.runner.config import load_config
+from shunter.runner.project_trust import trust
 
 
 def trust_project() -> None:

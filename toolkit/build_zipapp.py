@@ -1,6 +1,6 @@
 """Builds the toolkit as one file that any Python 3.8 or newer runs. The same sources give the same bytes.
 
-Usage: ``python toolkit/build_zipapp.py dist/trainyard-toolkit.pyz``
+Usage: ``python toolkit/build_zipapp.py dist/shunter-toolkit.pyz``
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 SOURCE = Path(__file__).parent / "src"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
 # Without arguments it trains: `python train.pyz` is all that a container has to say.
-MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
-# What a wheel serves by its .pth file, unless TRAINYARD_ALIASES=0: predecessors, trackers of the launchers.
-ALIASED = ("sagemaker_containers", "sagemaker_training", "torchx", "trainyard")
+MAIN = b"import sys\nfrom shunter_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
+# What a wheel serves by its .pth file, unless SHUNTER_ALIASES=0: predecessors, trackers of the launchers.
+ALIASED = ("sagemaker_containers", "sagemaker_training", "torchx", "shunter")
 STAND_IN = (
-    b"import os\nfrom trainyard_toolkit.aliases import stand_in\n"
+    b"import os\nfrom shunter_toolkit.aliases import stand_in\n"
     b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"
 )
 # No version in the line: the image has whatever Python it has.

@@ -19,10 +19,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
-PACKAGE = "trainyard"
-TOOLKIT = ROOT / "toolkit" / "src" / "trainyard_toolkit"
+PACKAGE = "shunter"
+TOOLKIT = ROOT / "toolkit" / "src" / "shunter_toolkit"
 #: Part of the wheel that is another distribution, and the program that starts the command line.
-_LEFT_OUT = ("trainyard._toolkit", "trainyard.__main__")
+_LEFT_OUT = ("shunter._toolkit", "shunter.__main__")
 #: Names that each backend's folder may have: the same role there.
 ROLES = frozenset(
     {
@@ -34,7 +34,7 @@ ROLES = frozenset(
 #: What stands around the index in ARCHITECTURE.md.
 BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
-#: Modules whose names are those of TorchX: jobs ask for them, and programs whose `torchx` became `trainyard`.
+#: Modules whose names are those of TorchX: jobs ask for them, and programs whose `torchx` became `shunter`.
 GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", f"{PACKAGE}.tracker.api"})
 
 Graph = dict[str, set[str]]

@@ -1,4 +1,4 @@
-"""Why names of TorchX's API differ in trainyard, by pattern of ``module.name``; for `compat_report.py`."""
+"""Why names of TorchX's API differ in shunter, by pattern of ``module.name``; for `compat_report.py`."""
 
 from __future__ import annotations
 

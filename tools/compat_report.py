@@ -1,4 +1,4 @@
-"""Compare the public API of TorchX with what trainyard serves under its name.
+"""Compare the public API of TorchX with what shunter serves under its name.
 
     compat_report.py                       with the TorchX that is recorded in tests/compat/recorded
     compat_report.py --python PYTHON       with the one that this Python has installed
@@ -86,8 +86,8 @@ def described(python: str, names: dict[str, list[str]] | None = None) -> dict[st
             path = Path(folder, "names.json")
             path.write_text(json.dumps(names))
             arguments = [str(path)]
-        environ = {**os.environ, "TRAINYARD_TORCHX": "instead" if names is not None else "0"}
-        start = "import trainyard.compat.torchx; " if names is not None else ""
+        environ = {**os.environ, "SHUNTER_TORCHX": "instead" if names is not None else "0"}
+        start = "import shunter.compat.torchx; " if names is not None else ""
         code = (
             f"{start}import runpy, sys; sys.argv = sys.argv[1:]; "
             "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -106,7 +106,7 @@ def described(python: str, names: dict[str, list[str]] | None = None) -> dict[st
 
 
 def served(theirs: dict[str, Any]) -> dict[str, Any]:
-    """Return what trainyard serves of an API."""
+    """Return what shunter serves of an API."""
     return described(
         sys.executable, {module: [name for name in names if name] for module, names in theirs.items()}
     )
@@ -117,7 +117,7 @@ def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, dict[str
     result: dict[str, dict[str, str]] = {"equal": {}, "more": {}, "differing": {}, "absent": {}, "exempt": {}}
     for module, names in theirs.items():
         broken = ours[module].get("", {}).get("why", "")
-        if re.search("No module named '(torchx|trainyard)", broken):
+        if re.search("No module named '(torchx|shunter)", broken):
             result["absent"][module] = "the module is not served"
             continue
         for name, their in names.items():
@@ -128,7 +128,7 @@ def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, dict[str
             exempt = exemption(full)
             if exempt:
                 result["exempt"][full] = exempt
-            elif our is None or "No module named 'trainyard" in our.get("why", ""):
+            elif our is None or "No module named 'shunter" in our.get("why", ""):
                 result["absent"][full] = "not served"
             else:
                 notes = differences(their, our)

@@ -11,11 +11,11 @@ import sys
 import time
 from typing import Any
 
-from trainyard.runner import get_runner
-from trainyard.runner.submission import describe_submission
-from trainyard.schedulers.ids import make_unique
-from trainyard.specs.handles import make_app_handle
-from trainyard.specs.status import AppState
+from shunter.runner import get_runner
+from shunter.runner.submission import describe_submission
+from shunter.schedulers.ids import make_unique
+from shunter.specs.handles import make_app_handle
+from shunter.specs.status import AppState
 
 number, names = map(int, sys.argv[1:])
 handle = ""

@@ -2,7 +2,7 @@
 
 Needs torch.  Two processes on this machine::
 
-    trainyard run dist.ddp -j 1x2 --script examples/ddp/train.py
+    shunter run dist.ddp -j 1x2 --script examples/ddp/train.py
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Train a small neural network on handwritten digits (1,797 images of 8 x 8 pixels), in plain Python.
 
 Each replica trains with a seed of its own, its index; prints loss and accuracy per epoch, as JSON that
-`trainyard plot` reads; and saves its model.  Run it alone (``python train.py``) or as a job::
+`shunter plot` reads; and saves its model.  Run it alone (``python train.py``) or as a job::
 
-    trainyard run train.script --script examples/digits/train.py --num_replicas 2 -- --epochs 6
+    shunter run train.script --script examples/digits/train.py --num_replicas 2 -- --epochs 6
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from trainyard.backoff import Clock
+from shunter.backoff import Clock
 
 
 class FakeClock(Clock):

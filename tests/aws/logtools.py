@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from shunter.backoff import Clock
+from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from shunter.schedulers.base import LogBlock, LogQuery
 from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
-from trainyard.backoff import Clock
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
-from trainyard.schedulers.base import LogBlock, LogQuery
 
 GROUP = "/aws/batch/job"
 WINDOW = 10.0

@@ -100,7 +100,7 @@ def running_moto() -> Iterator[Moto]:
     backends.need("moto")
     backends.need("docker")
     require_docker()
-    image = f"trainyard-moto:{uuid.uuid4().hex[:12]}"
+    image = f"shunter-moto:{uuid.uuid4().hex[:12]}"
     make_image(image)
     network = image.replace(":", "-")  # not the daemon's own, which others use
     docker("network", "create", network)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from shunter.errors import BackendError, UsageError
+from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
+from shunter.schedulers.base import Stream
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
-from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
-from trainyard.schedulers.base import Stream
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import BackendError
+from shunter.schedulers.aws.cloudwatch import LogStreams
+from shunter.schedulers.base import LogQuery
 from tests.aws.logtools import GROUP, Rig, clock_of, logs_client, rig
-from trainyard.errors import BackendError
-from trainyard.schedulers.aws.cloudwatch import LogStreams
-from trainyard.schedulers.base import LogQuery
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from shunter.backoff import Clock
+from shunter.errors import BackendError
+from shunter.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
+from shunter.schedulers.aws.cloudwatch_calls import LogCalls, RateLimit
+from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
 from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
-from trainyard.backoff import Clock
-from trainyard.errors import BackendError
-from trainyard.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
-from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, RateLimit
-from trainyard.schedulers.aws.cloudwatch_live_tail import LiveTail
 
 HOUR = 3600.0
 LINES = 30

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
+from shunter.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
+from shunter.schedulers.aws.cloudwatch_calls import CloudWatchEvent
+from shunter.schedulers.aws.cloudwatch_cursor import Seen
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, rig
-from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
-from trainyard.schedulers.aws.cloudwatch_calls import CloudWatchEvent
-from trainyard.schedulers.aws.cloudwatch_cursor import Seen
 
 NODES = 64
 PASSING = (
@@ -165,8 +165,8 @@ def test_one_silent_stream_costs_few_calls() -> None:
 
 
 def test_readers_of_one_object_share_the_bound() -> None:
-    from trainyard.schedulers.aws.cloudwatch import LogStreams
-    from trainyard.schedulers.base import LogQuery
+    from shunter.schedulers.aws.cloudwatch import LogStreams
+    from shunter.schedulers.base import LogQuery
 
     with rig(4) as job:
         for k in range(4):

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.aws.clock import FakeClock
-from tests.aws.fake.logs import Logs
-from tests.aws.fake.wire import ApiError
-from trainyard.schedulers.aws.cloudwatch_calls import (
+from shunter.schedulers.aws.cloudwatch_calls import (
     CloudWatchEvent,
     LogCalls,
     MissingStreamError,
     RateLimit,
     StaleTokenError,
 )
-from trainyard.schedulers.aws.cloudwatch_cursor import StreamCursor
+from shunter.schedulers.aws.cloudwatch_cursor import StreamCursor
+from tests.aws.clock import FakeClock
+from tests.aws.fake.logs import Logs
+from tests.aws.fake.wire import ApiError
 
 
 class Direct(LogCalls):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, trusts
+from shunter.schedulers.aws.iam import ASSUME, TAG_SESSION, trusts
 
 SERVICE = "ecs-tasks.amazonaws.com"
 

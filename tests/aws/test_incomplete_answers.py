@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws.session import check_answers
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
 from tests.aws.logtools import sdk_session
-from trainyard.schedulers.aws.session import check_answers
 
 
 def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
@@ -97,8 +97,8 @@ def test_the_page_of_a_proxy_is_no_answer(page: bytes, monkeypatch: pytest.Monke
     import botocore.session
     from botocore.config import Config
 
-    from trainyard.schedulers.aws.aws_errors import AwsUnreachableError
-    from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+    from shunter.schedulers.aws.aws_errors import AwsUnreachableError
+    from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")

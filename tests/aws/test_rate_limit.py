@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from shunter.schedulers.aws.cloudwatch_calls import LEAST_RATE, RateLimit, ReadingStoppedError
 from tests.aws.clock import FakeClock
-from trainyard.schedulers.aws.cloudwatch_calls import LEAST_RATE, RateLimit, ReadingStoppedError
 
 
 def seconds_for(rate_limit: RateLimit, clock: FakeClock, calls: int) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.schedulers.aws.service_model import problems_of
+from shunter.schedulers.aws.service_model import problems_of
 
 JOB: dict[str, Any] = {"jobName": "a", "jobQueue": "q", "jobDefinition": "d"}
 TRAINING: dict[str, Any] = {

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import shunter
 
-SOURCE = str(Path(trainyard.__file__).parents[1])
+SOURCE = str(Path(shunter.__file__).parents[1])
 TESTS = str(Path(__file__).parents[2])
 DEADLINE = 100.0  # the limit of a test is 120
 
 ENTRY_POINTS = """
-[trainyard.schedulers]
+[shunter.schedulers]
 remote = tests.cli.remote:create_scheduler
 
-[trainyard.cmds]
+[shunter.cmds]
 greet = tests.cli.remote:Greet
 broken = tests.cli.remote:Broken
 status = tests.cli.remote:Broken
@@ -67,7 +67,7 @@ class Cli:
             self.environ.pop(name, None)
 
     def command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "trainyard", *args]
+        return [sys.executable, "-m", "shunter", *args]
 
     def __call__(self, *args: str, stdin: str = "", code: int | None = 0, **environ: str) -> Result:
         process = self.start(*args, stdin=subprocess.PIPE, **environ)

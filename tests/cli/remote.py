@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import AccessError, BackendError
-from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
-from trainyard.schedulers.ids import make_unique
-from trainyard.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, RoleStatus, option
+from shunter.errors import AccessError, BackendError
+from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
+from shunter.schedulers.ids import make_unique
+from shunter.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, RoleStatus, option
 
 
 @dataclass

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
+from shunter import __version__
+from shunter.cli import main
+from shunter.cli.catalog import COMMANDS, OTHER_NAMES, load_command
+from shunter.cli.parser import Parser
+from shunter.errors import UsageError
 from tests.cli.conftest import DEADLINE, Cli
-from trainyard import __version__
-from trainyard.cli import main
-from trainyard.cli.catalog import COMMANDS, OTHER_NAMES, load_command
-from trainyard.cli.parser import Parser
-from trainyard.errors import UsageError
 
 
 def test_version_and_help(cli: Cli) -> None:
-    assert cli("--version").out == f"trainyard {__version__}\n"
+    assert cli("--version").out == f"shunter {__version__}\n"
     text = cli("--help").out
     assert all(f"\n  {name} " in text for name in COMMANDS)
     assert cli("help").out == text
@@ -27,7 +27,7 @@ def test_version_and_help(cli: Cli) -> None:
 def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith(f"usage: trainyard {name}")
+    assert captured.out.startswith(f"usage: shunter {name}")
     assert not captured.err
     assert load_command(name).__doc__.splitlines()[0] in captured.out
 
@@ -37,7 +37,7 @@ def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixtu
     [
         ([], "no command given"),
         (["lits"], "Did you mean list"),
-        (["logs"], "It is called `trainyard log`."),
+        (["logs"], "It is called `shunter log`."),
         (["--wat"], "Known: --debug, --help, --log_level, --version."),
         (["--verson"], "Did you mean --version?"),
         (["--log_level"], "needs a level"),
@@ -127,8 +127,8 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(cli: Cli) -> None:
 
 def test_the_state_directory_cannot_be_used(cli: Cli) -> None:
     (cli.directory / "file").write_text("")
-    result = cli("run", "utils.echo", code=4, TRAINYARD_HOME=str(cli.directory / "file"))
-    assert "TRAINYARD_HOME" in result.err
+    result = cli("run", "utils.echo", code=4, SHUNTER_HOME=str(cli.directory / "file"))
+    assert "SHUNTER_HOME" in result.err
     assert not result.out
 
 
@@ -165,7 +165,7 @@ def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -
 )
 def test_no_error_shows_a_secret_of_the_command_line(words: list[str], cli: Cli) -> None:
     (cli.directory / "login.py").write_text(
-        "from trainyard.specs import AppDef\n\n"
+        "from shunter.specs import AppDef\n\n"
         "def typed(api_key: int) -> AppDef:\n    return AppDef('a')\n\n"
         "def fails(token: str) -> AppDef:\n    raise ValueError('cannot log in with ' + token)\n"
     )
@@ -179,7 +179,7 @@ def test_no_error_shows_a_secret_of_the_command_line(words: list[str], cli: Cli)
 def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
     program = (
         "import atexit, sys; atexit.register(print, 'bye'); sys.argv[1:] = ['nonsense'];"
-        "from trainyard.cli import console_main; console_main()"
+        "from shunter.cli import console_main; console_main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "bye\n")
@@ -217,11 +217,11 @@ def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(cli: Cli) -> N
     cli.plugins()
     (site / "ends-1.0.dist-info").mkdir()
     (site / "ends-1.0.dist-info" / "entry_points.txt").write_text(
-        "[trainyard.schedulers]\nwithout = made:nothing\nodd = made:odd\n"
+        "[shunter.schedulers]\nwithout = made:nothing\nodd = made:odd\n"
         "[torchx.schedulers]\nends = ends:create\nfactory = made:ends\n"
-        "[trainyard.cmds]\nending = ends:Command\n"
-        "[trainyard.events]\nending = made:ends\n"
-        "[trainyard.failure_rules]\nending = made:ends\nnone = made:nothing\n"
+        "[shunter.cmds]\nending = ends:Command\n"
+        "[shunter.events]\nending = made:ends\n"
+        "[shunter.failure_rules]\nending = made:ends\nnone = made:nothing\n"
         "[torchx.named_resources]\ntiny = made:ends\n"
     )
     for scheduler, text in {
@@ -243,7 +243,7 @@ def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(cli: Cli) -> N
 
 
 def test_a_plugin_may_have_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Parser("trainyard fleet", "Look after machines.")
+    parser = Parser("shunter fleet", "Look after machines.")
     parser.add_subparsers(dest="what").add_parser("list", help="list them").add_argument("--count", type=int)
     args = parser.parse_arguments(["list", "--count", "2"])
     assert (args.what, args.count) == ("list", 2)

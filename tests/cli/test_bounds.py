@@ -38,7 +38,7 @@ HUGE = ("99999999999", "9" * 30, "9" * 5000)
 def test_a_number_out_of_all_proportion_is_refused(cli: Cli, words: list[str], said: str) -> None:
     program = """
 import resource, sys
-from trainyard.cli.command_line import run_command_line
+from shunter.cli.command_line import run_command_line
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 for number in sys.argv[1].split(","):
     print(run_command_line([word.replace("N", number) for word in sys.argv[2:]]), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`trainyard diff`, on jobs that really ran with code of their own."""
+"""`shunter diff`, on jobs that really ran with code of their own."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from shunter.cli.catalog import COMMANDS
 from tests.cli.conftest import Cli
-from trainyard.cli.catalog import COMMANDS
 
 TRAIN = """\
 import json, sys
@@ -66,7 +66,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     directory.mkdir()
     (directory / "train.py").write_text(TRAIN)
     cli = Cli(directory)
-    cli.environ |= {"HOME": str(base), "TRAINYARD_HOME": str(base / "home"), "COLUMNS": "100"}
+    cli.environ |= {"HOME": str(base), "SHUNTER_HOME": str(base / "home"), "COLUMNS": "100"}
     (directory / "fine.py").write_text("print('done')")
     (directory / "bad.py").write_text("raise SystemExit('no luck')")
     cli("run", "--wait", "./fine.py")

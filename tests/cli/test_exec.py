@@ -1,4 +1,4 @@
-"""`trainyard exec` in real replicas: processes and containers, with a terminal and with pipes."""
+"""`shunter exec` in real replicas: processes and containers, with a terminal and with pipes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine
+from shunter.schedulers.joined_terminal import run_joined
 from tests.backends import lacks, need
 from tests.cli.conftest import DEADLINE, Cli, Terminal
 from tests.toolkit.image import make_image
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine
-from trainyard.schedulers.joined_terminal import run_joined
 
 Open = Callable[..., Terminal]
 CTRL_C = b"\x03"
@@ -32,7 +32,7 @@ READY = "export MINE=of-the-job; mkdir -p here; cd here; echo ready; exec sleep 
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     need("docker")
-    tag = f"trainyard-test-{uuid.uuid4().hex[:12]}:1"
+    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_image(tag)
     yield tag
     engine = Engine.from_env()

@@ -93,20 +93,20 @@ os:system =
 [tracker:os:system]
 config = echo tracker >> {canary}
 """
-FILES = {"trainyard.toml": TOML, ".torchxconfig": INI}
+FILES = {"shunter.toml": TOML, ".torchxconfig": INI}
 CODE = """
 import os
 with open({canary!r}, "a") as file:
     file.write(f"{{__file__}} was run\\n")
-from trainyard.specs import AppDef
+from shunter.specs import AppDef
 def job(value: str = "x") -> AppDef:
     "A job."
 """
 #: What could be imported from the current directory, or found there as a program.
 MODULES = (
     "json",
-    "trainyard",
-    "trainyard_toolkit",
+    "shunter",
+    "shunter_toolkit",
     "sitecustomize",
     "yaml",
     "botocore",
@@ -135,7 +135,7 @@ class Hostile(Cli):
 
     def command(self, *args: str) -> list[str]:
         """As the installed program does it, which looks for no modules in the current directory."""
-        return [sys.executable, "-P", "-m", "trainyard", *args]
+        return [sys.executable, "-P", "-m", "shunter", *args]
 
     def write(self, scheduler: str) -> None:
         port = self.listener.getsockname()[1]
@@ -194,7 +194,7 @@ def test_a_list_contacts_nobody_whom_the_project_names(hostile: Hostile, schedul
     hostile.check()
     (warning,) = warnings_in(listed.err)
     assert str(hostile.directory / hostile.config) in warning
-    assert "`trainyard trust`" in warning
+    assert "`shunter trust`" in warning
     assert "scheduler.kubernetes.kubeconfig" in warning
     assert "tracker.os" in warning
     for words in (["list", "-s", scheduler], ["doctor", "-s", scheduler], ["status", f"{scheduler}://a/b"]):
@@ -224,12 +224,12 @@ def test_reading_runs_nothing_of_the_project(hostile: Hostile, tmp_path: Path) -
 
 
 def test_completion_runs_nothing_of_the_project(hostile: Hostile) -> None:
-    assert "theirs.py" in hostile.complete("trainyard run the")
-    assert "job" in hostile.complete("trainyard run theirs.py:")
-    assert "--value" in hostile.complete("trainyard run theirs.py:job --v")
-    hostile.complete("trainyard run -s kubernetes -cfg kube")
-    hostile.complete("trainyard status ")
-    hostile.complete("trainyard components theirs:")
+    assert "theirs.py" in hostile.complete("shunter run the")
+    assert "job" in hostile.complete("shunter run theirs.py:")
+    assert "--value" in hostile.complete("shunter run theirs.py:job --v")
+    hostile.complete("shunter run -s kubernetes -cfg kube")
+    hostile.complete("shunter status ")
+    hostile.complete("shunter components theirs:")
     hostile.check()
 
 
@@ -248,7 +248,7 @@ def test_what_submits_refuses(hostile: Hostile, words: list[str], key: str) -> N
     for command in (["run"], ["plan"], ["run", "--dryrun"]):
         refused = hostile(*command, *words, code=3)
         assert key in refused.err
-        assert "`trainyard trust`" in refused.err
+        assert "`shunter trust`" in refused.err
         hostile.check()
     if words:
         hostile("sweep", *words, code=None)
@@ -281,7 +281,7 @@ def test_a_page_runs_nothing_of_the_project(hostile: Hostile) -> None:
 
 
 def test_the_command_of_torchx_refuses_too(hostile: Hostile) -> None:
-    words = [sys.executable, "-P", "-c", "from trainyard.compat.torchx_command import main; exit(main())"]
+    words = [sys.executable, "-P", "-c", "from shunter.compat.torchx_command import main; exit(main())"]
     for command in (["run"], ["list"], ["run", "-s", "kubernetes", "utils.touch", "--", "--file", "x"]):
         subprocess.run(
             [*words, *command], cwd=hostile.directory, env=hostile.environ, timeout=DEADLINE, check=False
@@ -293,7 +293,7 @@ def test_the_command_of_torchx_refuses_too(hostile: Hostile) -> None:
 
 
 def test_trust_shows_asks_and_ends_with_a_change(cli: Cli) -> None:
-    file = cli.directory / "trainyard.toml"
+    file = cli.directory / "shunter.toml"
     file.write_text(
         '[scheduler.local_cwd]\nnotify = ["true"]\ngrace_period = 1\n[tracker.fsspec]\nconfig = "x"\n'
     )
@@ -332,15 +332,15 @@ def test_trust_shows_asks_and_ends_with_a_change(cli: Cli) -> None:
 
 
 def test_trust_is_of_a_path_and_private(cli: Cli, home: Path) -> None:
-    (cli.directory / "trainyard.toml").write_text('[tracker.fsspec]\nconfig = "x"\n')
+    (cli.directory / "shunter.toml").write_text('[tracker.fsspec]\nconfig = "x"\n')
     copy = cli.directory.parent / "copy"
     copy.mkdir()
-    (copy / "trainyard.toml").write_text('[tracker.fsspec]\nconfig = "x"\n')
+    (copy / "shunter.toml").write_text('[tracker.fsspec]\nconfig = "x"\n')
     cli("trust", "--yes")
     (record,) = (home / "state" / "trusted").iterdir()
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
-    assert json.loads(record.read_text())["path"] == str(cli.directory / "trainyard.toml")
+    assert json.loads(record.read_text())["path"] == str(cli.directory / "shunter.toml")
     cli("plan", "utils.echo")
     cli.directory = copy
     cli("plan", "utils.echo", code=3)
@@ -354,7 +354,7 @@ def test_trust_is_of_a_path_and_private(cli: Cli, home: Path) -> None:
 
 
 def test_what_sets_only_defaults_needs_no_trust(cli: Cli) -> None:
-    (cli.directory / "trainyard.toml").write_text(
+    (cli.directory / "shunter.toml").write_text(
         '[run]\nimage = "python:3.12"\ncomponent = "utils.echo"\nworkspace = "."\nscheduler = "local_cwd"\n'
         '[component."utils.echo"]\nmsg = "hi"\n[cli.list]\nlimit = 3\n'
         '[scheduler.local_cwd]\ntimeout = 9\nlog_dir = "logs"\nprepend_cwd = false\n'

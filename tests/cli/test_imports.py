@@ -27,15 +27,15 @@ SLOW = frozenset(
         "docstring_parser",
         "rich",
         "yaml",
-        "trainyard.components",
-        "trainyard.specs.app",
+        "shunter.components",
+        "shunter.specs.app",
     ]
 )
 #: Modules of ours: each costs a dry run 0.1 ms, however small it is.
 DRY_RUN_MODULES = 75
 COUNT = """
 import sys
-from trainyard.cli import main
+from shunter.cli import main
 code = main(sys.argv[1:])
 modules = sorted(sys.modules)
 import json  # not counted
@@ -57,7 +57,7 @@ def modules_of(cli: Cli, *args: str) -> set[str]:
 
 
 def commands_in(modules: set[str]) -> set[str]:
-    prefix = "trainyard.cli.commands."
+    prefix = "shunter.cli.commands."
     return {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
 
 
@@ -65,27 +65,27 @@ def commands_in(modules: set[str]) -> set[str]:
 def test_what_needs_no_command_imports_none(cli: Cli, words: list[str]) -> None:
     modules = modules_of(cli, *words)
     assert not commands_in(modules)
-    assert not modules & (SLOW | {"argparse", "json", "trainyard.runner", "trainyard.schedulers"})
+    assert not modules & (SLOW | {"argparse", "json", "shunter.runner", "shunter.schedulers"})
 
 
 def test_a_dry_run_does_without_the_slow_modules_of_the_standard_library(cli: Cli) -> None:
     modules = modules_of(cli, "run", "--dryrun", "-s", "local_cwd", "utils.echo", "--msg", "hello")
-    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"})
+    assert not modules & (SLOW - {"shunter.components", "shunter.specs.app"})
     assert not modules & {
         *("argparse", "contextlib", "copy", "gettext", "json", "math", "select", "shlex", "signal"),
-        *("string", "struct", "threading", "typing", "weakref", "trainyard.system.linux"),
+        *("string", "struct", "threading", "typing", "weakref", "shunter.system.linux"),
     }
-    assert len([name for name in modules if name.startswith("trainyard")]) <= DRY_RUN_MODULES
+    assert len([name for name in modules if name.startswith("shunter")]) <= DRY_RUN_MODULES
 
 
 def test_a_dry_run_for_slurm_imports_nothing_that_reaches_it(cli: Cli) -> None:
     modules = modules_of(cli, "run", "--dryrun", "-s", "slurm", "--workspace", "", "utils.echo")
-    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"})
+    assert not modules & (SLOW - {"shunter.components", "shunter.specs.app"})
     assert not modules & {
         *("argparse", "hashlib", "importlib.resources", "shutil", "socket", "tarfile", "tempfile"),
-        *(f"trainyard.schedulers.hpc.{name}" for name in ("commands", "logs", "ssh", "storage")),
+        *(f"shunter.schedulers.hpc.{name}" for name in ("commands", "logs", "ssh", "storage")),
     }
-    assert len([name for name in modules if name.startswith("trainyard")]) <= DRY_RUN_MODULES + 15
+    assert len([name for name in modules if name.startswith("shunter")]) <= DRY_RUN_MODULES + 15
 
 
 def test_a_run_does_without_argparse_and_json(cli: Cli) -> None:

@@ -55,7 +55,7 @@ def test_describe_masks_secrets(cli: Cli) -> None:
     data = cli("describe", "--json")
     assert data.json["app"]["roles"][0]["env"]["COLOUR"] == "blue"
     assert "s3cr3tvalue" not in text + data.out
-    assert "does not know the job" in cli("describe", "local_cwd://trainyard/nothing", code=5).err
+    assert "does not know the job" in cli("describe", "local_cwd://shunter/nothing", code=5).err
 
 
 def test_rerun_repeats_a_job(cli: Cli) -> None:

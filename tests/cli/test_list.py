@@ -61,7 +61,7 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     cli("run", "--wait", "utils.echo")
     ours = cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo").out.strip()
     theirs = cli(
-        "run", "-s", "remote", "-cfg", "queue=q", "utils.touch", "--file", "f", TRAINYARD_HOME="elsewhere"
+        "run", "-s", "remote", "-cfg", "queue=q", "utils.touch", "--file", "f", SHUNTER_HOME="elsewhere"
     )
     rows = cli("list", "--json", "-s", "remote").json
     # the latest first, independently of the user
@@ -104,12 +104,12 @@ def test_refused_submissions_are_listed_on_request(cli: Cli) -> None:
 def test_the_configuration_may_set_scheduler_and_limit(cli: Cli) -> None:
     cli("run", "--wait", "utils.echo")
     cli("run", "--wait", "utils.echo")
-    file = cli.directory / "trainyard.toml"
+    file = cli.directory / "shunter.toml"
     file.write_text("[cli.list]\nlimit = 1\n")
     assert len(names(cli)) == 1
     assert len(names(cli, "--limit", "0")) == 2
     file.write_text("[cli.list]\nlimt = 1\n")
-    assert "trainyard.toml:2" in cli("list", code=3).err
+    assert "shunter.toml:2" in cli("list", code=3).err
     file.write_text('[cli.list]\nlimit = "few"\n')
-    assert "trainyard.toml:2" in cli("list", code=3).err
+    assert "shunter.toml:2" in cli("list", code=3).err
     file.unlink()

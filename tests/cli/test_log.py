@@ -75,7 +75,7 @@ def test_mistakes(cli: Cli, words: list[str], said: str) -> None:
 
 def test_unknown_jobs(cli: Cli) -> None:
     assert "no job in the history" in cli("log", "nothing", code=5).err
-    assert "does not know the job" in cli("log", "local_cwd://trainyard/nothing", code=5).err
+    assert "does not know the job" in cli("log", "local_cwd://shunter/nothing", code=5).err
 
 
 def test_bytes_come_out_as_they_went_in(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Every option of `trainyard log`, for one program on this machine, in containers and on a real Slurm."""
+"""Every option of `shunter log`, for one program on this machine, in containers and on a real Slurm."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.logsources import RankFilter, mark_of, processes_of
-from trainyard.cli.logwriter import Stamp
-from trainyard.errors import UsageError
-from trainyard.schedulers.responses import LogBlock
-from trainyard.specs import AppDef, Role
+from shunter.cli.logsources import RankFilter, mark_of, processes_of
+from shunter.cli.logwriter import Stamp
+from shunter.errors import UsageError
+from shunter.schedulers.responses import LogBlock
+from shunter.specs import AppDef, Role
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.console import OutputClosed, OutputError
-from trainyard.cli.logwriter import CollapsingLogWriter, LogWriter, bytes_of
-from trainyard.schedulers.base import LogBlock
+from shunter.cli.console import OutputClosed, OutputError
+from shunter.cli.logwriter import CollapsingLogWriter, LogWriter, bytes_of
+from shunter.schedulers.base import LogBlock
 
 END = rb"\r\n|\n|\r"
 

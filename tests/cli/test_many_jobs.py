@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cli.conftest import Cli
 
 COMPONENT = """
-from trainyard.specs import AppDef, Role
+from shunter.specs import AppDef, Role
 
 
 def job(name: str, script: str) -> AppDef:
@@ -36,7 +36,7 @@ def test_a_pattern_cancels_what_runs_and_no_other_job(cli: Cli) -> None:
 def test_results_and_exit_codes_are_per_job(cli: Cli) -> None:
     running, ended = start(cli, "a"), start(cli, "b", "true")
     cli("wait", ended)
-    done = cli("cancel", "local_cwd://trainyard/gone-bcdfghjkmn", running, ended, code=5)
+    done = cli("cancel", "local_cwd://shunter/gone-bcdfghjkmn", running, ended, code=5)
     assert f"asked {running} to stop" in done.err
     assert f"{ended} has already ended: SUCCEEDED" in done.err
     assert "gone-bcdfghjkmn" in done.err

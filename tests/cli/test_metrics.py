@@ -1,4 +1,4 @@
-"""`trainyard metrics` and `trainyard plot`."""
+"""`shunter metrics` and `shunter plot`."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import pty
 
 import pytest
 
-from trainyard.cli import liveview
-from trainyard.cli.liveview import TerminalProgress
-from trainyard.cli.units import format_bytes
+from shunter.cli import liveview
+from shunter.cli.liveview import TerminalProgress
+from shunter.cli.units import format_bytes
 
 
 @pytest.fixture

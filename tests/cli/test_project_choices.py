@@ -31,7 +31,7 @@ def test_a_workspace_outside_of_the_project_needs_trust(cli: Cli, tmp_path: Path
     (cli.directory / "in" / "b.py").touch()
     (cli.directory / "link").symlink_to(tmp_path / "private")
     text = workspace.format(tmp_path)
-    place = cli.directory / "trainyard.toml"
+    place = cli.directory / "shunter.toml"
     place.write_text(f'[run]\ncomponent = "utils.echo"\nworkspace = "{text}"\n')
     refused = cli("run", "--dryrun", code=3)
     assert refused.err.startswith(
@@ -47,7 +47,7 @@ def test_a_workspace_outside_of_the_project_needs_trust(cli: Cli, tmp_path: Path
 def test_what_is_below_the_repository_is_in_the_project(cli: Cli) -> None:
     (cli.directory / ".git").mkdir()
     (cli.directory / "lib").mkdir()
-    (cli.directory / "trainyard.toml").write_text(
+    (cli.directory / "shunter.toml").write_text(
         '[run]\ncomponent = "utils.echo"\nworkspace = "lib"\n[scheduler.local_cwd]\nlog_dir = "logs"\n'
     )
     (cli.directory / "lib" / "a.py").touch()
@@ -58,14 +58,14 @@ def test_a_home_directory_that_is_a_repository_is_no_project(cli: Cli) -> None:
     home = cli.directory.parent
     (home / ".git").mkdir()
     (home / ".ssh").mkdir()
-    (cli.directory / "trainyard.toml").write_text('[run]\nworkspace = "../.ssh"\n')
+    (cli.directory / "shunter.toml").write_text('[run]\nworkspace = "../.ssh"\n')
     refused = cli("run", "--dryrun", "utils.echo", code=3, HOME=str(home))
     assert "run.workspace names files outside of the project" in refused.err
 
 
 def test_data_outside_of_the_project_needs_trust(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
-    (cli.directory / "trainyard.toml").write_text(
+    (cli.directory / "shunter.toml").write_text(
         f'[scheduler.aws_sagemaker.channels]\ntraining = "{tmp_path}/private"\n'
     )
     options = ["-s", "aws_sagemaker", "-cfg", "role=r,instance_type=ml.m5.large,region=eu-west-1"]
@@ -75,7 +75,7 @@ def test_data_outside_of_the_project_needs_trust(cli: Cli, tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_that_is_left_out_is_named_once(cli: Cli) -> None:
-    path = cli.directory / "trainyard.toml"
+    path = cli.directory / "shunter.toml"
     path.write_text('[run]\nscheduler = "local_cwd"\n')
     os.chown(path, 54321, -1)
     said = cli("run", "--dryrun", "utils.echo", SUDO_UID="").err
@@ -83,7 +83,7 @@ def test_a_file_that_is_left_out_is_named_once(cli: Cli) -> None:
 
 
 def test_what_a_project_opens_to_containers_needs_trust(cli: Cli) -> None:
-    (cli.directory / "trainyard.toml").write_text(
+    (cli.directory / "shunter.toml").write_text(
         '[component."utils.sh"]\nmounts = "type=bind,src=/etc,dst=/x"\n'
         '[scheduler.local_docker]\ncopy_env = ["AWS_*"]\nprivileged = true\n'
     )
@@ -102,7 +102,7 @@ def test_what_a_project_opens_to_containers_needs_trust(cli: Cli) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_strangers_component_needs_the_command_line(cli: Cli) -> None:
-    (cli.directory / "trainyard.toml").write_text('[run]\ncomponent = "job.py:fn"\n')
+    (cli.directory / "shunter.toml").write_text('[run]\ncomponent = "job.py:fn"\n')
     path = cli.directory / "job.py"
     path.write_text("open('ran', 'w')\n")
     os.chown(path, 54321, -1)
@@ -115,7 +115,7 @@ def test_a_strangers_component_needs_the_command_line(cli: Cli) -> None:
 @pytest.mark.slow
 def test_where_code_goes_is_said_before_anything_is_sent(cli: Cli) -> None:
     """The first call asks for the queue, so that nothing is pushed with credentials that do not hold."""
-    place = cli.directory / "trainyard.toml"
+    place = cli.directory / "shunter.toml"
     place.write_text(CONFIG)
     (cli.directory / "main.py").touch()
     with socket.create_server(("127.0.0.1", 0)) as nobody:

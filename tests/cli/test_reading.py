@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 
-FAULTY = """from trainyard.specs import AppDef, Role
+FAULTY = """from shunter.specs import AppDef, Role
 
 
 def good(msg: str = "x") -> AppDef:
@@ -67,7 +67,7 @@ def test_runopts(cli: Cli) -> None:
 def test_one_scheduler_that_cannot_be_loaded_does_not_hide_the_others(cli: Cli) -> None:
     cli.plugins()
     points = cli.directory / "site" / "remote-1.0.dist-info" / "entry_points.txt"
-    points.write_text("[trainyard.schedulers]\nlost = nowhere.at_all:create\n")
+    points.write_text("[shunter.schedulers]\nlost = nowhere.at_all:create\n")
     result = cli("runopts")
     assert "local_cwd:\n" in result.out
     assert "warning: lost: " in result.err
@@ -76,15 +76,15 @@ def test_one_scheduler_that_cannot_be_loaded_does_not_hide_the_others(cli: Cli) 
 @pytest.mark.slow
 def test_config_shows_each_value_and_where_it_is_from(cli: Cli) -> None:
     cli.plugins()
-    file = cli.directory / "trainyard.toml"
+    file = cli.directory / "shunter.toml"
     file.write_text(
         '[run]\nlog = true\n[scheduler.remote]\nqueue = "gpu"\nlogin = "hunter2"\n'
         '[component."utils.echo"]\nmsg = "hi"\n'
     )
-    result = cli("config", "show", TRAINYARD_LOCAL_CWD_TIMEOUT="9")
+    result = cli("config", "show", SHUNTER_LOCAL_CWD_TIMEOUT="9")
     assert 'queue = "gpu"' in result.out
     assert f"# {file}:4" in result.out
-    assert "# TRAINYARD_LOCAL_CWD_TIMEOUT" in result.out
+    assert "# SHUNTER_LOCAL_CWD_TIMEOUT" in result.out
     assert "hunter2" not in result.out
     data = cli("config", "show", "--json").json
     assert data["run"]["log"] == {"value": True, "origin": f"{file}:2"}
@@ -110,8 +110,8 @@ def test_config_init_writes_a_file_that_sets_nothing(cli: Cli, home: Path) -> No
     cli.plugins()
     before = cli("config", "show", "--json").json
     printed = cli("config", "init", "--print").out
-    assert cli("config", "init").out == "trainyard.toml\n"
-    file = cli.directory / "trainyard.toml"
+    assert cli("config", "init").out == "shunter.toml\n"
+    file = cli.directory / "shunter.toml"
     assert file.read_text() == printed
     assert cli("config", "show", "--json").json == before
     tables = tomllib.loads(printed.replace("\n# queue = ", "\nqueue = "))

@@ -53,7 +53,7 @@ def tries() -> dict[str, list[str]]:
 def component(cli: Cli) -> str:
     """A component whose arguments are those of its program."""
     (cli.directory / "own.py").write_text(
-        "import trainyard.specs as specs\n\n\n"
+        "import shunter.specs as specs\n\n\n"
         "def program(*args: str) -> specs.AppDef:\n"
         "    return specs.AppDef('own', [specs.Role('own', '', entrypoint='false', args=list(args))])\n"
     )
@@ -74,7 +74,7 @@ def test_no_secret_of_any_place_is_kept_or_shown(cli: Cli, component: str, shell
     shown.append(cli("run", "-s", "local_cwd", "-cfg", "nonsense=1", *command, code=None))
     shown.append(cli("run", "utils.nonsense", *command[1:], code=None))
     text = "".join(each.out + each.err for each in shown)
-    folder = Path(os.environ["TRAINYARD_HOME"])
+    folder = Path(os.environ["SHUNTER_HOME"])
     kept = b"".join(Path(top, name).read_bytes() for top, _, names in os.walk(folder) for name in names)
     assert "next" in text
     assert b"next" in kept
@@ -96,7 +96,7 @@ def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Pat
     handle = cli(
         "run", "--wait", "utils.sh", "--", "sh", "-c", f"echo --password {SECRET} | wc -c"
     ).out.strip()
-    assert holders(Path(os.environ["TRAINYARD_HOME"]), cli.directory) == []
+    assert holders(Path(os.environ["SHUNTER_HOME"]), cli.directory) == []
     for words in (
         ["describe"],
         ["describe", "--json"],
@@ -107,8 +107,8 @@ def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Pat
         shown = cli(*words, *([handle] if words != ["list", "--json"] else []), code=None)
         assert SECRET not in shown.out + shown.err
     told = cli("rerun", "--wait", handle, code=3).err
-    assert "export TRAINYARD_SECRET_PASSWORD=..." in told
-    again = cli("rerun", "--wait", handle, TRAINYARD_SECRET_PASSWORD=SECRET).out.strip()
+    assert "export SHUNTER_SECRET_PASSWORD=..." in told
+    again = cli("rerun", "--wait", handle, SHUNTER_SECRET_PASSWORD=SECRET).out.strip()
     assert cli("log", "--no-prefix", again).out == cli("log", "--no-prefix", handle).out
     known = cli(
         "run", "--wait", "utils.sh", "--", "sh", "-c", f"echo --password {SECRET} | wc -c", DB_PASSWORD=SECRET
@@ -117,4 +117,4 @@ def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Pat
     assert "DB_PASSWORD is not set" in cli("rerun", known.out.strip(), code=3).err
     changed = cli("diff", handle, again, code=None)
     assert SECRET not in changed.out + changed.err
-    assert holders(Path(os.environ["TRAINYARD_HOME"]), cli.directory) == []
+    assert holders(Path(os.environ["SHUNTER_HOME"]), cli.directory) == []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import DEADLINE, Cli
 
-HANDLE = "local_cwd://trainyard/"
+HANDLE = "local_cwd://shunter/"
 
 
 def test_the_handle_stands_alone_on_stdout(cli: Cli) -> None:
@@ -41,9 +41,9 @@ def test_a_failed_job_gives_1_or_its_own_code(cli: Cli) -> None:
 
 
 def test_configured_without_waiting(cli: Cli) -> None:
-    (cli.directory / "trainyard.toml").write_text("[run]\nwait = false\n")
+    (cli.directory / "shunter.toml").write_text("[run]\nwait = false\n")
     assert not cli("run", "utils.echo").err
-    (cli.directory / "trainyard.toml").write_text("[run]\nlog = false\n")
+    (cli.directory / "shunter.toml").write_text("[run]\nlog = false\n")
     assert "SUCCEEDED" in cli("run", "utils.echo").err
 
 
@@ -59,7 +59,7 @@ def test_who_closes_the_output_does_not_see_a_success(cli: Cli) -> None:
 
 
 def test_who_closes_the_output_of_the_handle_learns_how_the_job_ended(cli: Cli) -> None:
-    """As ``trainyard run ... | head -c0`` does, in a script that looks at the exit code."""
+    """As ``shunter run ... | head -c0`` does, in a script that looks at the exit code."""
     process = cli.start("run", "utils.sh", "--", "sh", "-c", "exit 7")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -79,7 +79,7 @@ def test_what_exit_code_from_names_is_checked_before_anything_starts(cli: Cli) -
 
 def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
     text = cli("run", "utils.echo", "--help").out
-    assert "usage: trainyard run utils.echo" in text
+    assert "usage: shunter run utils.echo" in text
     assert "--msg" in text
     assert "Start a job." in cli("run", "--help").out
     result = cli("run", "--log", "utils.sh", "echo", "-s", "--wait", "--json", "x")
@@ -100,7 +100,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
         (["--detach", "--wait", "utils.echo"], 2, "--detach cannot be combined"),
-        (["utils.echo", "--log"], 2, "--log is an option of `trainyard run`: put it before"),
+        (["utils.echo", "--log"], 2, "--log is an option of `shunter run`: put it before"),
         (["--stdin", "utils.echo"], 2, "--stdin already specifies the component"),
         ([], 2, "no component given"),
     ],
@@ -113,7 +113,7 @@ def test_mistakes(cli: Cli, words: list[str], code: int, said: str) -> None:
 
 def test_a_component_with_several_faults_reports_all_of_them(cli: Cli) -> None:
     (cli.directory / "bad.py").write_text(
-        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    return None\n"
+        "from shunter.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    return None\n"
     )
     result = cli("run", "bad.py:f", code=3)
     assert result.err.count("bad.py:3") == 3
@@ -198,7 +198,7 @@ def test_stdin_that_is_no_job(cli: Cli, text: str, said: str) -> None:
 
 def test_the_configuration_names_component_scheduler_and_arguments(cli: Cli) -> None:
     cli.plugins()
-    (cli.directory / "trainyard.toml").write_text(
+    (cli.directory / "shunter.toml").write_text(
         '[run]\ncomponent = "utils.echo"\nlog = true\n[component."utils.echo"]\nmsg = "configured"\n'
         '[scheduler.remote]\nqueue = "gpu"\n'
     )
@@ -206,7 +206,7 @@ def test_the_configuration_names_component_scheduler_and_arguments(cli: Cli) -> 
     assert "echo/0 given\n" in cli("run", "--", "--msg", "given").err
     assert cli("run", "--detach", "utils.echo").err == ""
     assert cli("run", "--dryrun", "--json", "-s", "remote").json["request"]["queue"] == "gpu"
-    dry = cli("run", "--dryrun", "--json", TRAINYARD_SCHEDULER="remote", TRAINYARD_REMOTE_QUEUE="other").json
+    dry = cli("run", "--dryrun", "--json", SHUNTER_SCHEDULER="remote", SHUNTER_REMOTE_QUEUE="other").json
     assert dry["request"]["queue"] == "other"
 
 
@@ -249,11 +249,11 @@ def test_ctrl_c_while_submitting(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('[component."utils.echo"]\nnum_replicas = "x"', "trainyard.toml:2: num_replicas is set there"),
-        ('[component."utils.echo"]\nmsgg = "x"', "trainyard.toml:2: msgg is set there"),
-        ('[run]\nscheduler = "nope"', "trainyard.toml:2: there is no scheduler 'nope'"),
+        ('[component."utils.echo"]\nnum_replicas = "x"', "shunter.toml:2: num_replicas is set there"),
+        ('[component."utils.echo"]\nmsgg = "x"', "shunter.toml:2: msgg is set there"),
+        ('[run]\nscheduler = "nope"', "shunter.toml:2: there is no scheduler 'nope'"),
     ],
 )
 def test_what_is_wrong_in_the_configuration_is_found_there(table: str, said: str, cli: Cli) -> None:
-    (cli.directory / "trainyard.toml").write_text(table + "\n")
+    (cli.directory / "shunter.toml").write_text(table + "\n")
     assert said in cli("run", "utils.echo", code=3).err

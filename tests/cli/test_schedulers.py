@@ -1,10 +1,10 @@
-"""`trainyard schedulers`: the matrix as the schedulers' code has it."""
+"""`shunter schedulers`: the matrix as the schedulers' code has it."""
 
 from __future__ import annotations
 
+from shunter.schedulers.capabilities import COLUMNS
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES
 from tests.cli.conftest import Cli
-from trainyard.schedulers.capabilities import COLUMNS
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES
 
 
 def test_json_has_every_scheduler_and_capability(cli: Cli) -> None:
@@ -39,7 +39,7 @@ def test_an_unknown_scheduler(cli: Cli) -> None:
 
 def test_what_a_scheduler_lacks_is_reported_before_submission(cli: Cli) -> None:
     (cli.directory / "jobs.py").write_text(
-        "from trainyard.specs import AppDef, Role\n\n\n"
+        "from shunter.specs import AppDef, Role\n\n\n"
         "def job() -> AppDef:\n"
         "    return AppDef('j', [Role('r', '', entrypoint='true', num_replicas=2, min_replicas=1)])\n"
     )
@@ -48,4 +48,4 @@ def test_what_a_scheduler_lacks_is_reported_before_submission(cli: Cli) -> None:
     assert "role 'r': local_cwd ignores min_replicas=1" in cli("run", "jobs.py:job").err
     refused = cli("run", "-cfg", "chain=3", "-s", "local_docker", "utils.echo", code=3)
     assert "local_docker has no option 'chain'" in refused.err
-    assert "`trainyard schedulers` shows which" in refused.err
+    assert "`shunter schedulers` shows which" in refused.err

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.replicaselection import parse_wanted, select, split_target
-from trainyard.errors import UsageError
+from shunter.cli.replicaselection import parse_wanted, select, split_target
+from shunter.errors import UsageError
 
 REPLICAS = [("trainer", 0), ("trainer", 1), ("trainer", 2), ("reader", 0)]
 

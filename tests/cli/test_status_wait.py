@@ -41,7 +41,7 @@ def test_an_ambiguous_beginning_lists_the_candidates(cli: Cli) -> None:
 
 def test_unknown_handles(cli: Cli) -> None:
     assert "the history is empty" in cli("status", code=5).err
-    assert "`trainyard list`" in cli("status", "local_cwd://trainyard/echo-bbbbbbbbbb", code=5).err
+    assert "`shunter list`" in cli("status", "local_cwd://shunter/echo-bbbbbbbbbb", code=5).err
     assert "no scheduler 'nowhere'" in cli("status", "nowhere://x/y", code=3).err
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_its_scheduler_has_lost_is_not_waited_for(cli: Cli, home: Pat
 
 def test_a_job_whose_state_is_damaged_is_not_waited_for(cli: Cli) -> None:
     handle = cli("run", "--wait", "utils.echo").out.strip()
-    state = Path(os.environ["TRAINYARD_HOME"], "state", "jobs", handle.rpartition("/")[2], "state.json")
+    state = Path(os.environ["SHUNTER_HOME"], "state", "jobs", handle.rpartition("/")[2], "state.json")
     state.write_text("{")
     assert "cannot wait for the end" in cli("wait", handle, code=4).err
     assert "UNKNOWN" in cli("status", handle, code=None).out

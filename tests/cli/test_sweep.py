@@ -137,7 +137,7 @@ def test_more_gpus_than_this_machine_has_are_refused_before_anything_starts(cli:
         (["sweep", "utils.echo", "--msg", "a"], "nothing varies"),
         (
             ["sweep", "utils.echo", "--msg", "a,b", "--parallel", "2"],
-            "--parallel is an option of `trainyard sweep`",
+            "--parallel is an option of `shunter sweep`",
         ),
         (["sweep", "utils.echo", "--msg", "a,b", "--num_replicas", "1,x"], "num_replicas=x"),
         (["sweep", "--parallel", "0", "utils.echo", "--msg", "a,b"], "--parallel"),

@@ -28,7 +28,7 @@ def state(cli: Cli) -> str:
 
 def test_a_local_job_is_followed(cli: Cli, terminal: Open) -> None:
     shown = terminal("run", "utils.echo")
-    shown.wait_for(b"local_cwd://trainyard/echo-")
+    shown.wait_for(b"local_cwd://shunter/echo-")
     shown.wait_for(b"\x1b[36mecho/0\x1b[0m hello world\r\n")
     shown.wait_for(b"SUCCEEDED")
     assert shown.finish() == 0
@@ -38,7 +38,7 @@ def test_detach_and_the_configuration_turn_that_off(cli: Cli, terminal: Open) ->
     shown = terminal("run", "--detach", "utils.echo")
     assert shown.finish() == 0
     assert b"hello world" not in shown.shown
-    (cli.directory / "trainyard.toml").write_text("[run]\ndetach = true\n")
+    (cli.directory / "shunter.toml").write_text("[run]\ndetach = true\n")
     shown = terminal("run", "utils.echo")
     assert shown.finish() == 0
     assert b"hello world" not in shown.shown
@@ -91,7 +91,7 @@ def test_elsewhere_a_signal_only_stops_watching(cli: Cli, signum: signal.Signals
     process.send_signal(signum)
     stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 128 + signum
-    assert f"trainyard log -f {stdout.decode().strip()}".encode() in stderr
+    assert f"shunter log -f {stdout.decode().strip()}".encode() in stderr
     assert state(cli) == "RUNNING"
 
 
@@ -109,7 +109,7 @@ def test_a_remote_job_is_not_waited_for_by_itself(cli: Cli, terminal: Open) -> N
     cli.plugins()
     shown = terminal("run", "-s", "remote", "-cfg", "queue=q", "utils.echo")
     assert shown.finish() == 0
-    assert shown.shown.startswith(b"remote://trainyard/echo-")
+    assert shown.shown.startswith(b"remote://shunter/echo-")
     assert shown.shown.count(b"\n") == 1
 
 
@@ -200,13 +200,13 @@ def test_names_and_messages_of_others_do_nothing_to_the_terminal(
     check_harmless(shown.shown)
 
 
-@pytest.mark.parametrize("name", ["trainyard.toml", ".torchxconfig"])
+@pytest.mark.parametrize("name", ["shunter.toml", ".torchxconfig"])
 def test_names_in_a_hostile_configuration_do_nothing_to_the_terminal(
     cli: Cli, terminal: Open, name: str
 ) -> None:
     key = json.dumps(HOSTILE)
     texts = {
-        "trainyard.toml": f"[scheduler.{key}]\n{key} = {key}\n[{key}]\n",
+        "shunter.toml": f"[scheduler.{key}]\n{key} = {key}\n[{key}]\n",
         ".torchxconfig": "[cli:list]\n" + HOSTILE.replace("\n", "") + " = 1\n",
     }
     (cli.directory / name).write_text(texts[name], newline="")

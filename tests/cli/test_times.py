@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.units import parse_duration, parse_time
-from trainyard.errors import UsageError
-from trainyard.terminal import format_duration
+from shunter.cli.units import parse_duration, parse_time
+from shunter.errors import UsageError
+from shunter.terminal import format_duration
 
 NOW = 1_700_000_000.0
 

@@ -1,4 +1,4 @@
-"""`trainyard workspace show`, and the code that `trainyard gc` removes."""
+"""`shunter workspace show`, and the code that `shunter gc` removes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def project(cli: Cli) -> Path:
     (project / "big.bin").write_bytes(b"x" * 3000)
     (project / "a.log").write_text("")
     (project / ".env").write_text("A=1")
-    (project / ".trainyardignore").write_text("*.log\n")
+    (project / ".shunterignore").write_text("*.log\n")
     (project / "link").symlink_to("big.bin")
     return project
 
@@ -37,13 +37,13 @@ def test_show(cli: Cli, project: Path) -> None:
         "SIZE     LARGEST",
         "2.9 KiB  big.bin",
         "12 B     src/train.py",
-        "6 B      .trainyardignore",
+        "6 B      .shunterignore",
         "",
         "left out",
-        "  1 by .trainyardignore: a.log",
+        "  1 by .shunterignore: a.log",
     ]
     assert "warning: pipe is a named pipe, which cannot be shipped\n" in shown.err
-    assert "looks like a secret: .env (to ship it, name it in .trainyardignore: !/.env)" in shown.err
+    assert "looks like a secret: .env (to ship it, name it in .shunterignore: !/.env)" in shown.err
     assert data == {
         "projects": {"project": ""},
         "fingerprint": data["fingerprint"],
@@ -54,9 +54,9 @@ def test_show(cli: Cli, project: Path) -> None:
         "largest": [
             {"path": "big.bin", "size": 3000},
             {"path": "src/train.py", "size": 12},
-            {"path": ".trainyardignore", "size": 6},
+            {"path": ".shunterignore", "size": 6},
         ],
-        "left_out": {".trainyardignore": ["a.log"]},
+        "left_out": {".shunterignore": ["a.log"]},
         "secrets": [".env"],
         "problems": [{"path": "pipe", "problem": "is a named pipe, which cannot be shipped"}],
         "notes": [],
@@ -69,9 +69,9 @@ def test_show_several_and_the_current_directory(cli: Cli, project: Path) -> None
         "app/train.py",
         "data/big.bin",
         "data/src/train.py",
-        "data/.trainyardignore",
+        "data/.shunterignore",
     }
-    assert data["left_out"] == {".trainyardignore": ["data/a.log"]}
+    assert data["left_out"] == {".shunterignore": ["data/a.log"]}
     assert cli("workspace", "--json").json["projects"] == {".": ""}
 
 
@@ -91,8 +91,8 @@ def test_what_cannot_be_shown(cli: Cli, project: Path) -> None:
     assert "Name a directory" in cli("workspace", "show", "", code=2).err
     shutil.rmtree(project / "src")
     (project / "big.bin").unlink()
-    (project / ".trainyardignore").write_text("*\n")
-    assert "has no files: 4 left out by .trainyardignore" in cli("workspace", "show", "project", code=3).err
+    (project / ".shunterignore").write_text("*\n")
+    assert "has no files: 4 left out by .shunterignore" in cli("workspace", "show", "project", code=3).err
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_nothing_travels_from_an_empty_directory_unasked(cli: Cli, tmp_path: Pat
     empty.mkdir()
     words = ["run", "--dryrun", "-s", "sagemaker_local", "utils.echo", "--image", "i:1"]
     cli.directory = empty
-    assert "trainyard_code" not in cli(*words).out
+    assert "shunter_code" not in cli(*words).out
     refused = cli(
         "run",
         "--dryrun",

@@ -11,8 +11,8 @@ from typing import Any
 import torchx.specs as specs
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 
-from trainyard.runner.api import Runner
-from trainyard.schedulers.responses import Stream as OurStream
+from shunter.runner.api import Runner
+from shunter.schedulers.responses import Stream as OurStream
 
 
 class Shelf(Scheduler[dict[str, Any]]):

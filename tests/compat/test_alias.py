@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.compat.alias_table import MODULES
+from shunter.compat.alias_table import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 START = (
-    ROOT / "src" / "trainyard_torchx.pth"
+    ROOT / "src" / "shunter_torchx.pth"
 ).read_text()  # as the installed file is run at the start of Python
 
 
@@ -42,80 +42,76 @@ def installed(tmp_path: Path) -> Path:
 def test_every_name_of_the_table_has_its_place(module: str) -> None:
     for name, place in MODULES[module].items():
         new, _, attribute = place.partition(":")
-        if new in ("trainyard.notebook", "trainyard.tracker.mlflow"):
-            pytest.importorskip({"trainyard.notebook": "IPython"}.get(new, "mlflow"))
+        if new in ("shunter.notebook", "shunter.tracker.mlflow"):
+            pytest.importorskip({"shunter.notebook": "IPython"}.get(new, "mlflow"))
         loaded = import_module(new)
         assert not attribute or hasattr(loaded, attribute), (module, name)
 
 
 def test_a_bare_import_reaches_the_submodules() -> None:
     code = (
-        "import trainyard.compat.torchx, torchx\n"
+        "import shunter.compat.torchx, torchx\n"
         "print(torchx.specs.api.AppDef is torchx.specs.AppDef, torchx.schedulers.local_scheduler.__name__)\n"
         "from torchx.specs import *\n"
         "print(AppDef.__module__, Role.__name__, parse_app_handle('a://b/c')[2])\n"
-        "import trainyard.compat.torchx.specs as ours\n"
+        "import shunter.compat.torchx.specs as ours\n"
         "print(ours.AppDef is AppDef, 'AppDef' in dir(torchx.specs), hasattr(torchx.specs, 'no_such_name'))\n"
     )
     assert run(code) == [
         "True torchx.schedulers.local_scheduler",
-        "trainyard.specs.app Role c",
+        "shunter.specs.app Role c",
         "True True False",
     ]
 
 
 def test_the_variable_serves_it_from_the_start() -> None:
     code = f"{START}\nimport torchx.specs; print(torchx.specs.Role.__module__)"
-    assert run(code, TRAINYARD_TORCHX="1") == ["trainyard.specs.app"]
+    assert run(code, SHUNTER_TORCHX="1") == ["shunter.specs.app"]
     for off in ("", "0"):
-        assert run(code, TRAINYARD_TORCHX=off) == ["ModuleNotFoundError: No module named 'torchx'"]
+        assert run(code, SHUNTER_TORCHX=off) == ["ModuleNotFoundError: No module named 'torchx'"]
 
 
 def test_an_installed_torchx_is_not_shadowed(installed: Path) -> None:
     code = f"{START}\nimport torchx; print(torchx.WHICH); import torchx.specs"
-    assert run(code, installed, TRAINYARD_TORCHX="1") == [
-        "ModuleNotFoundError: No module named 'torchx.specs'"
-    ]
-    code = f"{START}\nimport torchx, trainyard.compat.torchx.specs as s; print(torchx.WHICH, s.Role.__name__)"
-    assert run(code, installed, TRAINYARD_TORCHX="1") == ["theirs Role"]
+    assert run(code, installed, SHUNTER_TORCHX="1") == ["ModuleNotFoundError: No module named 'torchx.specs'"]
+    code = f"{START}\nimport torchx, shunter.compat.torchx.specs as s; print(torchx.WHICH, s.Role.__name__)"
+    assert run(code, installed, SHUNTER_TORCHX="1") == ["theirs Role"]
 
 
-def test_trainyard_in_the_place_of_an_installed_torchx(installed: Path) -> None:
+def test_shunter_in_the_place_of_an_installed_torchx(installed: Path) -> None:
     code = f"{START}\nimport torchx.specs; print(torchx.specs.Role.__module__)"
-    assert run(code, installed, TRAINYARD_TORCHX="instead") == ["trainyard.specs.app"]
+    assert run(code, installed, SHUNTER_TORCHX="instead") == ["shunter.specs.app"]
 
 
 def test_a_folder_of_that_name_is_no_installed_torchx(tmp_path: Path) -> None:
     (tmp_path / "torchx").mkdir()
-    code = "import trainyard.compat.torchx, torchx.specs; print(torchx.specs.Role.__module__)"
-    assert run(code, tmp_path) == ["trainyard.specs.app"]
+    code = "import shunter.compat.torchx, torchx.specs; print(torchx.specs.Role.__module__)"
+    assert run(code, tmp_path) == ["shunter.specs.app"]
 
 
 def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     code = (
-        "import sys, trainyard.compat.torchx\n"
-        "print([name for name in sys.modules if name.startswith(('trainyard.', 'torchx'))])\n"
+        "import sys, shunter.compat.torchx\n"
+        "print([name for name in sys.modules if name.startswith(('shunter.', 'torchx'))])\n"
         "import torchx, torchx.schedulers.kubernetes_scheduler\n"
-        "print(any(name.startswith(('trainyard.schedulers', 'trainyard.specs')) for name in sys.modules))\n"
+        "print(any(name.startswith(('shunter.schedulers', 'shunter.specs')) for name in sys.modules))\n"
     )
     assert run(code) == [
-        "['trainyard.compat', 'trainyard.torchx_alias', 'trainyard.compat.torchx']",
+        "['shunter.compat', 'shunter.torchx_alias', 'shunter.compat.torchx']",
         "False",
     ]
 
 
 @pytest.mark.parametrize("place", ["", "installed"])
 def test_doctor_says_which_is_found(place: str, installed: Path) -> None:
-    code = "import sys; from trainyard.cli import main; sys.exit(main(['doctor', '-s', 'local_cwd']))"
+    code = "import sys; from shunter.cli import main; sys.exit(main(['doctor', '-s', 'local_cwd']))"
     folders = [installed] if place else []
     (line,) = [line for line in run(code, *folders) if "import torchx" in line]
-    found = f"the TorchX in {installed / 'torchx'}" if place else "trainyard"
+    found = f"the TorchX in {installed / 'torchx'}" if place else "shunter"
     assert line == f"-    torchx: `import torchx` finds {found}"
     if place:
-        (line,) = [
-            line for line in run(code, installed, TRAINYARD_TORCHX="instead") if "import torchx" in line
-        ]
-        assert line.endswith("finds trainyard")
+        (line,) = [line for line in run(code, installed, SHUNTER_TORCHX="instead") if "import torchx" in line]
+        assert line.endswith("finds shunter")
 
 
 def test_a_component_that_imports_torchx_runs(tmp_path: Path) -> None:
@@ -127,7 +123,7 @@ def test_a_component_that_imports_torchx_runs(tmp_path: Path) -> None:
         "    return utils.echo(msg=str(n))\n"
     )
     code = (
-        "from trainyard.runner import get_runner\n"
+        "from shunter.runner import get_runner\n"
         f"with get_runner() as runner:\n"
         f"    info = runner.dryrun_component({str(tmp_path / 'jobs.py:job')!r}, ['--n', '3'], 'local_cwd')\n"
         "    print(info.app.roles[0].args)\n"

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from shunter.cli import command_line
+from shunter.cli.parser import Parser
+from shunter.compat import torchx_command
+from shunter.compat.torchx_command import torchx_json
+from shunter.components.finder import get_component
+from shunter.runner.config import load_config
+from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 from tests.backends import torchx_python
 from tests.compat.record_torchx import as_json
-from trainyard.cli import command_line
-from trainyard.cli.parser import Parser
-from trainyard.compat import torchx_command
-from trainyard.compat.torchx_command import torchx_json
-from trainyard.components.finder import get_component
-from trainyard.runner.config import load_config
-from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 GOLDEN = Path(__file__).parent / "golden"
 LINES = (GOLDEN / "command_lines.txt").read_text().splitlines()
@@ -36,7 +36,7 @@ import torchx.specs as specs
 def {name}(lr: float = 0.1) -> specs.AppDef:
     return specs.AppDef("train", [specs.Role("trainer", "img", entrypoint="echo", args=[str(lr)])])
 """
-#: The commands of trainyard that do what those of TorchX do.
+#: The commands of shunter that do what those of TorchX do.
 MEANINGS = {
     "torchx builtins": "components",
     "torchx cancel slurm://torchx_user/1234": "cancel slurm://torchx_user/1234",
@@ -79,7 +79,7 @@ MEANINGS = {
 }
 #: Those that `torchx` carries out itself: the beginning of what they print.
 PRINTED = {
-    "torchx --version": "torchx command of trainyard",
+    "torchx --version": "torchx command of shunter",
     "torchx --help": "usage: torchx",
     "torchx builtins --print utils.echo": "from __future__ import annotations",
     "torchx configure --print": "[local_cwd]",
@@ -87,9 +87,9 @@ PRINTED = {
     "torchx configure -s kubernetes --print --all": "[kubernetes]\nimage_repo = None\nquiet = False\n",
     "torchx configure -s kubernetes --print -a": "[kubernetes]\nimage_repo = None\nquiet = False\n",
     "torchx run --help": "usage: torchx run",
-    "torchx run --scheduler local_cwd utils.echo --help": "usage: trainyard run utils.echo",
-    "torchx run ./component.py:train --help": "usage: trainyard run ./component.py:train",
-    "torchx run component.py:train --help": "usage: trainyard run component.py:train",
+    "torchx run --scheduler local_cwd utils.echo --help": "usage: shunter run utils.echo",
+    "torchx run ./component.py:train --help": "usage: shunter run ./component.py:train",
+    "torchx run component.py:train --help": "usage: shunter run component.py:train",
 }
 STATUS_JSON = "torchx status --json slurm://torchx_user/1234"  # has tests below
 #: Those that name a scheduler which TorchX has removed, and the answer.
@@ -149,7 +149,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], dict[str, Any]]]:
-    """The commands of trainyard that a command line comes to, which are not run."""
+    """The commands of shunter that a command line comes to, which are not run."""
     found: list[tuple[str, list[str], dict[str, Any]]] = []
 
     def note(name: str, words: list[str], options: Any, **more: Any) -> int:

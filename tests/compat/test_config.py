@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from shunter.cli import main
+from shunter.errors import UsageError, WorkspaceError
+from shunter.runner.config import load_config
+from shunter.specs.workspace import Workspace
+from shunter.workspace.fetching import fetched
+from shunter.workspace.snapshot import snapshot
 from tests.trusting import trust_project
-from trainyard.cli import main
-from trainyard.errors import UsageError, WorkspaceError
-from trainyard.runner.config import load_config
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace.fetching import fetched
-from trainyard.workspace.snapshot import snapshot
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 
@@ -108,13 +108,13 @@ def test_the_empty_variable_switches_all_files_off(
 @pytest.mark.parametrize(
     "text",
     ["[component:utils.echo]\nmesage = x\n", '[component."utils.echo"]\nmesage = "x"\n'],
-    ids=["torchx", "trainyard"],
+    ids=["torchx", "shunter"],
 )
-def test_what_is_too_much_in_a_file_of_trainyard_is_still_refused(
+def test_what_is_too_much_in_a_file_of_shunter_is_still_refused(
     project: Path, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ours = '"' in text
-    (project / ("trainyard.toml" if ours else ".torchxconfig")).write_text(text)
+    (project / ("shunter.toml" if ours else ".torchxconfig")).write_text(text)
     assert (main(["run", "--dryrun", "-s", "local_cwd", "utils.echo"]) == 0) is not ours
     assert ("unknown default 'mesage'" in capfd.readouterr().err) is ours
 
@@ -151,15 +151,15 @@ def test_a_directory_whose_name_looks_like_yaml_is_meant(project: Path) -> None:
 def test_a_workspace_in_memory_is_fetched(project: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
-    files.pipe({"/trainyard-test/main.py": b"1", "/trainyard-test/sub/x.txt": b"2"})
+    files.pipe({"/shunter-test/main.py": b"1", "/shunter-test/sub/x.txt": b"2"})
     try:
-        workspace = fetched(Workspace.from_str("memory://trainyard-test=.,.=lib"))
+        workspace = fetched(Workspace.from_str("memory://shunter-test=.,.=lib"))
         entries = {entry.path for entry in snapshot(workspace).manifest.entries if entry.kind == "file"}
         assert entries == {"main.py", "sub/x.txt", "lib/code.py"}
         assert fetched(Workspace.from_str(".")).projects == {".": ""}
-        with pytest.raises(WorkspaceError, match="no files at the workspace memory://trainyard-nothing"):
-            fetched(Workspace.from_str("memory://trainyard-nothing"))
+        with pytest.raises(WorkspaceError, match="no files at the workspace memory://shunter-nothing"):
+            fetched(Workspace.from_str("memory://shunter-nothing"))
     finally:
-        files.rm("/trainyard-test", recursive=True)
+        files.rm("/shunter-test", recursive=True)
     (copied,) = (source for source in workspace.projects if source != ".")
     assert not os.path.relpath(copied, project).startswith("project")

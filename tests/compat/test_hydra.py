@@ -1,4 +1,4 @@
-"""The launcher of Hydra: a multirun's jobs are jobs of trainyard, and their values come back."""
+"""The launcher of Hydra: a multirun's jobs are jobs of shunter, and their values come back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shunter.runner import get_runner
 from tests.backends import hydra_python
-from trainyard.runner import get_runner
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -49,11 +49,11 @@ def test_a_multirun(tmp_path: Path) -> None:
     (tmp_path / "conf" / "base.yaml").write_text("lr: 1\n")
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "sweep.py").write_text(SWEEP)
-    sources = [str(ROOT / "src"), str(ROOT / "hydra-trainyard-launcher" / "src")]
+    sources = [str(ROOT / "src"), str(ROOT / "hydra-shunter-launcher" / "src")]
 
     def launch(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [python, "sweep.py", "train.py", "-m", "hydra/launcher=trainyard", *words],
+            [python, "sweep.py", "train.py", "-m", "hydra/launcher=shunter", *words],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},
             capture_output=True,
@@ -71,6 +71,6 @@ def test_a_multirun(tmp_path: Path) -> None:
     assert (tmp_path / "out dir" / "1" / ".hydra" / "config.yaml").read_text() == "lr: 2\n"
     failed = launch("lr=9")
     assert failed.returncode == 1
-    assert "is FAILED: train/0: exit code 1; trainyard why local_cwd://" in failed.stderr
+    assert "is FAILED: train/0: exit code 1; shunter why local_cwd://" in failed.stderr
     with get_runner() as runner:
         assert len(runner.jobs()) == 3

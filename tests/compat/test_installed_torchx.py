@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from shunter import plugins
+from shunter.components.component import Component
+from shunter.errors import ConfigError
+from shunter.runner import get_runner
+from shunter.specs import app as ours
 from tests.backends import torchx_python
-from trainyard import plugins
-from trainyard.components.component import Component
-from trainyard.errors import ConfigError
-from trainyard.runner import get_runner
-from trainyard.specs import app as ours
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,13 +150,13 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plugins_of_namespace_packages(namespace: Path) -> None:
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"
-        "from trainyard.plugins import entry_points\n"
+        "from shunter.plugins import entry_points\n"
         "print([point.name for point in entry_points('schedulers') if point.name == 'mine'])\n"
-        "from trainyard.specs import named_resources\n"
+        "from shunter.specs import named_resources\n"
         "big, half = named_resources['big'], named_resources['big_2']\n"
         "print(big.gpu, named_resources['huge'].gpu, half.gpu)\n"
         "print(half.is_fractional(), half.get_resource_name())\n"
-        "import trainyard.compat.torchx\n"
+        "import shunter.compat.torchx\n"
         "from torchx import plugins\n"
         "print(plugins.registry().to_dict()['errors'])\n"
     )
@@ -192,7 +192,7 @@ def test_a_job_of_the_real_torchx_runs() -> None:
     code = (
         "import torchx.specs as specs\n"
         "from torchx.components.utils import echo\n"
-        "from trainyard.runner import get_runner\n"
+        "from shunter.runner import get_runner\n"
         "with get_runner() as runner:\n"
         "    role = specs.Role('r', '', entrypoint='true', resource=specs.Resource(1, 0, 10))\n"
         "    for app in (specs.AppDef('job', [role]), echo(msg='hello')):\n"
@@ -212,7 +212,7 @@ def test_a_job_of_the_real_torchx_runs() -> None:
 def test_a_scheduler_that_derives_from_the_real_torchx_s_works_in_our_runner(tmp_path: Path) -> None:
     done = subprocess.run(
         [torchx_python(), str(Path(__file__).with_name("scheduler_of_torchx.py"))],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRAINYARD_HOME": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SHUNTER_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,4 +1,4 @@
-"""NeMo-Run 0.11.1 itself, beside a real TorchX and with trainyard in its place: schedulers, experiments."""
+"""NeMo-Run 0.11.1 itself, beside a real TorchX and with shunter in its place: schedulers, experiments."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.toolkit.image import docker
 
 ROOT = Path(__file__).parents[2]
 SITE = f"{ROOT / 'src'}:{ROOT / 'toolkit' / 'src'}"
-#: ``0`` leaves TorchX alone, ``instead`` serves trainyard under its name.
+#: ``0`` leaves TorchX alone, ``instead`` serves shunter under its name.
 MODES = pytest.mark.parametrize("torchx", ["0", "instead"])
 BEGIN = """
-import trainyard.torchx_alias
-if trainyard.torchx_alias.comes_first():
-    trainyard.torchx_alias.install()  # as the .pth file of the wheel does
+import shunter.torchx_alias
+if shunter.torchx_alias.comes_first():
+    shunter.torchx_alias.install()  # as the .pth file of the wheel does
 import json, sys, torchx, nemo_run as run
-assert (torchx.__spec__.origin == "trainyard") == trainyard.torchx_alias.comes_first()
+assert (torchx.__spec__.origin == "shunter") == shunter.torchx_alias.comes_first()
 """
 ENTRY_POINTS = """
 from importlib.metadata import entry_points
@@ -75,7 +75,7 @@ class Nemo:
         self.environ = {
             **os.environ,
             "PYTHONPATH": SITE,
-            "TRAINYARD_TORCHX": torchx,
+            "SHUNTER_TORCHX": torchx,
             "NEMORUN_HOME": str(directory / "nemo"),
         }
 
@@ -124,7 +124,7 @@ def logs_below(directory: Path, pattern: str) -> list[str]:
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     need("docker")
-    tag = f"trainyard-test-{uuid.uuid4().hex[:12]}:nemo"
+    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:nemo"
     make_host_image(tag)
     yield tag
     docker("rmi", "-f", tag)

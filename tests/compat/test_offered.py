@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from shunter import plugins
+from shunter.compat import offered
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 from tests.aws.conftest import aws as aws
 from tests.aws.fake import FakeAws
 from tests.backends import torchx_python
-from trainyard import plugins
-from trainyard.compat import offered
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 
 ROOT = Path(__file__).parents[2]
 #: What the extra `aws` brings, of this environment.
@@ -36,8 +36,8 @@ class TorchX:
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return self._run("torchx.cli.main", *words, code=code)
 
-    def trainyard(self, *words: str) -> str:
-        return self._run("trainyard", *words).stdout
+    def shunter(self, *words: str) -> str:
+        return self._run("shunter", *words).stdout
 
     def _run(self, module: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -92,8 +92,8 @@ def test_torchx_gets_aws_batch_and_sagemaker_back(aws: FakeAws, torchx: TorchX) 
     assert handle in torchx("list", "-s", "aws_batch").stdout
     assert "alpine" in torchx("describe", handle).stdout
     torchx("cancel", handle)
-    # and trainyard knows the job
-    assert json.loads(torchx.trainyard("list", "--json"))[0]["handle"] == handle
+    # and shunter knows the job
+    assert json.loads(torchx.shunter("list", "--json"))[0]["handle"] == handle
     sagemaker = torchx(
         *("run", "-s", "aws_sagemaker", "--dryrun", "--workspace", ""),
         *("-cfg", "role=arn:aws:iam::123456789012:role/x,instance_type=ml.m5.large"),
@@ -124,17 +124,17 @@ def test_torchx_keeps_its_own_schedulers_and_its_default(torchx: TorchX) -> None
     assert found[1].split() == [
         "torchx.schedulers.local_scheduler",
         "torchx.schedulers.slurm_scheduler",
-        "trainyard.compat.offered_scheduler",
+        "shunter.compat.offered_scheduler",
     ]
 
 
 def test_what_is_offered_is_not_taken_for_plugins_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "site" / "trainyard-0.dist-info"
+    info = tmp_path / "site" / "shunter-0.dist-info"
     info.mkdir(parents=True)
     names = [*offered.KEPT, *offered.OURS]
-    lines = [f"{name} = trainyard.compat.offered:{name}" for name in names]
+    lines = [f"{name} = shunter.compat.offered:{name}" for name in names]
     (info / "entry_points.txt").write_text("\n".join(["[torchx.schedulers]", *lines]))
     monkeypatch.syspath_prepend(info.parent)
     plugins._all_entry_points.cache_clear()

@@ -12,18 +12,18 @@ from unittest import mock
 
 import pytest
 
-from trainyard.backoff import polling
-from trainyard.compat.plugin_scheduler import PluginScheduler
-from trainyard.compat.torchx_local import CWDImageProvider, LocalDirectoryImageProvider, LogIterator
-from trainyard.compat.torchx_local_scheduler import TorchxLocalScheduler, create_scheduler
-from trainyard.compat.torchx_own_schedulers import TorchxSlurmScheduler
-from trainyard.compat.torchx_runner import TorchxRunner
-from trainyard.schedulers.local.scheduler import LocalScheduler
-from trainyard.schedulers.registry import as_scheduler
-from trainyard.schedulers.torchx_scheduler import TorchXScheduler
-from trainyard.specs import AppDef, AppDryRunInfo, AppState, Resource, Role, is_terminal
+from shunter.backoff import polling
+from shunter.compat.plugin_scheduler import PluginScheduler
+from shunter.compat.torchx_local import CWDImageProvider, LocalDirectoryImageProvider, LogIterator
+from shunter.compat.torchx_local_scheduler import TorchxLocalScheduler, create_scheduler
+from shunter.compat.torchx_own_schedulers import TorchxSlurmScheduler
+from shunter.compat.torchx_runner import TorchxRunner
+from shunter.schedulers.local.scheduler import LocalScheduler
+from shunter.schedulers.registry import as_scheduler
+from shunter.schedulers.torchx_scheduler import TorchXScheduler
+from shunter.specs import AppDef, AppDryRunInfo, AppState, Resource, Role, is_terminal
 
-SERVED = "trainyard.compat.torchx.schedulers"
+SERVED = "shunter.compat.torchx.schedulers"
 CLASSES = {
     "docker_scheduler": "DockerScheduler",
     "slurm_scheduler": "SlurmScheduler",
@@ -57,7 +57,7 @@ def test_the_runner_uses_our_scheduler_unless_the_class_is_changed(module: str) 
     assert isinstance(made, cls)
     ours = as_scheduler(made, "name", "session")
     assert type(ours).__name__ == CLASSES[module]
-    assert type(ours).__module__.startswith("trainyard.schedulers.")
+    assert type(ours).__module__.startswith("shunter.schedulers.")
     assert isinstance(ours, cls)  # so `isinstance` says what it says with TorchX
     assert isinstance(ours, PluginScheduler)
     assert not isinstance(LocalScheduler("x"), cls)
@@ -94,7 +94,7 @@ def test_a_derived_scheduler_is_asked_by_its_hooks() -> None:
             return str(dryrun_info.request[0])
 
         def describe(self, app_id: str) -> Any:
-            from trainyard.schedulers.responses import DescribeAppResponse
+            from shunter.schedulers.responses import DescribeAppResponse
 
             return DescribeAppResponse(app_id=app_id, state=AppState.RUNNING)
 
@@ -262,7 +262,7 @@ def test_what_monarch_does_with_a_job(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     local = importlib.import_module(f"{SERVED}.local_scheduler")
-    specs = importlib.import_module("trainyard.compat.torchx.specs")
+    specs = importlib.import_module("shunter.compat.torchx.specs")
     args = ["-c", "import time; time.sleep(600)"]
     role = specs.Role("trainer", image="", entrypoint=sys.executable, args=args)
     app = specs.AppDef(name="spmd", roles=[role])

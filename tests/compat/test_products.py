@@ -1,4 +1,4 @@
-"""Monarch 0.7.0, torchft 0.2.0 and Ax 1.3.1 themselves, with trainyard in the place of their TorchX."""
+"""Monarch 0.7.0, torchft 0.2.0 and Ax 1.3.1 themselves, with shunter in the place of their TorchX."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.slurm_cluster import private_cluster
 ROOT = Path(__file__).parents[2]
 SITE = f"{ROOT / 'src'}:{ROOT / 'toolkit' / 'src'}"
 BEGIN = """
-import trainyard.torchx_alias
-trainyard.torchx_alias.install()  # as the .pth file of the wheel does
+import shunter.torchx_alias
+shunter.torchx_alias.install()  # as the .pth file of the wheel does
 import json, os, sys, time, torchx
-assert torchx.__spec__.origin == "trainyard"
+assert torchx.__spec__.origin == "shunter"
 """
 #: A training script; monarch runs it in each process of the mesh.
 TRAIN = """
@@ -104,7 +104,7 @@ class Product:
             **os.environ,
             "PYTHONPATH": SITE,
             "PATH": f"{Path(self.python).parent}:{os.environ['PATH']}",
-            "TRAINYARD_TORCHX": "1",
+            "SHUNTER_TORCHX": "1",
             "OUT": str(self.out),
         }
 

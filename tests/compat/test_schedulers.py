@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from shunter import plugins
+from shunter.compat.plugin_scheduler import PluginScheduler
+from shunter.compat.torchx_runner import TorchxRunner
+from shunter.runner import get_runner
+from shunter.schedulers.docker.scheduler import DockerScheduler
+from shunter.specs import AppDef, AppState, Resource, Role
 from tests.backends import need
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
-from trainyard import plugins
-from trainyard.compat.plugin_scheduler import PluginScheduler
-from trainyard.compat.torchx_runner import TorchxRunner
-from trainyard.runner import get_runner
-from trainyard.schedulers.docker.scheduler import DockerScheduler
-from trainyard.specs import AppDef, AppState, Resource, Role
 
 PLUGIN = Path(__file__).parent / "plugin"
 ENTRY_POINTS = """[torchx.schedulers]
@@ -67,7 +67,7 @@ def test_a_plugin_for_torchx_goes_through_the_whole_command_line(night: Cli, sch
     assert not (night.directory.parent / "depot").exists()
     options = ["-cfg", "queue=slow", "--workspace", ""]
     handle = night("run", "-s", scheduler, *options, "utils.echo", "--num_replicas", "2").out.strip()
-    assert handle.startswith(f"{scheduler}://trainyard/echo-")
+    assert handle.startswith(f"{scheduler}://shunter/echo-")
     status = night("status", "--json", handle).json
     assert (status["state"], status["msg"]) == ("RUNNING", "by moonlight")
     assert [replica["id"] for replica in status["roles"][0]["replicas"]] == [0, 1]
@@ -78,7 +78,7 @@ def test_a_plugin_for_torchx_goes_through_the_whole_command_line(night: Cli, sch
     night("cancel", handle)
     assert night("status", "--json", handle).json["state"] == "CANCELLED"
     assert "where it waits" in night("runopts", scheduler).out
-    assert night("status", f"{scheduler}://trainyard/nothing", code=5).err
+    assert night("status", f"{scheduler}://shunter/nothing", code=5).err
 
 
 def test_mistakes_are_reported_in_a_line(night: Cli) -> None:
@@ -111,7 +111,7 @@ def test_a_request_has_torchx_s_back_references() -> None:
     with get_runner() as runner:
         info = runner.dryrun(app(), "owl", {"queue": "q"})
         assert (info._scheduler, info._cfg["nice"]) == ("owl", 3)
-        assert info._app.roles[0].env["TORCHX_JOB_ID"] == "owl://trainyard/${app_id}"
+        assert info._app.roles[0].env["TORCHX_JOB_ID"] == "owl://shunter/${app_id}"
         handle = runner.schedule(info)
         assert runner.wait(handle).state == AppState.SUCCEEDED
         assert list(runner.log_lines(handle, "greeter", 1)) == ["hi 1\n"]
@@ -130,7 +130,7 @@ def test_a_plugin_with_the_name_of_a_builtin_scheduler_is_named_and_not_used(
     )
     done = night(*command)
     (said,) = [line for line in done.err.splitlines() if "is not used" in line]
-    assert "'slurm' is trainyard's (trainyard.schedulers.slurm.scheduler)" in said
+    assert "'slurm' is shunter's (shunter.schedulers.slurm.scheduler)" in said
     assert "the plugin nightshift:create_scheduler" in said
     assert "night job" not in done.out
 

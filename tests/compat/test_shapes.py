@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import trainyard.compat.torchx  # noqa: F401
-from trainyard.compat.torchx_runner import TorchxRunner
-from trainyard.errors import ConfigError
-from trainyard.runner.api import Runner
-from trainyard.schedulers.responses import DescribeAppResponse
-from trainyard.specs import AppDef, AppState, AppStatus, Role, Workspace
-from trainyard.specs.status import ReplicaStatus, RoleStatus
+import shunter.compat.torchx  # noqa: F401
+from shunter.compat.torchx_runner import TorchxRunner
+from shunter.errors import ConfigError
+from shunter.runner.api import Runner
+from shunter.schedulers.responses import DescribeAppResponse
+from shunter.specs import AppDef, AppState, AppStatus, Role, Workspace
+from shunter.specs.status import ReplicaStatus, RoleStatus
 
 import torchx  # isort: skip
 from torchx import specs  # isort: skip

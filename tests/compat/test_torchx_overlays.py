@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.compat.torchx.specs import AppDef, Role
-from trainyard.compat.torchx.specs.overlays import DEL, JOIN, PUT, apply_overlay, get_overlay, set_overlay
+from shunter.compat.torchx.specs import AppDef, Role
+from shunter.compat.torchx.specs.overlays import DEL, JOIN, PUT, apply_overlay, get_overlay, set_overlay
 
 PODS = JOIN("containers", on="name")
 

@@ -26,32 +26,32 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-import trainyard.compat.torchx.cli.cmd_log as cmd_log
-import trainyard.compat.torchx.cli.cmd_run as cmd_run
-import trainyard.compat.torchx.distributed as distributed
-import trainyard.compat.torchx.plugins as plugin_decorators
-import trainyard.compat.torchx.plugins._registry as registries
-import trainyard.compat.torchx.runner as torchx_runner
-import trainyard.compat.torchx.runner.api as runner_api
-import trainyard.compat.torchx.runner.config as runner_config
-import trainyard.compat.torchx.runner.events as runner_events
-import trainyard.compat.torchx.schedulers.api as schedulers
-import trainyard.compat.torchx.schedulers.docker_scheduler as docker
-import trainyard.compat.torchx.schedulers.local_scheduler as local
-import trainyard.compat.torchx.schedulers.streams as streams
-import trainyard.compat.torchx.specs.api as specs
-import trainyard.compat.torchx.specs.builders as builders
-import trainyard.compat.torchx.specs.file_linter as file_linter
-import trainyard.compat.torchx.specs.finder as finder
-import trainyard.compat.torchx.util.entrypoints as entrypoints
-import trainyard.compat.torchx.util.types as util_types
-from trainyard import plugins
-from trainyard.cli import main
-from trainyard.compat import torchx_slurm as slurm
-from trainyard.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
-from trainyard.compat.torchx.workspace import WorkspaceMixin
-from trainyard.compat.torchx.workspace.dir_workspace import DirWorkspaceMixin
-from trainyard.compat.torchx.workspace.docker_workspace import DockerWorkspaceMixin
+import shunter.compat.torchx.cli.cmd_log as cmd_log
+import shunter.compat.torchx.cli.cmd_run as cmd_run
+import shunter.compat.torchx.distributed as distributed
+import shunter.compat.torchx.plugins as plugin_decorators
+import shunter.compat.torchx.plugins._registry as registries
+import shunter.compat.torchx.runner as torchx_runner
+import shunter.compat.torchx.runner.api as runner_api
+import shunter.compat.torchx.runner.config as runner_config
+import shunter.compat.torchx.runner.events as runner_events
+import shunter.compat.torchx.schedulers.api as schedulers
+import shunter.compat.torchx.schedulers.docker_scheduler as docker
+import shunter.compat.torchx.schedulers.local_scheduler as local
+import shunter.compat.torchx.schedulers.streams as streams
+import shunter.compat.torchx.specs.api as specs
+import shunter.compat.torchx.specs.builders as builders
+import shunter.compat.torchx.specs.file_linter as file_linter
+import shunter.compat.torchx.specs.finder as finder
+import shunter.compat.torchx.util.entrypoints as entrypoints
+import shunter.compat.torchx.util.types as util_types
+from shunter import plugins
+from shunter.cli import main
+from shunter.compat import torchx_slurm as slurm
+from shunter.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
+from shunter.compat.torchx.workspace import WorkspaceMixin
+from shunter.compat.torchx.workspace.dir_workspace import DirWorkspaceMixin
+from shunter.compat.torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 SMALL = specs.Resource(cpu=1, gpu=0, memMB=1024)
 
@@ -508,7 +508,7 @@ def test_help_of_arguments() -> None:
 
 @pytest.mark.parametrize("module", ["gcp_batch_scheduler", "kubernetes_mcad_scheduler"])
 def test_removed_schedulers_say_what_to_use(module: str) -> None:
-    made = importlib.import_module(f"trainyard.compat.torchx.schedulers.{module}")
+    made = importlib.import_module(f"shunter.compat.torchx.schedulers.{module}")
     with pytest.raises(specs.UnknownSchedulerException, match=r"(?s)TorchX removed it.*[Kk]ubernetes"):
         made.create_scheduler("session")
 
@@ -643,7 +643,7 @@ def test_logs_are_awaited_by_the_runner_that_a_test_replaces(caplog: pytest.LogC
     runner.log_lines.side_effect = lambda *args, **more: iter(["a line\n"])
     out = StringIO()
     with (
-        patch("trainyard.compat.torchx.cli.cmd_log.get_runner", return_value=runner),
+        patch("shunter.compat.torchx.cli.cmd_log.get_runner", return_value=runner),
         caplog.at_level("INFO"),
     ):
         cmd_log.get_logs(out, "local_docker://s/a/r", regex=None)
@@ -805,7 +805,7 @@ def test_images_of_this_machine_get_the_name_of_the_repository() -> None:
 
 
 def test_a_name_of_a_module_that_is_served_whole_is_replaced_too() -> None:
-    place = "trainyard.compat.torchx.distributed.local_rank"
+    place = "shunter.compat.torchx.distributed.local_rank"
     assert distributed.is_local_rank0()
     with patch(place, return_value=2):
         assert not distributed.is_local_rank0()

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import plugins
-from trainyard.components import user_code
+from shunter import plugins
+from shunter.components import user_code
 
-HEADER = "from __future__ import annotations\nfrom trainyard.specs import AppDef, Role\n"
+HEADER = "from __future__ import annotations\nfrom shunter.specs import AppDef, Role\n"
 
 
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current directory; what a test imports from it is forgotten afterwards."""
-    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LOGLEVEL", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     directory = tmp_path / "work"
@@ -52,7 +52,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     """Put a distribution with these files and entry points on the path."""
 
     def install_distribution(
-        files: dict[str, str], entry_points: dict[str, str], group: str = "trainyard.components"
+        files: dict[str, str], entry_points: dict[str, str], group: str = "shunter.components"
     ) -> Path:
         site = tmp_path / "site"
         for name, text in files.items():

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from trainyard.components import dist, metrics, serve, train, utils
-from trainyard.components.component import Component
-from trainyard.components.finder import BUILTINS, get_builtin_source, get_component
-from trainyard.components.materialize import component_args_from_str, materialize_appdef
-from trainyard.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
-from trainyard.errors import ComponentArgumentError, ConfigError, UnknownAppException
-from trainyard.specs import AppDef, BindMount, Resource, Role, from_json, macros, to_json, validate_app
-from trainyard.specs.app import NO_IMAGE
+from shunter.components import dist, metrics, serve, train, utils
+from shunter.components.component import Component
+from shunter.components.finder import BUILTINS, get_builtin_source, get_component
+from shunter.components.materialize import component_args_from_str, materialize_appdef
+from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
+from shunter.errors import ComponentArgumentError, ConfigError, UnknownAppException
+from shunter.specs import AppDef, BindMount, Resource, Role, from_json, macros, to_json, validate_app
+from shunter.specs.app import NO_IMAGE
 
 # The names, the order and the defaults are an interface that existing configurations rely on.
 SIZE = "cpu=1, gpu=0, memMB=1024, h=None"
@@ -215,7 +215,7 @@ def test_hydra_with_the_library(workplace: Path) -> None:
     pytest.importorskip("hydra")
     (workplace / ".torchx").mkdir()
     (workplace / ".torchx" / "job.yaml").write_text(
-        "_target_: trainyard.specs.AppDef\nname: a\nroles:\n- _target_: trainyard.specs.Role\n"
+        "_target_: shunter.specs.AppDef\nname: a\nroles:\n- _target_: shunter.specs.Role\n"
         "  name: r\n  image: i\n  num_replicas: 1\n"
     )
     app = get_component("utils.hydra").parse(["-cn", "job", "name=b", "roles.0.num_replicas=2"])

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from trainyard._toolkit.apps import urls
-from trainyard._toolkit.apps.booth import booth
-from trainyard._toolkit.errors import ConfigError, StoreError
-from trainyard.apps.serve import serve
-from trainyard.apps.utils import booth_main, copy_main, process_monitor
+from shunter._toolkit.apps import urls
+from shunter._toolkit.apps.booth import booth
+from shunter._toolkit.errors import ConfigError, StoreError
+from shunter.apps.serve import serve
+from shunter.apps.utils import booth_main, copy_main, process_monitor
 
 
 def command(module: str, *args: str) -> list[str]:
-    return [sys.executable, "-m", f"trainyard.apps.{module}", *args]
+    return [sys.executable, "-m", f"shunter.apps.{module}", *args]
 
 
 def environment() -> dict[str, str]:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.components.arguments import HelpRequested
-from trainyard.components.component import Component
-from trainyard.errors import ComponentArgumentError, ComponentValidationException, ConfigError
-from trainyard.specs import AppDef
+from shunter.components.arguments import HelpRequested
+from shunter.components.component import Component
+from shunter.errors import ComponentArgumentError, ComponentValidationException, ConfigError
+from shunter.specs import AppDef
 
 
 class Color(enum.Enum):
@@ -288,7 +288,7 @@ def test_help_is_asked_for_only_before_the_program() -> None:
     with pytest.raises(HelpRequested) as caught:
         bind(sh, "-n", "1", "--help", "echo")
     assert caught.value.exit_code == 0
-    assert caught.value.message.startswith("usage: trainyard run c ")
+    assert caught.value.message.startswith("usage: shunter run c ")
     assert bind(sh, "echo", "--help")["args"] == ("echo", "--help")
 
 
@@ -404,8 +404,8 @@ def test_help() -> None:
         """
         raise AssertionError
 
-    text = Component("jobs.py:train", train).help_text("trainyard run jobs.py:train")
-    assert text.startswith("usage: trainyard run jobs.py:train --lr FLOAT [--color COLOR] [--debug]")
+    text = Component("jobs.py:train", train).help_text("shunter run jobs.py:train")
+    assert text.startswith("usage: shunter run jobs.py:train --lr FLOAT [--color COLOR] [--debug]")
     assert "At length, and with more words." in text
     assert "learning rate, per step (required)" in text
     assert "the colour (one of RED, BLUE; default: RED)" in text

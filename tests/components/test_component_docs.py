@@ -6,9 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
-from trainyard.components.component import Component
-from trainyard.components.finder import BUILTINS, get_component
-from trainyard.specs import AppDef
+from shunter.components.component import Component
+from shunter.components.finder import BUILTINS, get_component
+from shunter.specs import AppDef
 
 DOC = (Path(__file__).parents[2] / "docs" / "components.md").read_text()
 
@@ -17,7 +17,7 @@ def test_its_example_runs(workplace: Path) -> None:
     (workplace / "jobs.py").write_text(re.findall(r"```python\n(# jobs\.py.*?)```", DOC, re.DOTALL)[0])
     (workplace / "train.py").touch()
     commands = [
-        shlex.split(line) for line in re.findall(r"trainyard run ([^`\n]+)", DOC) if "--help" not in line
+        shlex.split(line) for line in re.findall(r"shunter run ([^`\n]+)", DOC) if "--help" not in line
     ]
     assert len(commands) >= 5
     for name, *args in commands:
@@ -25,7 +25,7 @@ def test_its_example_runs(workplace: Path) -> None:
 
 
 def test_its_python_runs(workplace: Path) -> None:
-    code = re.findall(r"```python\n(from trainyard.components.*?)```", DOC, re.DOTALL)[0]
+    code = re.findall(r"```python\n(from shunter.components.*?)```", DOC, re.DOTALL)[0]
     names: dict[str, object] = {}
     exec(code, names)
     assert isinstance(names["component"], Component)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.components import finder
-from trainyard.components.finder import get_component
-from trainyard.errors import (
+from shunter.components import finder
+from shunter.components.finder import get_component
+from shunter.errors import (
     ComponentFileNotFoundError,
     ComponentNotFoundException,
     ComponentValidationException,
@@ -41,14 +41,14 @@ def test_the_table_of_builtins_is_what_the_modules_define() -> None:
     from importlib import import_module
 
     for module, functions in finder.BUILTINS.items():
-        found = [name for name, _ in finder._components_in(import_module(f"trainyard.components.{module}"))]
+        found = [name for name, _ in finder._components_in(import_module(f"shunter.components.{module}"))]
         assert sorted(found) == list(functions), module
 
 
 @pytest.mark.parametrize("name", [f"{m}.{fn}" for m, fns in finder.BUILTINS.items() for fn in fns])
 def test_every_builtin_lints_and_has_help_for_each_parameter(name: str) -> None:
-    from trainyard.components.component_help import read_docstring
-    from trainyard.components.file_linter import lint_component
+    from shunter.components.component_help import read_docstring
+    from shunter.components.file_linter import lint_component
 
     component = get_component(name)
     assert component.origin == "builtin"
@@ -152,7 +152,7 @@ def test_a_package_that_is_loaded_already(write: Write) -> None:
     assert sys.modules["pkg.one"].__file__ == str(Path("pkg/one.py").resolve())
 
 
-@pytest.mark.parametrize("name", ["json.py", "pytest.py", "my-jobs 2.py", "trainyard.py", "types.py"])
+@pytest.mark.parametrize("name", ["json.py", "pytest.py", "my-jobs 2.py", "shunter.py", "types.py"])
 def test_a_file_never_takes_the_place_of_another_module(write: Write, name: str) -> None:
     before = sys.modules.get(name.removesuffix(".py"))
     write(name, JOBS)
@@ -221,7 +221,7 @@ def test_imported_types_are_checked_when_the_file_is_loaded(write: Write) -> Non
     ("name", "message", "hint"),
     [
         ("utils.ecoh", "no component 'utils.ecoh'", "utils.echo"),
-        ("nothing", "no component", "trainyard components"),
+        ("nothing", "no component", "shunter components"),
         ("jbos.py:train", "jbos.py does not exist", "jobs.py"),
         ("./jbos.py", "does not exist", "./jobs.py"),
         ("jobs.py:trian", "no function 'trian'", "train"),
@@ -289,7 +289,7 @@ def test_a_plain_script_takes_the_defaults_of_train_script(write: Write) -> None
     assert role.env == {"A": "1"}
     assert role.args == ["./train.py", "--cpu", "1"]
     text = get_component("./train.py").help_text()
-    assert text.startswith("usage: trainyard run ./train.py [script_args ...]\n")
+    assert text.startswith("usage: shunter run ./train.py [script_args ...]\n")
     assert "Every word after the name is passed unchanged." in text
     assert "--cpu" not in text
 
@@ -297,7 +297,7 @@ def test_a_plain_script_takes_the_defaults_of_train_script(write: Write) -> None
 # ---- entry points
 
 
-@pytest.mark.parametrize("group", ["trainyard.components", "torchx.components"])
+@pytest.mark.parametrize("group", ["shunter.components", "torchx.components"])
 def test_entry_points_add_and_never_hide(install: Write, group: str) -> None:
     install(
         {
@@ -361,7 +361,7 @@ def test_components_behind_entry_points_are_linted(install: Write) -> None:
 
 def test_source_of_a_builtin_holds_no_more_than_it_needs() -> None:
     source = finder.get_builtin_source("utils.echo")
-    assert "from trainyard.specs.app import NO_IMAGE, AppDef, Role" in source
+    assert "from shunter.specs.app import NO_IMAGE, AppDef, Role" in source
     assert "def _single(" in source
     assert "def touch(" not in source
     assert "shlex" not in source
@@ -379,13 +379,13 @@ def test_source_of_a_builtin_holds_no_more_than_it_needs() -> None:
     ],
 )
 def test_a_builtin_costs_its_own_module_only(code: str, allowed: set[str]) -> None:
-    program = f"from trainyard.components import finder; {code}; import sys; print(*sys.modules)"
+    program = f"from shunter.components import finder; {code}; import sys; print(*sys.modules)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True
     )
     modules = set(done.stdout.split())
-    ours = {name.rpartition(".")[2] for name in modules if name.startswith("trainyard.components.")}
+    ours = {name.rpartition(".")[2] for name in modules if name.startswith("shunter.components.")}
     assert ours & {*finder.BUILTINS, "image", "lint", "validators", "help"} <= allowed
     heavy = {
         "docstring_parser",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.components import file_linter
-from trainyard.components.file_linter import LinterMessage, component_functions, lint_component
+from shunter.components import file_linter
+from shunter.components.file_linter import LinterMessage, component_functions, lint_component
 
 Write = Callable[..., Path]
 

@@ -1,4 +1,4 @@
-"""Programs of builtins in what an image may have: trainyard, the toolkit alone, torchx.
+"""Programs of builtins in what an image may have: shunter, the toolkit alone, torchx.
 
 The command of the component is run as the image would, by Pythons without anything else.
 """
@@ -22,12 +22,12 @@ from tests import backends
 from tests.docs.documents import ROOT
 from tests.toolkit.image import bridge_gateway, docker, make_image, require_docker
 
-from trainyard.components import metrics, serve, utils
-from trainyard.runner import get_runner
-from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
-from trainyard.workspace.toolkit_files import toolkit_archive
+from shunter.components import metrics, serve, utils
+from shunter.runner import get_runner
+from shunter.specs import AppDef, AppState, BindMount, Resource, Role
+from shunter.workspace.toolkit_files import toolkit_archive
 
-SOURCES = {"trainyard": str(ROOT / "src"), "toolkit": str(ROOT / "toolkit" / "src")}
+SOURCES = {"shunter": str(ROOT / "src"), "toolkit": str(ROOT / "toolkit" / "src")}
 #: A Python without the packages of this one's environment.
 BARE = os.path.realpath(sys.executable)
 
@@ -83,7 +83,7 @@ def test_a_python_with_none_of_them_says_so(tmp_path: Path) -> None:
     done = start(role, BARE, "", tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert done.stderr.endswith("has none of trainyard-toolkit, trainyard and torchx\n")
+    assert done.stderr.endswith("has none of shunter-toolkit, shunter and torchx\n")
 
 
 # ---- in containers
@@ -115,7 +115,7 @@ def torchx_packages() -> str:
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     require_docker()
-    name = f"trainyard-test-{uuid.uuid4().hex[:8]}"
+    name = f"shunter-test-{uuid.uuid4().hex[:8]}"
     make_image(name)
     yield name
     docker("rmi", "-f", name, check=False)
@@ -140,9 +140,7 @@ def management(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_containers(place: str, image: str, management: str, tmp_path: Path) -> None:
     """All four programs of one job, in a container that has one of the three installed."""
     packages = torchx_packages() if place == "torchx" else SOURCES[place]
-    installed = (
-        packages if place == "torchx" else str(ROOT)
-    )  # in a clone the toolkit is linked into trainyard
+    installed = packages if place == "torchx" else str(ROOT)  # in a clone the toolkit is linked into shunter
     (tmp_path / "a").write_bytes(b"content\n")
     board = metrics.tensorboard("logs", start_on_file=f"{tmp_path}/a", image=image)
     args = board.roles[0].args

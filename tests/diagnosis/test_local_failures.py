@@ -1,10 +1,10 @@
-"""What `trainyard why` says besides causes: changes, commands to try, scripts under the toolkit."""
+"""What `shunter why` says besides causes: changes, commands to try, scripts under the toolkit."""
 
 from __future__ import annotations
 
-from trainyard.runner import get_runner
-from trainyard.runner.explanation import explain
-from trainyard.specs import AppDef, Role
+from shunter.runner import get_runner
+from shunter.runner.explanation import explain
+from shunter.specs import AppDef, Role
 
 
 def run(runner, command, replicas=1, **options):
@@ -21,7 +21,7 @@ def test_a_time_limit_is_doubled_by_the_command_to_try():
         handle, status = run(runner, ["sleep", "60"], timeout=1)
         explanation = explain(runner, handle, status)
     assert explanation.failure.cause.name == "timeout"
-    assert explanation.try_command == f"trainyard rerun {handle.rpartition('/')[2]} -cfg timeout=2"
+    assert explanation.try_command == f"shunter rerun {handle.rpartition('/')[2]} -cfg timeout=2"
 
 
 def test_what_changed_since_the_last_success_is_said():

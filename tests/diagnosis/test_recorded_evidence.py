@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import plugins
-from trainyard.diagnosis import causes, waiting
-from trainyard.diagnosis.failures import explain_failure
-from trainyard.diagnosis.waiting import explain_waiting
-from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+from shunter import plugins
+from shunter.diagnosis import causes, waiting
+from shunter.diagnosis.failures import explain_failure
+from shunter.diagnosis.waiting import explain_waiting
+from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 ROWS = [
     line.split("\t")
@@ -103,11 +103,10 @@ def test_plugins_add_causes_and_reasons_to_wait(tmp_path, monkeypatch):
     info = tmp_path / "site_rules-1.dist-info"
     info.mkdir()
     (info / "entry_points.txt").write_text(
-        "[trainyard.failure_rules]\na = site_rules:failures\n"
-        "[trainyard.waiting_rules]\nb = site_rules:waits\n"
+        "[shunter.failure_rules]\na = site_rules:failures\n[shunter.waiting_rules]\nb = site_rules:waits\n"
     )
     (tmp_path / "site_rules.py").write_text(
-        "from trainyard.diagnosis.causes import SCHEDULER, Cause, Rule\n"
+        "from shunter.diagnosis.causes import SCHEDULER, Cause, Rule\n"
         "def failures():\n"
         "    licence = Cause('licence', 'found no licence', 'Ask for seats.')\n"
         "    return [Rule(licence, SCHEDULER, 'LIC-7'), Rule('bad_gpu', SCHEDULER, 'LIC-8')]\n"

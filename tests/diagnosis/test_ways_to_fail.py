@@ -1,4 +1,4 @@
-"""What `trainyard why` says of the same failures on this machine, in containers and on Slurm.
+"""What `shunter why` says of the same failures on this machine, in containers and on Slurm.
 
 The jobs of a scheduler are submitted at once, and fail for real. With ``-rP``, pytest prints the answers.
 """
@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ShunterError
+from shunter.runner import get_runner
+from shunter.runner.explanation import explain
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs import AppDef, Resource, Role
+from shunter.specs.mounts import parse_mounts
+from shunter.specs.status import AppState
 from tests import backends, slurm_cluster
 from tests.cluster_hosts import wait_until
 from tests.diagnosis.ways_to_fail import COMMAND, SHELL, WAYS, Way, command_of
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
 from tests.toolkit.image import docker
-from trainyard.errors import TrainyardError
-from trainyard.runner import get_runner
-from trainyard.runner.explanation import explain
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs import AppDef, Resource, Role
-from trainyard.specs.mounts import parse_mounts
-from trainyard.specs.status import AppState
 
 SLEEPS = "echo up; exec sleep 300"
 #: Stopped once it has shown no activity for so long.
@@ -58,7 +58,7 @@ def fail_all(ways, make_role, scheduler, options):
             assert status is not None
             assert status.state == AppState.FAILED, (name, status)
             found[name] = explain(runner, handle, status)
-            with contextlib.suppress(TrainyardError):  # of a node that is gone nobody can ask for its end
+            with contextlib.suppress(ShunterError):  # of a node that is gone nobody can ask for its end
                 runner.delete(handle)
     return found
 
@@ -102,11 +102,11 @@ def test_as_processes_of_this_machine():
 @pytest.mark.timeout(300)
 def test_in_containers(tmp_path):
     backends.need("docker")
-    image = f"trainyard-test-{uuid.uuid4().hex[:12]}:1"
+    image = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_host_image(image)
 
     def end(handle, *command):
-        label = f"label=trainyard.app-id={handle.rpartition('/')[2]}"
+        label = f"label=shunter.app-id={handle.rpartition('/')[2]}"
         words = ("ps", "--format", "{{.Names}}", "--filter", label, "--filter", "name=-1$")
         wait_until(lambda: docker(*words).stdout, "the second replica runs")
         docker(*command, docker(*words).stdout.strip())
@@ -192,7 +192,7 @@ def test_on_slurm(monkeypatch, tmp_path):
 
         ways["broken GPU"] = Way("bad_gpu", "raise RuntimeError('CUDA error: uncorrectable ECC error')")
         found = fail_all(ways, role, "slurm", {"replicas_per_node": 2, "partition": "gpu"})
-        assert re.fullmatch(r"trainyard rerun \S+ -cfg exclude=n\d", found["broken GPU"].try_command)
+        assert re.fullmatch(r"shunter rerun \S+ -cfg exclude=n\d", found["broken GPU"].try_command)
         assert advice(cluster) == "1 of the nodes that fit are idle: with 1 instead of 2 it could start now."
     check("slurm", ways, found)
 
@@ -216,8 +216,8 @@ def advice(cluster):
 
 def test_an_image_that_does_not_exist_is_refused_before_the_job_is_there():
     backends.need("docker")
-    role = Role("train", "no-such-image-of-trainyard:1", entrypoint="true")
-    with get_runner() as runner, pytest.raises(TrainyardError, match="cannot be pulled"):
+    role = Role("train", "no-such-image-of-shunter:1", entrypoint="true")
+    with get_runner() as runner, pytest.raises(ShunterError, match="cannot be pulled"):
         runner.run(AppDef("way", [role]), "local_docker", {}, workspace=None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.specs import macros
+from shunter.specs import macros
 
 PYTHON, SHELL, COMMAND = "python", "shell", "command"
 ONE_OF_TWO = 2

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from trainyard.docker.daemon_address import SYSTEM_SOCKET, find_daemon, parse_address
-from trainyard.errors import ConfigError
+from shunter.docker.daemon_address import SYSTEM_SOCKET, find_daemon, parse_address
+from shunter.errors import ConfigError
 
 
 def add_context(home, name, host, **fields):
@@ -83,7 +83,7 @@ def test_tls(tmp_path):
 
 
 def test_rootless_socket(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainyard.docker.daemon_address.SYSTEM_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setattr("shunter.docker.daemon_address.SYSTEM_SOCKET", str(tmp_path / "none"))
     (tmp_path / "docker.sock").touch()
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     assert find_daemon(environ).address == str(tmp_path / "docker.sock")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine, EngineError, EngineUnavailableError, _query, _quote
+from shunter.http.connections import Connection, Pool, Response
 from tests.backends import need
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError, _query, _quote
-from trainyard.http.connections import Connection, Pool, Response
 
 HELLO = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"
 
@@ -84,18 +84,18 @@ def test_error_of_the_daemon(engine):
 
 
 def test_volume_comes_and_goes(engine):
-    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
-    labels = {"trainyard.test": "ü&=?# %"}
+    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
+    labels = {"shunter.test": "ü&=?# %"}
     try:
         engine.request("POST", "/volumes/create", json={"Name": name, "Labels": labels})
-        found = engine.request("GET", "/volumes", params={"filters": {"label": ["trainyard.test=ü&=?# %"]}})
+        found = engine.request("GET", "/volumes", params={"filters": {"label": ["shunter.test=ü&=?# %"]}})
         assert name in [volume["Name"] for volume in found["Volumes"]]
     finally:
         assert engine.request("DELETE", f"/volumes/{name}") is None
 
 
 def test_load_tag_and_remove_an_image(engine):
-    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     assert image_store.inspect_image(engine, f"{name}:one") is None
     empty = io.BytesIO(bytes(10240))
     with engine.stream(
@@ -337,7 +337,7 @@ def test_what_is_imported():
 
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from trainyard.docker.engine import Engine\nEngine.from_env({})\n"
+        "from shunter.docker.engine import Engine\nEngine.from_env({})\n"
         "import json; print(json.dumps(list(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.docker import networks
+from shunter.docker.engine import Engine, NoSubnetLeftError
+from shunter.errors import ConfigError
+from shunter.system import linux
 from tests.backends import need
-from trainyard.docker import networks
-from trainyard.docker.engine import Engine, NoSubnetLeftError
-from trainyard.errors import ConfigError
-from trainyard.system import linux
 
-LABEL = "trainyard.test-networks"
+LABEL = "shunter.test-networks"
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_shared_network_is_made_once(engine: Engine, monkeypatch: pytest.Monke
 
 def test_a_range_that_makes_no_sense(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(networks.VARIABLE, "10.0.0.0/99")
-    with pytest.raises(ConfigError, match=r"TRAINYARD_DOCKER_SUBNETS is '10\.0\.0\.0/99'"):
+    with pytest.raises(ConfigError, match=r"SHUNTER_DOCKER_SUBNETS is '10\.0\.0\.0/99'"):
         networks.make_network(engine, body_of(engine), 2)
 
 

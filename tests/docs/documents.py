@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Commands that cannot be run here: they install, or run all there is, this test included.
 #: The last one serves until Ctrl-C, and is run by tests/sagemaker/local.
-EXEMPT = ("make demo", "make test", "pip install", "git clone", "trainyard sagemaker-local serve")
+EXEMPT = ("make demo", "make test", "pip install", "git clone", "shunter sagemaker-local serve")
 
 #: Files that a document takes for granted.
 GIVEN = {

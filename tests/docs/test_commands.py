@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shunter.runner import get_runner
 from tests import grid_engine, ray_cluster, slurm_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
@@ -19,7 +20,6 @@ from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
 from tests.schedulers.lsf.conftest import stand_in
 from tests.toolkit.image import docker, make_image
-from trainyard.runner import get_runner
 
 DOCUMENTS = [path for path in with_commands() if read_steps(path)]
 PATIENCE = 90
@@ -47,7 +47,7 @@ class Session:
     Args:
         document: what is read.
         user: the reader's home directory; the project is a directory in it.
-        state: where trainyard keeps things.
+        state: where shunter keeps things.
     """
 
     def __init__(self, document: Path, user: Path, state: Path) -> None:
@@ -59,10 +59,10 @@ class Session:
         self._scripts = user.parent / "scripts"
         for usual, kind in ((".local/state", "state"), (".config", "config")):
             (user / usual).mkdir(parents=True)
-            (user / usual / "trainyard").symlink_to(state / kind)
+            (user / usual / "shunter").symlink_to(state / kind)
         self._names = {
-            str(state / "state"): f"{USER}/.local/state/trainyard",
-            str(state / "config"): f"{USER}/.config/trainyard",
+            str(state / "state"): f"{USER}/.local/state/shunter",
+            str(state / "config"): f"{USER}/.config/shunter",
             str(user): USER,
         }
         self._ids = Ids()
@@ -185,10 +185,10 @@ def _shows_status(step: Step | None) -> bool:
 
 
 def _environ(scripts: Path) -> dict[str, str]:
-    """Return an environment in which ``trainyard`` and ``python`` are those that run this test."""
+    """Return an environment in which ``shunter`` and ``python`` are those that run this test."""
     scripts.mkdir()
-    program = scripts / "trainyard"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom trainyard.cli import main\nsys.exit(main())\n")
+    program = scripts / "shunter"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom shunter.cli import main\nsys.exit(main())\n")
     program.chmod(0o755)
     path = [str(scripts), os.path.dirname(sys.executable), os.environ["PATH"]]
     left_out = ("VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "LOGLEVEL")

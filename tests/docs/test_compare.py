@@ -48,8 +48,8 @@ def test_what_differs_is_reported(shown: list[str], real: list[str]) -> None:
 def test_ids_stand_for_the_same_job_throughout() -> None:
     ids = Ids()
     assert not differences([f"started {ONE}"], [f"started {TWO}"], ids)
-    assert ids.translate(f"trainyard status {ONE}") == f"trainyard status {TWO}"
-    assert ids.translate("trainyard status echo-kkcw") == "trainyard status echo-wb2y"
+    assert ids.translate(f"shunter status {ONE}") == f"shunter status {TWO}"
+    assert ids.translate("shunter status echo-kkcw") == "shunter status echo-wb2y"
     assert not differences([f"ended {ONE}"], [f"ended {TWO}"], ids)
     assert differences([f"ended {ONE}"], [f"ended {THREE}"], ids)
 
@@ -58,13 +58,13 @@ def test_steps_of_a_document(tmp_path: Path) -> None:
     document = tmp_path / "a.md"
     document.write_text(
         "```console\n$ one \\\n> two\nshown\n$ three\n```\n"
-        "```toml\n# trainyard.toml\n[run]\n```\n```python\nx = 1\n```\n```text\n$ no command\n```\n"
+        "```toml\n# shunter.toml\n[run]\n```\n```python\nx = 1\n```\n```text\n$ no command\n```\n"
     )
     steps = read_steps(document)
     assert [step.kind for step in steps] == [COMMAND, COMMAND, FILE, PYTHON]
     assert steps[0].text == "one \\\ntwo"
     assert (steps[0].line, steps[0].shown, steps[1].shown) == (2, ["shown"], [])
-    assert (steps[2].name, steps[2].text) == ("trainyard.toml", "# trainyard.toml\n[run]\n")
+    assert (steps[2].name, steps[2].text) == ("shunter.toml", "# shunter.toml\n[run]\n")
 
 
 def test_terminal_keeps_status_and_directory(tmp_path: Path) -> None:

@@ -18,10 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def typed(*words: str) -> str:
-    """Run a command as in a shell that knows no `trainyard`; returns what it prints on stdout."""
-    path = os.pathsep.join(
-        p for p in os.environ["PATH"].split(os.pathsep) if not Path(p, "trainyard").exists()
-    )
+    """Run a command as in a shell that knows no `shunter`; returns what it prints on stdout."""
+    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if not Path(p, "shunter").exists())
     environ = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | {"PATH": path}
     done = subprocess.run(
         words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=170, check=False
@@ -48,8 +46,8 @@ def test_what_the_demo_prints_can_be_typed(home: Path) -> None:
     activate, *commands, page = re.findall(r"^    (.*)$", demo[demo.index("Now you") :], re.MULTILINE)
     shown = typed("sh", "-e", "-c", "\n".join([activate, *commands]))
     assert "6 values" in shown
-    assert shown.count("local_cwd://trainyard/train-") == 5  # the run's own, and those of the list
-    assert page == "trainyard ui"
+    assert shown.count("local_cwd://shunter/train-") == 5  # the run's own, and those of the list
+    assert page == "shunter ui"
     (home / "config").mkdir()
     (home / "config" / "config.toml").write_text(
         "[cli.ui]\nport = 0\n"

@@ -51,7 +51,7 @@ def test_files_that_are_named_exist(document: Path) -> None:
     for text in CODE.findall(prose_of(document)):
         if IN_PROJECT.fullmatch(text) and not (ROOT / text).exists():
             missing.append(text)
-        if OF_PACKAGE.fullmatch(text) and not (ROOT / "src" / "trainyard" / text).exists():
+        if OF_PACKAGE.fullmatch(text) and not (ROOT / "src" / "shunter" / text).exists():
             missing.append(text)
     assert not missing
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from tests.backends import need
 from tests.kubernetes.stub import Stub
-from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shunter.schedulers.kubernetes.options import KubernetesOpts
+from shunter.schedulers.kubernetes.request import KubernetesJob, make_request
+from shunter.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts
+from shunter.specs.options import runopts
 from tests.backends import need
-from trainyard.schedulers.kubernetes.options import KubernetesOpts
-from trainyard.schedulers.kubernetes.request import KubernetesJob, make_request
-from trainyard.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts
-from trainyard.specs.options import runopts
 
 SCHEMAS = Path(__file__).parent / "schemas"
 

@@ -313,8 +313,8 @@ class Stub:
         path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         environ = {"PATH": path, **variables}
         last_words = os.path.join(tempfile.gettempdir(), f"{name}.termination-log")
-        if variables.get("TRAINYARD_TERMINATION_MESSAGE") == container["terminationMessagePath"]:
-            environ["TRAINYARD_TERMINATION_MESSAGE"] = last_words
+        if variables.get("SHUNTER_TERMINATION_MESSAGE") == container["terminationMessagePath"]:
+            environ["SHUNTER_TERMINATION_MESSAGE"] = last_words
         read, write = os.pipe()
         log = self.logs[name, 0]
         with self.lock:

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
+from shunter.backoff import Clock
+from shunter.errors import AccessError, ConfigError
+from shunter.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
+from shunter.schedulers.kubernetes.kubeconfig import connect
 from tests.backends import need
 from tests.kubernetes.certificates import Authority
 from tests.kubernetes.stub import Stub, failure
-from trainyard.backoff import Clock
-from trainyard.errors import AccessError, ConfigError
-from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
-from trainyard.schedulers.kubernetes.kubeconfig import connect
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -68,7 +68,7 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 
 
 def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
     for number in range(5):
         stub.put("pods", pod(f"pod-{number}"))
     items, version = server.items(PODS)
@@ -80,7 +80,7 @@ def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -
 def test_a_list_that_expires_between_pages_is_read_again(
     server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
     for number in range(5):
         stub.put("pods", pod(f"pod-{number}"))
     stub.faults = lambda method, path, params: (
@@ -425,13 +425,13 @@ def test_a_plugin_may_want_to_know_the_cluster(stub: Stub, tmp_path: Path) -> No
 
 
 def test_a_plugin_beside_its_kubeconfig_does_not_read_our_input(stub: Stub, tmp_path: Path) -> None:
-    """`echo data | trainyard exec ...` is for the command, not for the plug-in."""
+    """`echo data | shunter exec ...` is for the command, not for the plug-in."""
     user = plugin(tmp_path, f"cat >{tmp_path}/read; echo '{credential('abc')}'")
     user["exec"]["command"] = "./get-token"
     user["exec"]["interactiveMode"] = "IfAvailable"
     path = stub.kubeconfig(tmp_path / "config", **user)
     code = (
-        "import sys; from trainyard.schedulers.kubernetes.api_server import ApiServer\n"
+        "import sys; from shunter.schedulers.kubernetes.api_server import ApiServer\n"
         f"ApiServer('', {path!r}).get('/version'); print(sys.stdin.read())"
     )
     done = subprocess.run(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.schedulers.base import Stream
-from trainyard.specs import RetryPolicy
-from trainyard.testing import SchedulerConformance
+from shunter.schedulers.base import Stream
+from shunter.specs import RetryPolicy
+from shunter.testing import SchedulerConformance
 
 
 @pytest.mark.slow

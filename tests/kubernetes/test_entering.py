@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import AccessError, ConfigError, UnknownAppException
+from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from shunter.specs import AppDef
 from tests.backends import need
 from tests.cli.conftest import Terminal
 from tests.kubernetes.certificates import Authority
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub, failure
-from trainyard.errors import AccessError, ConfigError, UnknownAppException
-from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
-from trainyard.specs import AppDef
 
 Scheduler = KubernetesScheduler
 
@@ -147,7 +147,7 @@ def test_on_a_terminal(running: str, stub: Stub, tmp_path: Path) -> None:
     script = 'tty; read line; echo "got $line"; until [ "$(stty size)" = "33 101" ]; do sleep 0.05; done'
     words = ["exec", f"kubernetes://test/{running}", "trainer/0", "--", "sh", "-c", f"{script}; exit 6"]
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    shown = Terminal([sys.executable, "-m", "trainyard", *words], tmp_path, environ)
+    shown = Terminal([sys.executable, "-m", "shunter", *words], tmp_path, environ)
     try:
         shown.wait_for(b"/dev/pts/")
         shown.type(b"hello\r")

@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError, UnknownAppException
+from shunter.progress import Silent
+from shunter.runner import get_runner
+from shunter.runner.explanation import explain
+from shunter.schedulers.base import Check, Dependency
+from shunter.schedulers.capabilities import capabilities_of
+from shunter.schedulers.kubernetes.api_server import KubernetesError
+from shunter.schedulers.kubernetes.names import ClusterJobRef
+from shunter.schedulers.kubernetes.observe import NAMES_PER_CALL
+from shunter.schedulers.kubernetes.reasons import seconds
+from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from shunter.workspace.toolkit_files import toolkit_archive
 from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
 from tests.receiver import receiving
-from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.progress import Silent
-from trainyard.runner import get_runner
-from trainyard.runner.explanation import explain
-from trainyard.schedulers.base import Check, Dependency
-from trainyard.schedulers.capabilities import capabilities_of
-from trainyard.schedulers.kubernetes.api_server import KubernetesError
-from trainyard.schedulers.kubernetes.names import ClusterJobRef
-from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL
-from trainyard.schedulers.kubernetes.reasons import seconds
-from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
-from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
-from trainyard.workspace.toolkit_files import toolkit_archive
 
 Scheduler = KubernetesScheduler
 
@@ -244,7 +244,7 @@ def test_cancelling(stub: Stub, scheduler: Scheduler) -> None:
     response = scheduler.wait(app_id, 30)
     assert response is not None
     assert response.state is AppState.CANCELLED
-    assert "with trainyard" in response.msg
+    assert "with shunter" in response.msg
     before = len(stub.requests)
     scheduler.cancel(app_id)
     assert not any(each.startswith("PATCH") for each in stub.requests[before:]), "it has ended"
@@ -324,7 +324,7 @@ def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Schedul
 
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES_PER_CALL == 100
-    monkeypatch.setattr("trainyard.schedulers.kubernetes.observe.NAMES_PER_CALL", 10)
+    monkeypatch.setattr("shunter.schedulers.kubernetes.observe.NAMES_PER_CALL", 10)
     stub.runs_pods = False
     app_ids = [scheduler.submit(app(), {}) for _ in range(13)]
     before = len(stub.requests)
@@ -355,7 +355,7 @@ def test_deleting_takes_everything(stub: Stub, scheduler: Scheduler) -> None:
 def test_what_a_job_left_behind(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     kept = scheduler.submit(app(role(num_replicas=2)), {})
-    labels = {"trainyard/job": "lost-x"}
+    labels = {"shunter/job": "lost-x"}
     old = {"name": "lost-x", "labels": labels, "creationTimestamp": "2020-01-01T00:00:00Z"}
     stub.put("services", {"metadata": old})
     [leftover] = scheduler.leftovers({}, 60)
@@ -416,7 +416,7 @@ def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp
 def test_where_watching_is_not_allowed_the_job_is_asked_for(
     stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
     stub.faults = lambda method, path, params: (
@@ -498,7 +498,7 @@ def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grow
 def run_cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, **env}
     return subprocess.run(
-        [sys.executable, "-m", "trainyard", *words], env=environ, capture_output=True, text=True, timeout=50
+        [sys.executable, "-m", "shunter", *words], env=environ, capture_output=True, text=True, timeout=50
     )
 
 
@@ -575,13 +575,13 @@ def test_the_pod_tells_of_the_last_end_and_of_a_hang(
     """The toolkit in the pod stops a script that hangs, and notifies after the last attempt alone."""
     (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
     (tmp_path / "t.py").write_text(
-        "import os, time\nif os.environ['TRAINYARD_ATTEMPT'] == '0': 1 / 0\ntime.sleep(60)"
+        "import os, time\nif os.environ['SHUNTER_ATTEMPT'] == '0': 1 / 0\ntime.sleep(60)"
     )
     document = {"version": 1, "name": "job", "program": "t.py", "code": str(tmp_path), "host_count": 1}
     train = role(
         entrypoint=sys.executable,
         args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
-        env={"TRAINYARD_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
+        env={"SHUNTER_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
         max_retries=1,
     )
     with receiving() as receiver:
@@ -620,7 +620,7 @@ def test_why_tells_how_to_avoid_a_node_with_a_broken_gpu(stub: Stub, scheduler: 
         assert explanation.failure is not None
         assert explanation.failure.cause.name == "bad_gpu"
         command = explanation.try_command
-        assert command == f"trainyard rerun {handle.rpartition('/')[2]} -cfg exclude=node-9,node-1"
+        assert command == f"shunter rerun {handle.rpartition('/')[2]} -cfg exclude=node-9,node-1"
         again = runner.rerun(handle, cfg={"exclude": ["node-9", "node-1"]})
         runner.wait(again)
     pod = stub.all("pods")[-1]
@@ -637,7 +637,7 @@ def test_why_tells_of_a_pod_that_hangs(stub: Stub, scheduler: Scheduler, tmp_pat
     train = role(
         entrypoint=sys.executable,
         args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
-        env={"TRAINYARD_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
+        env={"SHUNTER_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
     )
     with get_runner("s") as runner:
         handle = runner.run(app(train), "kubernetes", {"hang_timeout": 0.5})

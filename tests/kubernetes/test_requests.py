@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.schedulers.kubernetes import names
+from shunter.schedulers.kubernetes.pods import _text, original_text, toleration
+from shunter.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
+from shunter.schedulers.kubernetes.scheduler import create_scheduler
+from shunter.specs import AppDef, Resource, RetryPolicy, parse_mounts
+from shunter.specs.overlays import DEL, JOIN, PUT
 from tests.backends import need
 from tests.kubernetes.jobs import CASES, EVERYTHING, app, problems_of, request, role
 from tests.kubernetes.stub import expand
-from trainyard.errors import ConfigError, InvalidRunConfigException
-from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.pods import _text, original_text, toleration
-from trainyard.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
-from trainyard.schedulers.kubernetes.scheduler import create_scheduler
-from trainyard.specs import AppDef, Resource, RetryPolicy, parse_mounts
-from trainyard.specs.overlays import DEL, JOIN, PUT
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
@@ -32,8 +32,8 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "random_id", lambda length=10: "x23456789b"[:length])
-    monkeypatch.setattr("trainyard.__version__", "1.2.3")
-    monkeypatch.setattr("trainyard.schedulers.kubernetes.request.user_name", lambda: "me")
+    monkeypatch.setattr("shunter.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.schedulers.kubernetes.request.user_name", lambda: "me")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,8 +120,8 @@ def test_what_is_shown_is_a_list_for_kubectl() -> None:
 def test_a_dry_run_imports_no_client() -> None:
     code = """
 import sys
-from trainyard.schedulers.kubernetes.scheduler import create_scheduler
-from trainyard.specs import AppDef, Role, Resource
+from shunter.schedulers.kubernetes.scheduler import create_scheduler
+from shunter.specs import AppDef, Role, Resource
 role = Role("a", "alpine:3", entrypoint="true", resource=Resource(1, 0, 512))
 info = create_scheduler("s").submit_dryrun(AppDef("a", [role]), {})
 assert "Job" in str(info)
@@ -168,7 +168,7 @@ def test_ids() -> None:
 
 @given(st.text(alphabet="$()aX{}\\ ", max_size=20), st.text(alphabet="$(a)", max_size=5))
 def test_texts_reach_the_program_as_they_are(text: str, rest: str) -> None:
-    from trainyard.schedulers.kubernetes.pods import _INDEX
+    from shunter.schedulers.kubernetes.pods import _INDEX
 
     variables = {"TORCHX_REPLICA_IDX": "7", "X": "wrong", "a": "wrong", "aX": "wrong"}
     assert expand(_text(text), variables) == text
@@ -335,7 +335,7 @@ def test_what_the_schemas_do_not_hold_is_found() -> None:
         (app(), {"tolerations": ["a=b:Sometimes"]}, "cannot read the toleration"),
         (app(), {"secrets": {"TOKEN": "hf_abcdefghijklmnop"}}, "the secret 'TOKEN' is not a reference"),
         (app(), {"labels": {"a": "b c"}}, "the value 'b c'"),
-        (app(), {"labels": {"trainyard/job": "b"}}, "are ours"),
+        (app(), {"labels": {"shunter/job": "b"}}, "are ours"),
         (app(), {"final_exit_codes": [0]}, "not from 1 to 255"),
         (app(), {"gang": True, "queue": "q"}, "leave out queue"),
         (app(), {"timeout": 0}, "timeout must be at least 1"),

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.kubernetes.observe import in_indexes, quantity
+from shunter.schedulers.kubernetes.reasons import job_reason, pod_reason
+from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler
+from shunter.specs import AppState, Resource, RetryPolicy
+from shunter.specs.status import NONE
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub
-from trainyard.errors import ConfigError
-from trainyard.schedulers.kubernetes.observe import in_indexes, quantity
-from trainyard.schedulers.kubernetes.reasons import job_reason, pod_reason
-from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler
-from trainyard.specs import AppState, Resource, RetryPolicy
-from trainyard.specs.status import NONE
 
 Scheduler = KubernetesScheduler
 
@@ -36,7 +36,7 @@ def job(**fields: Any) -> dict[str, Any]:
     }
 
 
-CANCELLED = {"trainyard/cancelled": "cancelled by me with trainyard"}
+CANCELLED = {"shunter/cancelled": "cancelled by me with shunter"}
 
 
 @pytest.mark.parametrize(
@@ -481,6 +481,6 @@ def test_unknown_fields_break_no_list(quiet: Stub, scheduler: Scheduler) -> None
     item = quiet.get("jobs", app_id.partition(":")[2])
     item["spec"]["scheduling"] = {"new": [1]}
     item["status"]["conditions"] = [{"type": "New", "status": "Perhaps"}]
-    item["metadata"]["labels"]["trainyard/kind"] = "job"
+    item["metadata"]["labels"]["shunter/kind"] = "job"
     [row] = scheduler.list({})
     assert row.app_id == app_id

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import ConfigError, UsageError
-from trainyard.metric_search import MetricSearch, lines_of, parse_definitions
-from trainyard.metrics.json_lines import find_objects
+from shunter.errors import ConfigError, UsageError
+from shunter.metric_search import MetricSearch, lines_of, parse_definitions
+from shunter.metrics.json_lines import find_objects
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import shunter
+from shunter.errors import ConfigError
+from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
+from shunter.metrics.result_files import ResultFiles
+from shunter.metrics.series import MetricTable, Series
 from tests.backends import torchx_python
-from trainyard.errors import ConfigError
-from trainyard.metrics.forwarding import ForwardedMetrics, make_forwarder
-from trainyard.metrics.result_files import ResultFiles
-from trainyard.metrics.series import MetricTable, Series
 
-SOURCE = str(Path(trainyard.__file__).parents[1])
-HANDLE = "local_cwd://trainyard/train-abc"
+SOURCE = str(Path(shunter.__file__).parents[1])
+HANDLE = "local_cwd://shunter/train-abc"
 
 
 def loss(replica=0):
@@ -51,8 +51,8 @@ def test_event_files_are_read_back(tmp_path):
 #: Forwards the losses of two replicas to a target; run by the Python that has MLflow and TensorBoard.
 FORWARDS = """
 import json, sys
-from trainyard.metrics.forwarding import ForwardedMetrics, make_forwarder
-from trainyard.metrics.series import Series
+from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
+from shunter.metrics.series import Series
 
 def loss(replica):
     series = Series("loss", "trainer", replica)
@@ -62,7 +62,7 @@ def loss(replica):
 
 target = sys.argv[1]
 forwarded = ForwardedMetrics(make_forwarder(target))
-forwarded.send("local_cwd://trainyard/train-abc", [loss(0), loss(1)])
+forwarded.send("local_cwd://shunter/train-abc", [loss(0), loss(1)])
 forwarded.close()
 """
 READS_EVENTS = """

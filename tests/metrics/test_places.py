@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from shunter.metrics import read
+from shunter.runner import get_runner
+from shunter.specs import AppDef, Resource, Role
+from shunter.specs.status import AppState
 from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.ray.conftest import cluster  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
-from trainyard.metrics import read
-from trainyard.runner import get_runner
-from trainyard.specs import AppDef, Resource, Role
-from trainyard.specs.status import AppState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.metrics import MetricReader, read
-from trainyard.runner import get_runner
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs import AppDef, Role
-from trainyard.specs.app import RetryPolicy
-from trainyard.specs.status import AppState
+from shunter.metrics import MetricReader, read
+from shunter.runner import get_runner
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs import AppDef, Role
+from shunter.specs.app import RetryPolicy
+from shunter.specs.status import AppState
 
 SCRIPT = """
 import json, sys
@@ -232,8 +232,8 @@ def growing_database(folder):
 def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch, tmp_path, growing):
     from moto import mock_aws
 
-    from trainyard.metrics import stored_results
-    from trainyard.schedulers.aws.session import AwsSession
+    from shunter.metrics import stored_results
+    from shunter.schedulers.aws.session import AwsSession
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.metrics.event_files import DamagedFile, _scalars, masked_crc, read_scalars
-from trainyard.metrics.result_files import ResultFiles
-from trainyard.metrics.series import MetricTable
+from shunter.metrics.event_files import DamagedFile, _scalars, masked_crc, read_scalars
+from shunter.metrics.result_files import ResultFiles
+from shunter.metrics.series import MetricTable
 
 RECORDED = Path(__file__).parent / "recorded"
 REPLICAS = [("trainer", 0), ("trainer", 1)]

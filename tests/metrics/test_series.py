@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.metrics.chart import ChartAxes, Line, draw
-from trainyard.metrics.series import MOST_POINTS, MetricTable, Series, decimate
+from shunter.metrics.chart import ChartAxes, Line, draw
+from shunter.metrics.series import MOST_POINTS, MetricTable, Series, decimate
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
 

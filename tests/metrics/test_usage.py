@@ -10,15 +10,15 @@ import time
 
 import pytest
 
-from trainyard import system
-from trainyard.metrics.series import MetricTable
-from trainyard.metrics.usage import UsageMetrics
-from trainyard.runner import get_runner
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.schedulers.exec.process.usage_sampler import UsageSampler
-from trainyard.schedulers.exec.usage_file import UsageFile, UsageRecord, read_usage, replica_usage
-from trainyard.specs import AppDef, Role
-from trainyard.system.nvml import Gpus, GpuUsage, visible
+from shunter import system
+from shunter.metrics.series import MetricTable
+from shunter.metrics.usage import UsageMetrics
+from shunter.runner import get_runner
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.exec.process.usage_sampler import UsageSampler
+from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord, read_usage, replica_usage
+from shunter.specs import AppDef, Role
+from shunter.system.nvml import Gpus, GpuUsage, visible
 
 
 def record(time, replica=0, attempt=0, **fields):
@@ -129,7 +129,5 @@ def test_a_local_job_is_sampled_by_its_supervisor(tmp_path):
 
 def test_a_sampler_slows_down_where_samples_are_expensive(tmp_path, monkeypatch):
     ticks = iter([0.0, 1.0])
-    monkeypatch.setattr(
-        "trainyard.schedulers.exec.process.usage_sampler.time.thread_time", lambda: next(ticks)
-    )
+    monkeypatch.setattr("shunter.schedulers.exec.process.usage_sampler.time.thread_time", lambda: next(ticks))
     assert UsageSampler(str(tmp_path / "usage")).sample([]) == pytest.approx(100.0)

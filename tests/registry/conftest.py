@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from shunter.docker.credentials import Credentials
+from shunter.image_registry.client import RegistryClient
 from tests.registry.server import PASSWORD, USER, logged_in, registry  # noqa: F401
-from trainyard.docker.credentials import Credentials
-from trainyard.image_registry.client import RegistryClient
 
 LOGIN = Credentials(USER, PASSWORD, origin="the test")
 

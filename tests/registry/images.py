@@ -10,8 +10,8 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.image_registry.client import RegistryClient
-from trainyard.image_registry.image_manifest import (
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import (
     DOCKER_CONFIG,
     DOCKER_LAYER,
     DOCKER_LIST,
@@ -23,7 +23,7 @@ from trainyard.image_registry.image_manifest import (
     encode_config,
     own_platform,
 )
-from trainyard.image_registry.push import LayerFile
+from shunter.image_registry.push import LayerFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard.backoff import Clock
+from shunter.backoff import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

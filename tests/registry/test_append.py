@@ -7,17 +7,17 @@ import os
 
 import pytest
 
+from shunter.docker.image_reference import Reference
+from shunter.errors import ConfigError
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import OCI_LAYER, own_platform
+from shunter.image_registry.push import append_layer
+from shunter.image_registry.registry_errors import RegistryAuthError, RegistryError
 from tests.registry.conftest import LOGIN
 from tests.registry.images import layer_file, push_image, push_index, sha256, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
-from trainyard.docker.image_reference import Reference
-from trainyard.errors import ConfigError
-from trainyard.image_registry.client import RegistryClient
-from trainyard.image_registry.image_manifest import OCI_LAYER, own_platform
-from trainyard.image_registry.push import append_layer
-from trainyard.image_registry.registry_errors import RegistryAuthError, RegistryError
 
 KINDS = ["docker", "oci"]
 

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.registry.images import push_image, sha256
-from tests.registry.proxies import FakeTime, Fault, http_proxy
-from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
-from tests.registry.tokens import Certificate, TokenServer
-from trainyard.docker.credentials import Credentials
-from trainyard.errors import ConfigError
-from trainyard.http.url_client import UrlClient
-from trainyard.image_registry.auth import Challenge, parse_challenges
-from trainyard.image_registry.registry_errors import (
+from shunter.docker.credentials import Credentials
+from shunter.errors import ConfigError
+from shunter.http.url_client import UrlClient
+from shunter.image_registry.auth import Challenge, parse_challenges
+from shunter.image_registry.registry_errors import (
     RegistryAuthError,
     RegistryError,
     RegistryUnavailableError,
 )
+from tests.registry.images import push_image, sha256
+from tests.registry.proxies import FakeTime, Fault, http_proxy
+from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
+from tests.registry.tokens import Certificate, TokenServer
 
 # What a header asks for
 
@@ -357,7 +357,7 @@ def test_damaged_certificate_is_named(secure, connect, repo, tmp_path):
 def test_http_where_https_is_expected(registry, connect, repo):
     with pytest.raises(RegistryUnavailableError, match="the TLS connection failed") as caught:
         push(connect(registry.host, insecure=False), repo)
-    assert f"TRAINYARD_INSECURE_REGISTRIES={registry.host}" in caught.value.hint
+    assert f"SHUNTER_INSECURE_REGISTRIES={registry.host}" in caught.value.hint
 
 
 def test_location_by_http_of_a_registry_behind_tls(secure, certificate, connect):
@@ -373,9 +373,7 @@ def test_location_by_http_of_a_registry_behind_tls(secure, certificate, connect)
 
 
 def test_insecure_registries_are_named_in_the_environment(connect):
-    client = connect(
-        "registry.lan:5000", environ={"TRAINYARD_INSECURE_REGISTRIES": "a.lan, registry.lan:5000"}
-    )
+    client = connect("registry.lan:5000", environ={"SHUNTER_INSECURE_REGISTRIES": "a.lan, registry.lan:5000"})
     assert client._insecure is True
     assert connect("other.lan:5000", environ={})._insecure is False
 

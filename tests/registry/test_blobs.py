@@ -6,12 +6,12 @@ import os
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.image_registry.image_manifest import DOCKER_MANIFEST, OCI_MANIFEST
+from shunter.image_registry.registry_errors import ContentMismatchError, RegistryError
 from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import Fault, http_proxy
-from trainyard.errors import ConfigError
-from trainyard.image_registry.image_manifest import DOCKER_MANIFEST, OCI_MANIFEST
-from trainyard.image_registry.registry_errors import ContentMismatchError, RegistryError
 
 MIB = 1 << 20
 

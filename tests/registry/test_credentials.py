@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainyard.docker import credentials
-from trainyard.docker.credentials import (
+from shunter.docker import credentials
+from shunter.docker.credentials import (
     Credentials,
     CredentialsError,
     EcrHost,

@@ -12,13 +12,13 @@ import urllib.parse
 
 import pytest
 
+from shunter.docker.credentials import credentials_for, engine_auth_header
+from shunter.docker.image_reference import Reference
+from shunter.image_registry.push import append_layer
 from tests.backends import need
 from tests.registry.images import busybox, push_image, tar_of, with_layer
 from tests.registry.server import docker_config
 from tests.registry.test_append import layer, ref  # noqa: F401
-from trainyard.docker.credentials import credentials_for, engine_auth_header
-from trainyard.docker.image_reference import Reference
-from trainyard.image_registry.push import append_layer
 
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 

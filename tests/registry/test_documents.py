@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.registry.images import sha256
-from trainyard.docker.image_reference import Reference
-from trainyard.errors import TrainyardError
-from trainyard.image_registry.client import ManifestDocument
-from trainyard.image_registry.image_manifest import (
+from shunter.docker.image_reference import Reference
+from shunter.errors import ShunterError
+from shunter.image_registry.client import ManifestDocument
+from shunter.image_registry.image_manifest import (
     OCI_INDEX,
     OCI_LAYER,
     OCI_MANIFEST,
@@ -24,11 +23,12 @@ from trainyard.image_registry.image_manifest import (
     parse_object,
     read_image,
 )
-from trainyard.image_registry.registry_errors import RegistryError
-from trainyard.workspace.images import base_files
-from trainyard.workspace.images.base_files import RegistryFiles
-from trainyard.workspace.images.image_cache import ImageCache
-from trainyard.workspace.images.image_config import add_layers, working_dir
+from shunter.image_registry.registry_errors import RegistryError
+from shunter.workspace.images import base_files
+from shunter.workspace.images.base_files import RegistryFiles
+from shunter.workspace.images.image_cache import ImageCache
+from shunter.workspace.images.image_config import add_layers, working_dir
+from tests.registry.images import sha256
 
 REFERENCE = Reference.parse("registry.test/job:v1")
 CONFIG = {
@@ -107,7 +107,7 @@ def test_one_member_is_something_else(place, value, remove):
         parent[last] = value
     try:
         image = read_image(Registry(*documents), REFERENCE, "linux/amd64")
-    except TrainyardError:
+    except ShunterError:
         return
     workdir = working_dir(image.config)
     made = add_layers(image.config, ["sha256:x"], workdir=workdir, labels={}, history=["ours"])

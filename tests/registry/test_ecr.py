@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
+from shunter.docker.credentials import CredentialsError, credentials_for
 from tests.backends import need
 from tests.registry.images import push_image
 from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, docker_config, htpasswd
 from tests.toolkit.objects import endpoint  # noqa: F401
-from trainyard.docker.credentials import CredentialsError, credentials_for
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 
@@ -70,7 +70,7 @@ def test_without_boto3_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(CredentialsError, match=r"boto3.*is not installed") as caught:
         credentials_for(HOST)
-    assert "trainyard[aws]" in caught.value.hint
+    assert "shunter[aws]" in caught.value.hint
     assert credentials_for("public.ecr.aws") is None
 
 

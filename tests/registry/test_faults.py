@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
+from shunter.image_registry.push import append_layer
+from shunter.image_registry.registry_errors import RegistryError, RegistryUnavailableError
 from tests.registry.images import layer_file, push_image, sha256, with_layer
 from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
 from tests.registry.server import RegistryServer, free_port, htpasswd
 from tests.registry.test_append import ref
 from tests.registry.test_blobs import Recorder, fetched
-from trainyard.image_registry.push import append_layer
-from trainyard.image_registry.registry_errors import RegistryError, RegistryUnavailableError
 
 MIB = 1 << 20
 
@@ -243,7 +243,7 @@ def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
 
 
 def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
-    monkeypatch.setattr("trainyard.http.url_client.SILENCE", 0.05)
+    monkeypatch.setattr("shunter.http.url_client.SILENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         time = FakeTime()
         client = connect(f"127.0.0.1:{silent.getsockname()[1]}", clock=time, patience=3)
@@ -260,7 +260,7 @@ def small_disk(tmp_path):
     """A file system of four megabytes."""
     path = tmp_path / "small"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "trainyard-test", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "shunter-test", str(path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("file systems cannot be mounted here")
     yield path

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainyard.docker.image_reference import Reference, api_host, is_loopback, split_host
-from trainyard.errors import ConfigError
+from shunter.docker.image_reference import Reference, api_host, is_loopback, split_host
+from shunter.errors import ConfigError
 
 D = "sha256:" + "0123456789abcdef" * 4
 
@@ -121,7 +121,7 @@ def test_hosts():
 def test_reading_a_name_loads_no_http():
     code = (
         "import sys\n"
-        "from trainyard.docker.image_reference import Reference\n"
+        "from shunter.docker.image_reference import Reference\n"
         "Reference.parse('a/b:c')\n"
         "print(sorted({'ssl', 'http.client', 'concurrent.futures', 'boto3'} & set(sys.modules)))"
     )

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
+from shunter.image_registry.registry_errors import Purpose, RegistryError, RegistryUnavailableError, refusal
 from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
 from tests.registry.test_blobs import fetched
-from trainyard.image_registry.registry_errors import Purpose, RegistryError, RegistryUnavailableError, refusal
 
 MIB = 1 << 20
 

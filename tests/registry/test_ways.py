@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.http.url_client import proxy_for
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_auth import certificate, secure  # noqa: F401
-from trainyard.errors import ConfigError
-from trainyard.http.url_client import proxy_for
 
 
 class ConnectProxy:

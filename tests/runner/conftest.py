@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from shunter.runner import Runner
+from shunter.runner.history import History
+from shunter.specs import AppDef, Role
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.runner import Runner
-from trainyard.runner.history import History
-from trainyard.specs import AppDef, Role
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trainyard.errors import BackendError
-from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from trainyard.schedulers.ids import make_unique
-from trainyard.specs import (
+from shunter.errors import BackendError
+from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from shunter.schedulers.ids import make_unique
+from shunter.specs import (
     AppDef,
     AppDryRunInfo,
     AppState,
@@ -62,7 +62,7 @@ class FakeScheduler(Scheduler[FakeOpts]):
     def __init__(self, session_name: str, backend: str = "fake", **params: Any) -> None:
         super().__init__(backend, session_name)
         self.params = params
-        self.directory = Path(os.environ["TRAINYARD_HOME"]) / f"jobs-of-{backend}"
+        self.directory = Path(os.environ["SHUNTER_HOME"]) / f"jobs-of-{backend}"
         self.chooses_ids = True
         self.fail_schedule: Exception | None = None
         self.fail_after_schedule: Exception | None = None
@@ -143,7 +143,7 @@ class FakeScheduler(Scheduler[FakeOpts]):
             )
             for role in job["roles"]
         ]
-        from trainyard.specs import Role
+        from shunter.specs import Role
 
         roles = [from_json(Role, role) for role in job["roles"]]
         response = DescribeAppResponse(

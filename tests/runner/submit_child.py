@@ -12,9 +12,9 @@ import signal
 import sys
 from typing import Any
 
+from shunter.runner import Runner, database, submission
+from shunter.specs import AppDef, Role
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.runner import Runner, database, submission
-from trainyard.specs import AppDef, Role
 
 
 def die(*args: Any, **kwargs: Any) -> Any:

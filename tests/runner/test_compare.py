@@ -1,4 +1,4 @@
-"""What `trainyard diff` finds, on records that a runner made."""
+"""What `shunter diff` finds, on records that a runner made."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from shunter.runner import Runner
+from shunter.runner.compare import Comparison
+from shunter.runner.records import JobRecord
+from shunter.specs import AppDef
+from shunter.workspace.manifest import Entry, Manifest
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.runner import Runner
-from trainyard.runner.compare import Comparison
-from trainyard.runner.records import JobRecord
-from trainyard.specs import AppDef
-from trainyard.workspace.manifest import Entry, Manifest
 
 
 class Shelf:

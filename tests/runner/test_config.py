@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.runner.config import Config, Setting, check_keys, effective_options, load_config
+from shunter.runner.config_files import read_ini, read_toml
+from shunter.specs import option, runopts
 from tests.runner.fake_scheduler import FakeOpts
 from tests.trusting import trust_project
-from trainyard.errors import ConfigError, InvalidRunConfigException
-from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
-from trainyard.runner.config_files import read_ini, read_toml
-from trainyard.specs import option, runopts
 
 OPTS = runopts.from_dataclass(FakeOpts)
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
-    directory = tmp_path / "trainyard-home" / "config"
+    directory = tmp_path / "shunter-home" / "config"
     directory.mkdir(parents=True)
     return directory
 
@@ -61,20 +61,18 @@ def test_later_layers_win_and_each_value_knows_its_place(project: Path, user: Pa
     (home / ".torchxconfig").write_text("[fake]\nqueue = 1\n")
     (user / "config.toml").write_text('\n[scheduler.fake]\nqueue = "2"\n')
     (project / ".torchxconfig").write_text("# project\n\n[fake]\n; comment\nqueue = 3\n")
-    (project / "pyproject.toml").write_text(
-        '[tool.other]\n[tool.trainyard.scheduler]\nfake = {queue = "4"}\n'
-    )
-    (project / "trainyard.toml").write_text('[scheduler.fake]\nfast = true\n\nqueue = "5"\n')
-    environ = {"TRAINYARD_FAKE_QUEUE": "6", "TRAINYARD_FAKE_PRIORITY": "0"}
+    (project / "pyproject.toml").write_text('[tool.other]\n[tool.shunter.scheduler]\nfake = {queue = "4"}\n')
+    (project / "shunter.toml").write_text('[scheduler.fake]\nfast = true\n\nqueue = "5"\n')
+    environ = {"SHUNTER_FAKE_QUEUE": "6", "SHUNTER_FAKE_PRIORITY": "0"}
 
     def queue(cli: dict[str, object] | None = None) -> tuple[object, str]:
         return shown(effective_options(load_config(environ=environ), "fake", OPTS, cli))["queue"]
 
     assert queue({"queue": "7"}) == ("7", "command line")
-    assert queue() == ("6", "TRAINYARD_FAKE_QUEUE")
-    del environ["TRAINYARD_FAKE_QUEUE"]
-    assert queue() == ("5", f"{project}/trainyard.toml:4")
-    (project / "trainyard.toml").unlink()
+    assert queue() == ("6", "SHUNTER_FAKE_QUEUE")
+    del environ["SHUNTER_FAKE_QUEUE"]
+    assert queue() == ("5", f"{project}/shunter.toml:4")
+    (project / "shunter.toml").unlink()
     assert queue() == ("4", f"{project}/pyproject.toml:3")
     (project / "pyproject.toml").unlink()
     assert queue() == ("3", f"{project}/.torchxconfig:5")
@@ -86,13 +84,13 @@ def test_later_layers_win_and_each_value_knows_its_place(project: Path, user: Pa
     assert queue() == ("default", "default")
     assert shown(effective_options(load_config(environ=environ), "fake", OPTS))["priority"] == (
         0,
-        "TRAINYARD_FAKE_PRIORITY",
+        "SHUNTER_FAKE_PRIORITY",
     )
 
 
 def test_the_nearest_directory_above_holds_the_project(project: Path) -> None:
-    (project.parent / "trainyard.toml").write_text('[run]\nscheduler = "far"\nworkspace = "w"\n')
-    (project / "pyproject.toml").write_text("[tool.trainyard.run]\nscheduler = 'near'\n")
+    (project.parent / "shunter.toml").write_text('[run]\nscheduler = "far"\nworkspace = "w"\n')
+    (project / "pyproject.toml").write_text("[tool.shunter.run]\nscheduler = 'near'\n")
     (project / "a" / "b").mkdir(parents=True)
     (project / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     run = load_config(str(project / "a" / "b")).command("run")
@@ -100,7 +98,7 @@ def test_the_nearest_directory_above_holds_the_project(project: Path) -> None:
 
 
 def test_components_and_commands(project: Path) -> None:
-    (project / "trainyard.toml").write_text(
+    (project / "shunter.toml").write_text(
         '[component."utils.echo"]\nmsg = "hi"\n[component."jobs.py:train"]\nlr = 0.5\n[cli.log]\ntail = 5\n'
     )
     (project / ".torchxconfig").write_text(
@@ -108,18 +106,18 @@ def test_components_and_commands(project: Path) -> None:
     )
     config = load_config()
     assert shown(config.component("utils.echo")) == {
-        "msg": ("hi", f"{project}/trainyard.toml:2"),
+        "msg": ("hi", f"{project}/shunter.toml:2"),
         "image": ("i", f"{project}/.torchxconfig:3"),
     }
-    assert shown(config.component("jobs.py:train")) == {"lr": (0.5, f"{project}/trainyard.toml:4")}
-    assert shown(config.command("log")) == {"tail": (5, f"{project}/trainyard.toml:6")}
+    assert shown(config.component("jobs.py:train")) == {"lr": (0.5, f"{project}/shunter.toml:4")}
+    assert shown(config.command("log")) == {"tail": (5, f"{project}/shunter.toml:6")}
     assert shown(config.command("run")) == {"component": ("c", f"{project}/.torchxconfig:5")}
 
 
 def test_run_settings(project: Path) -> None:
-    (project / "trainyard.toml").write_text('[run]\nscheduler = "a"\nwait = true\n')
+    (project / "shunter.toml").write_text('[run]\nscheduler = "a"\nwait = true\n')
     (project / ".torchxconfig").write_text("[cli:run]\nlog = Yes\nworkspace = w\n")
-    environ = {"TRAINYARD_SCHEDULER": "b", "TRAINYARD_WORKSPACE": ""}
+    environ = {"SHUNTER_SCHEDULER": "b", "SHUNTER_WORKSPACE": ""}
     run = load_config(environ=environ).command("run")
     assert {key: setting.value for key, setting in run.items()} == {
         "scheduler": "b",
@@ -127,11 +125,11 @@ def test_run_settings(project: Path) -> None:
         "log": True,
         "workspace": "w",
     }
-    assert run["scheduler"].origin == "TRAINYARD_SCHEDULER"
+    assert run["scheduler"].origin == "SHUNTER_SCHEDULER"
 
 
 def test_trackers(project: Path) -> None:
-    (project / "trainyard.toml").write_text('[tracker.toml]\nconfig = "t"\n[tracker.bare]\n')
+    (project / "shunter.toml").write_text('[tracker.toml]\nconfig = "t"\n[tracker.bare]\n')
     (project / ".torchxconfig").write_text(
         "[torchx:tracker]\nini =\n[tracker:ini]\nconfig=i\n[tracker:unused]\nconfig=u\n"
     )
@@ -201,41 +199,41 @@ def test_in_the_home_directory_its_file_is_read_once(tmp_path: Path, monkeypatch
 
 def test_variables_go_to_the_scheduler_with_the_longest_name() -> None:
     environ = {
-        "TRAINYARD_LOCAL_CWD_LOG_DIR": "/x",
-        "TRAINYARD_LOCAL_OTHER": "y",
-        "TRAINYARD_LOCAL_": "z",
-        "TRAINYARD_HOME": "/h",
-        "TRAINYARD_MY_BOX_A": "1",
+        "SHUNTER_LOCAL_CWD_LOG_DIR": "/x",
+        "SHUNTER_LOCAL_OTHER": "y",
+        "SHUNTER_LOCAL_": "z",
+        "SHUNTER_HOME": "/h",
+        "SHUNTER_MY_BOX_A": "1",
     }
     config = load_config(environ=environ)
-    assert shown(config.scheduler("local_cwd")) == {"log_dir": ("/x", "TRAINYARD_LOCAL_CWD_LOG_DIR")}
-    assert shown(config.scheduler("local")) == {"other": ("y", "TRAINYARD_LOCAL_OTHER")}
+    assert shown(config.scheduler("local_cwd")) == {"log_dir": ("/x", "SHUNTER_LOCAL_CWD_LOG_DIR")}
+    assert shown(config.scheduler("local")) == {"other": ("y", "SHUNTER_LOCAL_OTHER")}
     assert list(config.scheduler("my-box")) == ["a"]
 
 
 def test_variables_find_options_of_any_case() -> None:
     opts = runopts()
     opts.add("jobQueue", str, "a queue")
-    config = Config([], {"TRAINYARD_FAKE_JOBQUEUE": "q"})
+    config = Config([], {"SHUNTER_FAKE_JOBQUEUE": "q"})
     assert effective_options(config, "fake", opts)["jobQueue"].value == "q"
 
 
 # ---- what can be wrong
 
 BAD_FILES: list[tuple[str, str, str, str]] = [
-    ("trainyard.toml", "[runn]\nx = 1\n", ":1: there is no table [runn]", "Did you mean run?"),
-    ("trainyard.toml", "\nrun = 5\n", ":2: run must be a table", "[run]"),
-    ("trainyard.toml", "[scheduler]\nfake = 5\n", ":2: scheduler.fake must be a table", "Write"),
+    ("shunter.toml", "[runn]\nx = 1\n", ":1: there is no table [runn]", "Did you mean run?"),
+    ("shunter.toml", "\nrun = 5\n", ":2: run must be a table", "[run]"),
+    ("shunter.toml", "[scheduler]\nfake = 5\n", ":2: scheduler.fake must be a table", "Write"),
     (
-        "trainyard.toml",
+        "shunter.toml",
         "[run]\n\nschedluer = 'x'\n",
         ":3: [run] has no key 'schedluer'",
         "Did you mean scheduler?",
     ),
-    ("trainyard.toml", "[run]\na = = 5\n", ":2: this is not valid TOML", ""),
-    ("trainyard.toml", '[run]\nscheduler = "abc\n', ":2: this is not valid TOML", ""),
-    ("trainyard.toml", "[run\n", ":1: this is not valid TOML", ""),
-    ("pyproject.toml", "[tool.trainyard]\nrunn = {}\n", ":2: there is no table [runn]", "Did you mean run?"),
+    ("shunter.toml", "[run]\na = = 5\n", ":2: this is not valid TOML", ""),
+    ("shunter.toml", '[run]\nscheduler = "abc\n', ":2: this is not valid TOML", ""),
+    ("shunter.toml", "[run\n", ":1: this is not valid TOML", ""),
+    ("pyproject.toml", "[tool.shunter]\nrunn = {}\n", ":2: there is no table [runn]", "Did you mean run?"),
     (".torchxconfig", "queue = 1\n", ":1: this is before the first [section]", "Example"),
     (".torchxconfig", "[fake]\nqueue\n", ":2: this is neither a [section] nor key = value", "Example"),
 ]
@@ -258,7 +256,7 @@ def write_latin1(path: Path) -> None:
     path.write_bytes("[run]\n# é\n".encode("latin-1"))
 
 
-@pytest.mark.parametrize("name", ["trainyard.toml", ".torchxconfig", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["shunter.toml", ".torchxconfig", "pyproject.toml"])
 @pytest.mark.parametrize(("make", "text"), [(make_directory, "cannot read"), (write_latin1, "not UTF-8")])
 def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Path], None], text: str) -> None:
     make(project / name)
@@ -279,7 +277,7 @@ def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Pat
     ],
 )
 def test_bad_values(project: Path, text: str, message: str, hint: str) -> None:
-    (project / "trainyard.toml").write_text(text)
+    (project / "shunter.toml").write_text(text)
 
     def use() -> None:
         config = load_config()
@@ -288,23 +286,23 @@ def test_bad_values(project: Path, text: str, message: str, hint: str) -> None:
 
     with pytest.raises(ConfigError) as caught:
         use()
-    assert f"{project}/trainyard.toml{message}" in caught.value.message
+    assert f"{project}/shunter.toml{message}" in caught.value.message
     assert hint in caught.value.hint
 
 
 def test_bad_variables_and_command_line() -> None:
-    with pytest.raises(InvalidRunConfigException, match="TRAINYARD_FAKE_QUEU: fake has no option 'queu'"):
-        effective_options(load_config(environ={"TRAINYARD_FAKE_QUEU": "x"}), "fake", OPTS)
-    with pytest.raises(InvalidRunConfigException, match=r"TRAINYARD_FAKE_PRIORITY: .*not an integer"):
-        effective_options(load_config(environ={"TRAINYARD_FAKE_PRIORITY": "x"}), "fake", OPTS)
+    with pytest.raises(InvalidRunConfigException, match="SHUNTER_FAKE_QUEU: fake has no option 'queu'"):
+        effective_options(load_config(environ={"SHUNTER_FAKE_QUEU": "x"}), "fake", OPTS)
+    with pytest.raises(InvalidRunConfigException, match=r"SHUNTER_FAKE_PRIORITY: .*not an integer"):
+        effective_options(load_config(environ={"SHUNTER_FAKE_PRIORITY": "x"}), "fake", OPTS)
     with pytest.raises(InvalidRunConfigException, match="command line: fake has no option") as caught:
         effective_options(load_config(), "fake", OPTS, {"prioritty": 3})
     assert "Did you mean priority?" in caught.value.hint
 
 
 def test_check_keys(project: Path) -> None:
-    (project / "trainyard.toml").write_text("[cli.log]\ntial = 5\n")
-    with pytest.raises(ConfigError, match=r"trainyard.toml:2: \[cli.log\] has no key 'tial'") as caught:
+    (project / "shunter.toml").write_text("[cli.log]\ntial = 5\n")
+    with pytest.raises(ConfigError, match=r"shunter.toml:2: \[cli.log\] has no key 'tial'") as caught:
         check_keys(load_config().command("log"), ["tail", "regex"], "[cli.log]")
     assert "Did you mean tail?" in caught.value.hint
 
@@ -363,7 +361,7 @@ def test_every_value_has_the_line_that_it_stands_on(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.sampled_from("[]=:#;'\"{}ab1 \n\t.,\\é")))
 def test_any_text_is_read_or_refused_with_its_line(project: Path, text: str) -> None:
-    for name in ("trainyard.toml", ".torchxconfig"):
+    for name in ("shunter.toml", ".torchxconfig"):
         (project / name).write_text(text)
         try:
             load_config()
@@ -379,7 +377,7 @@ def test_ini_continuation_lines(tmp_path: Path) -> None:
     assert source.tables == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}
 
 
-@pytest.mark.parametrize("name", ["trainyard.toml", "pyproject.toml", ".torchxconfig"])
+@pytest.mark.parametrize("name", ["shunter.toml", "pyproject.toml", ".torchxconfig"])
 def test_a_fifo_with_the_name_of_a_configuration_file_is_an_error_not_a_wait(
     name: str, project: Path
 ) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from shunter import plugins
+from shunter.components.utils import booth, echo
+from shunter.runner.default_image import TORCHX_IMAGE, name_images
+from shunter.specs import AppDef, Role
 from tests.cli.conftest import Cli, cli
-from trainyard import plugins
-from trainyard.components.utils import booth, echo
-from trainyard.runner.default_image import TORCHX_IMAGE, name_images
-from trainyard.specs import AppDef, Role
 
 __all__ = ["cli"]
 
@@ -31,10 +31,10 @@ def test_where_it_comes_from(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "site" / "own_image.py").write_text("def get(version):\n    return 'own:' + version\n")
     cli.environ["PYTHONPATH"] += f":{tmp_path / 'site'}"
     assert images(cli, *words)[0] == ["own:0.7.0"]
-    (cli.directory / "trainyard.toml").write_text('[run]\nimage = "ours:1"\n')
+    (cli.directory / "shunter.toml").write_text('[run]\nimage = "ours:1"\n')
     assert images(cli, *words) == (["ours:1"], False)
-    assert images(cli, *words, TRAINYARD_IMAGE="here:2") == (["here:2"], False)
-    assert images(cli, *words, "--image", "given:3", TRAINYARD_IMAGE="here:2") == (["given:3"], False)
+    assert images(cli, *words, SHUNTER_IMAGE="here:2") == (["here:2"], False)
+    assert images(cli, *words, "--image", "given:3", SHUNTER_IMAGE="here:2") == (["given:3"], False)
     assert images(cli, "-s", "local_cwd", "utils.echo") == (["<NONE>"], False)
 
 
@@ -42,7 +42,7 @@ def test_scripts_need_an_image_that_somebody_chose(cli: Cli) -> None:
     (cli.directory / "train.py").write_text("")
     done = cli("run", "--dryrun", "-s", "local_docker", "train.py", code=3)
     assert "image" in done.err
-    (cli.directory / "trainyard.toml").write_text('[run]\nimage = "ours:1"\n')
+    (cli.directory / "shunter.toml").write_text('[run]\nimage = "ours:1"\n')
     shown = cli("run", "--dryrun", "--json", "-s", "local_docker", "train.py").json
     assert "ours:1" in str(shown)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import InvalidRunConfigException
+from shunter.runner import get_runner
+from shunter.runner.config import RUN_KEYS, effective_options, load_config
+from shunter.specs import AppState, Role, named_resources
 from tests.trusting import trust_project
-from trainyard.errors import InvalidRunConfigException
-from trainyard.runner import get_runner
-from trainyard.runner.config import RUN_KEYS, effective_options, load_config
-from trainyard.specs import AppState, Role, named_resources
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,7 +35,7 @@ def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_configuration_example_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     example = next(block for block in blocks("configuration.md", "toml") if "[run]" in block)
-    (tmp_path / "trainyard.toml").write_text(example)
+    (tmp_path / "shunter.toml").write_text(example)
     config = load_config()
     assert config.command("run")["scheduler"].value == "local_cwd"
     assert config.component("jobs.py:train")["lr"].value == 0.1
@@ -45,7 +45,7 @@ def test_the_configuration_example_holds(tmp_path: Path, monkeypatch: pytest.Mon
     with get_runner() as runner:
         opts = runner.scheduler_run_opts("local_cwd")
         assert effective_options(config, "local_cwd", opts)["log_dir"].value == "logs"
-        (tmp_path / "trainyard.toml").write_text(example.replace("log_dir", "log_dri"))
+        (tmp_path / "shunter.toml").write_text(example.replace("log_dir", "log_dri"))
         with pytest.raises(InvalidRunConfigException) as caught:
             effective_options(load_config(), "local_cwd", opts)
     shown = str(caught.value).removeprefix(f"{tmp_path}/")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import BackendError
+from shunter.runner import Runner, events
+from shunter.specs import AppDef, AppState
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.errors import BackendError
-from trainyard.runner import Runner, events
-from trainyard.specs import AppDef, AppState
 
 
 @pytest.fixture
@@ -86,21 +86,21 @@ def test_a_failing_receiver_harms_nothing(
 
 
 def test_the_logger_gets_json(runner: Runner, app: AppDef, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "trainyard.events"):
+    with caplog.at_level(logging.INFO, "shunter.events"):
         runner.dryrun(app, "fake")
-    (record,) = [each for each in caplog.records if each.name == "trainyard.events"]
+    (record,) = [each for each in caplog.records if each.name == "shunter.events"]
     assert json.loads(record.getMessage())["api"] == "dryrun"
 
 
 PLUGIN = "def receive(event):\n    print('got', event.api)\n"
 PROGRAM = """
-from trainyard.runner import get_runner
+from shunter.runner import get_runner
 with get_runner() as runner:
     runner.status("local_cwd://s/nope-bcdfghjkmn")
 """
 
 
-@pytest.mark.parametrize("group", ["trainyard.events", "torchx.events"])
+@pytest.mark.parametrize("group", ["shunter.events", "torchx.events"])
 @pytest.mark.parametrize("target", ["receiver:receive", "no_such_module:receive"])
 def test_entry_points_receive_events(tmp_path: Path, group: str, target: str) -> None:
     info = tmp_path / "receiver-1.dist-info"

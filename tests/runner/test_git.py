@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.git import GitProbe
-from trainyard.runner import Runner
-from trainyard.specs import AppDef
+from shunter.git import GitProbe
+from shunter.runner import Runner
+from shunter.specs import AppDef
 
 
 def git(directory: Path, *args: str) -> str:

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainyard.errors import StateStoreError
-from trainyard.paths import history_path
-from trainyard.runner import database, migrations
-from trainyard.runner.history import History
-from trainyard.runner.records import COLUMNS
-from trainyard.specs import AppState
+from shunter.errors import StateStoreError
+from shunter.paths import history_path
+from shunter.runner import database, migrations
+from shunter.runner.history import History
+from shunter.runner.records import COLUMNS
+from shunter.specs import AppState
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ def test_a_row_holds_what_was_written() -> None:
         component_args={"msg": ["a", {"b": None}]},
         cfg={"x": 1.5},
         app={"name": "ünïcode"},
-        argv=["trainyard", "run"],
+        argv=["shunter", "run"],
         workspace="/w",
         parent_run_id="p",
         rerun_of="fake://s/old",
@@ -194,9 +194,9 @@ def test_an_empty_file_is_a_history_without_rows(home: Path) -> None:
 READER = """
 import os, sys
 import shutil, tempfile
-import trainyard.runner.database, trainyard.runner.records, json  # root may read where they are, others not
-from trainyard.runner.history import History
-from trainyard.errors import StateStoreError
+import shunter.runner.database, shunter.runner.records, json  # root may read where they are, others not
+from shunter.runner.history import History
+from shunter.errors import StateStoreError
 os.setgid(65534); os.setuid(65534)
 history = History(sys.argv[1])
 print(sorted(row.app_id for row in history.rows()))
@@ -211,7 +211,7 @@ except StateStoreError as error:
 @pytest.mark.parametrize("open_elsewhere", [False, True], ids=["closed", "in use"])
 def test_a_read_only_directory_can_be_read(open_elsewhere: bool) -> None:
     # not below tmp_path, which other users cannot enter
-    directory = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
+    directory = Path(tempfile.mkdtemp(prefix="shunter-test-"))
     try:
         path = directory / "history.db"
         writer = History(str(path))
@@ -236,7 +236,7 @@ def test_a_read_only_directory_can_be_read(open_elsewhere: bool) -> None:
             check=False,
         )
         assert result.stdout.splitlines()[0] == "['a', 'b']", result.stderr
-        assert "TRAINYARD_HOME" in result.stdout.splitlines()[1]
+        assert "SHUNTER_HOME" in result.stdout.splitlines()[1]
     finally:
         directory.chmod(0o755)
         shutil.rmtree(directory)
@@ -296,7 +296,7 @@ def test_a_directory_in_the_way_is_explained() -> None:
     for call in (History().rows, lambda: intent(History())):
         with pytest.raises(StateStoreError) as caught:
             call()
-        assert "TRAINYARD_HOME" in caught.value.hint
+        assert "SHUNTER_HOME" in caught.value.hint
 
 
 def test_a_locked_database_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_a_newer_schema_is_refused() -> None:
     history._writer.execute("PRAGMA user_version = 99")
     history.close()
     for call in (History().rows, lambda: intent(History())):
-        with pytest.raises(StateStoreError, match=r"newer trainyard \(schema 99") as caught:
+        with pytest.raises(StateStoreError, match=r"newer shunter \(schema 99") as caught:
             call()
         assert "Upgrade" in caught.value.hint
 

@@ -23,16 +23,16 @@ HEAVY = {
     "subprocess",
     "tempfile",
     "tomllib",
-    "trainyard.runner.config",
-    "trainyard.specs.app",
-    "trainyard.specs.options",
+    "shunter.runner.config",
+    "shunter.specs.app",
+    "shunter.specs.options",
     "urllib.parse",
 }
 
 STATUS = """
-from trainyard.runner import get_runner
+from shunter.runner import get_runner
 with get_runner() as runner:
-    handle = runner.resolve_handle("local_cwd://trainyard/x-bcdfghjkmn")
+    handle = runner.resolve_handle("local_cwd://shunter/x-bcdfghjkmn")
     assert runner.status(handle) is None
 """
 REPORT = "import sys; found = sorted(sys.modules); import json; print(json.dumps(found))"
@@ -54,26 +54,26 @@ def test_status_of_a_local_handle_imports_little() -> None:
 def test_listing_the_history_needs_sqlite_alone() -> None:
     program = """
 import os
-from trainyard.runner.history import History
-from trainyard.paths import history_path
+from shunter.runner.history import History
+from shunter.paths import history_path
 history = History()
 key = history.add_intent(scheduler="local_cwd", session="s", name="n", cfg={}, app={}, cwd="/", argv=[],
                          user="u", host="h", submitter="")
 history.submitted(key, "local_cwd://s/x", "x")
-from trainyard.runner import get_runner
+from shunter.runner import get_runner
 with get_runner() as runner:
     assert len(runner.jobs()) == 1
 """
     assert modules(program) & HEAVY == {"sqlite3"}
 
 
-@pytest.mark.parametrize("module", ["trainyard.runner", "trainyard.runner.api", "trainyard.redaction"])
+@pytest.mark.parametrize("module", ["shunter.runner", "shunter.runner.api", "shunter.redaction"])
 def test_importing_is_cheap(module: str) -> None:
     assert not modules(f"import {module}") & HEAVY
 
 
 def test_a_supervisor_starts_without_json_and_regular_expressions() -> None:
-    program = "import trainyard.schedulers.exec.process.supervisor, trainyard.schedulers.exec.process.guard"
+    program = "import shunter.schedulers.exec.process.supervisor, shunter.schedulers.exec.process.guard"
     found = modules(program)
     assert not found & (HEAVY | {"argparse", "copy", "json", "re", "threading", "typing"})
-    assert len([name for name in found if name.startswith("trainyard")]) <= 30
+    assert len([name for name in found if name.startswith("shunter")]) <= 30

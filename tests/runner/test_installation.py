@@ -47,10 +47,10 @@ def test_one_installation_is_enough_for_jobs_under_the_toolkit(
     run(
         python,
         "-c",
-        "import importlib.util as u; assert u.find_spec('trainyard_toolkit') is None",
+        "import importlib.util as u; assert u.find_spec('shunter_toolkit') is None",
         cwd=tmp_path,
     )
     (tmp_path / "train.py").write_text("import os, sys; print(os.environ['SM_HOSTS'], sys.prefix)")
-    trainyard = str(tmp_path / "env/bin/trainyard")
-    run(trainyard, "run", "-s", "local_cwd", "--wait", "./train.py", cwd=tmp_path)
-    assert run(trainyard, "log", "-", cwd=tmp_path) == f'train/0 ["algo-1"] {tmp_path / "env"}\n'
+    shunter = str(tmp_path / "env/bin/shunter")
+    run(shunter, "run", "-s", "local_cwd", "--wait", "./train.py", cwd=tmp_path)
+    assert run(shunter, "log", "-", cwd=tmp_path) == f'train/0 ["algo-1"] {tmp_path / "env"}\n'

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from shunter.runner import Runner
+from shunter.runner.history import History
+from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
+from shunter.runner.records import JobRecord
+from shunter.specs import AppDef, AppState, AppStatus
+from shunter.system.identity import myself
 from tests.runner.fake_scheduler import FakeScheduler
 from tests.runner.test_history import add, intent
-from trainyard.runner import Runner
-from trainyard.runner.history import History
-from trainyard.runner.jobsearch import REFUSED_STATE, JobFilter
-from trainyard.runner.records import JobRecord
-from trainyard.specs import AppDef, AppState, AppStatus
-from trainyard.system.identity import myself
 
 STATES = [*AppState.__members__, REFUSED_STATE]
 

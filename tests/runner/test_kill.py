@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import BackendError, UnreachableError
+from shunter.runner import Runner
+from shunter.runner.records import INTERRUPTED
+from shunter.schedulers.base import DescribeAppResponse
+from shunter.specs import AppDef, AppState
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.errors import BackendError, UnreachableError
-from trainyard.runner import Runner
-from trainyard.runner.records import INTERRUPTED
-from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.specs import AppDef, AppState
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def submit(home: Path, stage: str = "", name: str = "killed") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.runner.submit_child", name, stage],
-        env={**os.environ, "TRAINYARD_HOME": str(home)},
+        env={**os.environ, "SHUNTER_HOME": str(home)},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -79,14 +79,14 @@ def test_killed_at_every_statement_of_the_database(tmp_path: Path, monkeypatch: 
 
 def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: bool) -> None:
     """After a kill each job that exists has its row, each row says what is so, and work goes on."""
-    monkeypatch.setenv("TRAINYARD_HOME", str(home))
+    monkeypatch.setenv("SHUNTER_HOME", str(home))
     with Runner("sess", {"fake": FakeScheduler}) as runner:
         existing = {job.app_handle for job in runner.list("fake")}
         records = runner.jobs()
         assert {record.handle for record in records if record.phase == "submitted"} == existing
         assert all(record.msg == INTERRUPTED for record in records if record.phase != "submitted")
         assert len(existing) == 1 or not ended_well
-        from trainyard.specs import AppDef, Role
+        from shunter.specs import AppDef, Role
 
         again = runner.run(AppDef("again", [Role("r", "i", entrypoint="true")]))
         assert runner.resolve_handle(None) == again
@@ -94,7 +94,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.system.identity import myself
+    from shunter.system.identity import myself
 
     columns = {
         "scheduler": "fake",
@@ -137,7 +137,7 @@ def test_a_refused_submission_is_no_job_while_its_scheduler_is_away(
     with pytest.raises(UnreachableError):
         runner.run(app)
     assert [record.phase for record in runner.history.rows()] == ["intent"]
-    monkeypatch.setattr("trainyard.runner.observation._submitter_is_gone", lambda record: True)
+    monkeypatch.setattr("shunter.runner.observation._submitter_is_gone", lambda record: True)
     assert [job.phase for job in runner.jobs()] == ["intent"]
 
 
@@ -170,7 +170,7 @@ def test_100_processes_at_once_lose_no_row(runner: Runner, home: Path) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.runner.submit_child", f"job{number}"],
-            env={**os.environ, "TRAINYARD_HOME": str(home)},
+            env={**os.environ, "SHUNTER_HOME": str(home)},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from trainyard import paths
+from shunter import paths
 
 
-@pytest.mark.parametrize(("value", "expected"), [("/x", "/x/trainyard"), ("x", ""), ("", ""), ("./x", "")])
+@pytest.mark.parametrize(("value", "expected"), [("/x", "/x/shunter"), ("x", ""), ("", ""), ("./x", "")])
 def test_relative_xdg_directories_are_ignored(
     monkeypatch: pytest.MonkeyPatch, home: Path, value: str, expected: str
 ) -> None:
-    monkeypatch.delenv("TRAINYARD_HOME")
+    monkeypatch.delenv("SHUNTER_HOME")
     monkeypatch.setenv("XDG_STATE_HOME", value)
     monkeypatch.setenv("XDG_CONFIG_HOME", value)
     user = Path("~").expanduser()
-    assert paths.state_dir() == (expected or str(user / ".local/state/trainyard"))
-    assert paths.config_dir() == (expected or str(user / ".config/trainyard"))
-    assert paths.xdg("XDG_RUNTIME_DIR", {"XDG_RUNTIME_DIR": value}) == expected.removesuffix("/trainyard")
+    assert paths.state_dir() == (expected or str(user / ".local/state/shunter"))
+    assert paths.config_dir() == (expected or str(user / ".config/shunter"))
+    assert paths.xdg("XDG_RUNTIME_DIR", {"XDG_RUNTIME_DIR": value}) == expected.removesuffix("/shunter")
 
 
 def test_a_tree_is_removed_from_which_others_remove_files_too(

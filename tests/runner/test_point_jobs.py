@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import BackendError, ConfigError
-from trainyard.runner import Runner, get_runner, point_jobs
-from trainyard.runner.sweeps import Point, grid
-from trainyard.specs import AppState
+from shunter.errors import BackendError, ConfigError
+from shunter.runner import Runner, get_runner, point_jobs
+from shunter.runner.sweeps import Point, grid
+from shunter.specs import AppState
 
 COMPONENT = """\
-from trainyard.specs import AppDef, Role
+from shunter.specs import AppDef, Role
 
 def pair(n: int, place: str, fail: int = -1) -> AppDef:
     script = (
@@ -27,9 +27,9 @@ def pair(n: int, place: str, fail: int = -1) -> AppDef:
 #: Submits what is missing of a sweep, and is killed before or after the scheduler gets the Nth of them.
 CHILD = """\
 import os, signal, sys
-from trainyard.runner import get_runner
-from trainyard.runner.point_jobs import submit_points
-from trainyard.schedulers.local.scheduler import LocalScheduler
+from shunter.runner import get_runner
+from shunter.runner.point_jobs import submit_points
+from shunter.schedulers.local.scheduler import LocalScheduler
 
 app_id, moment, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 schedule = LocalScheduler.schedule
@@ -84,7 +84,7 @@ def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place
     assert list(runner.log_lines(handle, "2.w", 1)) == ["n=2 k=1\n"]
     assert runner.resolve_handle("-") == handle
     assert [record.handle for record in runner.jobs(refresh=False) if record.sweep is None] == [handle]
-    from trainyard.runner.jobsearch import JobFilter
+    from shunter.runner.jobsearch import JobFilter
 
     assert [record.handle for record in runner.search(JobFilter())[0]] == [handle]
     again = runner.rerun(handle, only_failed=True)
@@ -108,11 +108,11 @@ def test_limit_of_parallel_points_and_resuming_the_rest(runner: Runner, place: P
     assert status.state in (AppState.PENDING, AppState.RUNNING)
     assert status.msg == (
         "1 of 3 points are not submitted yet, and no process is submitting them: "
-        f"`trainyard sweep --resume {app_id_of(handle)}`"
+        f"`shunter sweep --resume {app_id_of(handle)}`"
     )
     assert [each.reason for each in status.roles[2].replicas] == ["not submitted yet"] * 2
     (place / "closed").unlink()
-    command = [sys.executable, "-m", "trainyard", "sweep", "--resume", handle, "--wait"]
+    command = [sys.executable, "-m", "shunter", "sweep", "--resume", handle, "--wait"]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     assert runner.status(handle).state == AppState.SUCCEEDED
     assert point_jobs.submit_points(runner, app_id_of(handle)) == 0  # there is nothing left to do

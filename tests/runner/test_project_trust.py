@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.trusting import trust_project
-from trainyard.components.finder import BUILTINS, get_component
-from trainyard.components.sensitive_parameters import SENSITIVE_PARAMETERS, what_it_names
-from trainyard.errors import ConfigError
-from trainyard.runner.config import RUN_KEYS, effective_options, load_config
-from trainyard.runner.config_files import read_ini, read_toml
-from trainyard.runner.project_trust import checked, kind_of_run_key
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
-from trainyard.specs.options import (
+from shunter.components.finder import BUILTINS, get_component
+from shunter.components.sensitive_parameters import SENSITIVE_PARAMETERS, what_it_names
+from shunter.errors import ConfigError
+from shunter.runner.config import RUN_KEYS, effective_options, load_config
+from shunter.runner.config_files import read_ini, read_toml
+from shunter.runner.project_trust import checked, kind_of_run_key
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
+from shunter.specs.options import (
     ADDRESS,
     FILES_OUTSIDE,
     PLACE_OUTSIDE,
@@ -25,6 +24,7 @@ from trainyard.specs.options import (
     option,
     runopts,
 )
+from tests.trusting import trust_project
 
 #: Options that were judged to be mere defaults of a job. A new option belongs here, or needs trust.
 DEFAULTS = """
@@ -112,8 +112,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_paths_within_the_project_are_free(project: Path, value: object, reads: bool, writes: bool) -> None:
-    (project / "trainyard.toml").write_text("[run]\nscheduler = 'x'\n")
-    source = read_toml(str(project / "trainyard.toml"), found=True)
+    (project / "shunter.toml").write_text("[run]\nscheduler = 'x'\n")
+    source = read_toml(str(project / "shunter.toml"), found=True)
     assert source is not None
     setting = source.setting("run", "scheduler")
     setting.value = value.format(project) if isinstance(value, str) else value
@@ -139,8 +139,8 @@ def test_paths_within_the_project_are_free(project: Path, value: object, reads: 
     ],
 )
 def test_keys_of_run(project: Path, key: str, value: str, needs: bool) -> None:
-    (project / "trainyard.toml").write_text(f"[run]\n{key} = '{value}'\n")
-    source = read_toml(str(project / "trainyard.toml"), found=True)
+    (project / "shunter.toml").write_text(f"[run]\n{key} = '{value}'\n")
+    source = read_toml(str(project / "shunter.toml"), found=True)
     assert source is not None
     assert bool(kind_of_run_key(key, source.setting("run", key))) is needs
 
@@ -157,14 +157,14 @@ OPTS = runopts.from_dataclass(
 )
 
 
-@pytest.mark.parametrize("name", ["trainyard.toml", "pyproject.toml", ".torchxconfig"])
+@pytest.mark.parametrize("name", ["shunter.toml", "pyproject.toml", ".torchxconfig"])
 def test_an_untrusted_value_gives_way_to_the_users_own(
     project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "config.toml").write_text('[scheduler.fake]\naddress = "mine"\n')
     text = '[scheduler.fake]\naddress = "theirs"\nsize = 2\n'
-    table = {"pyproject.toml": text.replace("[", "[tool.trainyard."), ".torchxconfig": "[fake]\n" + text[17:]}
+    table = {"pyproject.toml": text.replace("[", "[tool.shunter."), ".torchxconfig": "[fake]\n" + text[17:]}
     (project / name).write_text(table.get(name, text).replace('"', "" if name[0] == "." else '"'))
     with pytest.raises(ConfigError, match=r"scheduler\.fake\.address names an address"):
         effective_options(load_config(), "fake", OPTS)
@@ -173,15 +173,15 @@ def test_an_untrusted_value_gives_way_to_the_users_own(
     assert (found["address"].value, found["size"].value) == ("mine", 2)
     # what replaces it leaves nothing to refuse
     assert effective_options(load_config(), "fake", OPTS, {"address": "given"})["address"].value == "given"
-    monkeypatch.setenv("TRAINYARD_FAKE_ADDRESS", "variable")
+    monkeypatch.setenv("SHUNTER_FAKE_ADDRESS", "variable")
     assert effective_options(load_config(), "fake", OPTS)["address"].value == "variable"
-    monkeypatch.delenv("TRAINYARD_FAKE_ADDRESS")
+    monkeypatch.delenv("SHUNTER_FAKE_ADDRESS")
     trust_project()
     assert effective_options(load_config(), "fake", OPTS)["address"].value == "theirs"
 
 
 def test_a_default_needs_no_trust(project: Path) -> None:
-    (project / "trainyard.toml").write_text('[scheduler.fake]\naddress = "a"\nlines = []\n')
+    (project / "shunter.toml").write_text('[scheduler.fake]\naddress = "a"\nlines = []\n')
     assert effective_options(load_config(), "fake", OPTS)["address"].value == "a"
 
 
@@ -199,11 +199,11 @@ def test_a_digest_is_of_what_is_set(tmp_path: Path) -> None:
 
     def digest(text: str) -> str:
         path.write_text(text)
-        source = read_toml(str(path), ("tool", "trainyard"), found=True)
+        source = read_toml(str(path), ("tool", "shunter"), found=True)
         assert source is not None
         return source.digest
 
-    ours = "[tool.trainyard.run]\nwait = true\n"
+    ours = "[tool.shunter.run]\nwait = true\n"
     assert digest(ours) == digest("[project]\nname = 'x'\n" + ours) == digest("# more\n" + ours)
     others = ["wait = false", "wait = 'true'", "wait = 1", "wait = true\nlog = true"]
     assert len({digest(ours.replace("wait = true", other)) for other in ["wait = true", *others]}) == 5

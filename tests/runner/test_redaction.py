@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.redaction import (
+from shunter.redaction import (
     REDACTED,
     Redactor,
     missing_secrets_error,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError, InvalidRunConfigException, UnknownAppException
+from shunter.runner import Runner
+from shunter.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, parse_app_handle
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.errors import ConfigError, InvalidRunConfigException, UnknownAppException
-from trainyard.runner import Runner
-from trainyard.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, parse_app_handle
 
 
 def job_of(fake: FakeScheduler, handle: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_what_cannot_be_repeated(
 
 
 def test_a_refused_job_can_be_repeated(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
-    from trainyard.errors import BackendError
+    from shunter.errors import BackendError
 
     fake.fail_schedule = BackendError("no")
     with pytest.raises(BackendError):

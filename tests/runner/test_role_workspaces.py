@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from shunter.compat.plugin_scheduler import PluginScheduler
+from shunter.compat.torchx_workspace import WorkspaceMixin
+from shunter.errors import ConfigError
+from shunter.runner import Runner, get_runner
+from shunter.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 from tests.schedulers.docker.conftest import image as image
-from trainyard.compat.plugin_scheduler import PluginScheduler
-from trainyard.compat.torchx_workspace import WorkspaceMixin
-from trainyard.errors import ConfigError
-from trainyard.runner import Runner, get_runner
-from trainyard.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 
 
 @pytest.fixture

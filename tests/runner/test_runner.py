@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
-from tests.trusting import trust_project
-from trainyard.errors import (
+from shunter.errors import (
     BackendError,
     ConfigError,
     InvalidRunConfigException,
@@ -21,9 +19,11 @@ from trainyard.errors import (
     UnknownSchedulerException,
     UsageError,
 )
-from trainyard.runner import Runner, get_runner, submission
-from trainyard.schedulers.base import DescribeAppResponse, LogQuery, Scheduler
-from trainyard.specs import AppDef, AppState, BindMount, Role, parse_app_handle
+from shunter.runner import Runner, get_runner, submission
+from shunter.schedulers.base import DescribeAppResponse, LogQuery, Scheduler
+from shunter.specs import AppDef, AppState, BindMount, Role, parse_app_handle
+from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
+from tests.trusting import trust_project
 
 
 def app_id(handle: str) -> str:
@@ -137,7 +137,7 @@ def test_environment_never_becomes_a_constructor_argument(
     monkeypatch: pytest.MonkeyPatch, app: AppDef
 ) -> None:
     monkeypatch.setenv("TORCHX_CACHE_SIZE", "5")
-    monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "5")
+    monkeypatch.setenv("SHUNTER_CACHE_SIZE", "5")
     with Runner("s", {"fake": FakeScheduler}, scheduler_params={"given": 1}) as runner:
         fake = runner.scheduler("fake")
         assert isinstance(fake, FakeScheduler)
@@ -148,7 +148,7 @@ def test_environment_never_becomes_a_constructor_argument(
 
 def test_get_runner_knows_the_builtin_schedulers() -> None:
     with get_runner() as runner:
-        assert runner.name() == "trainyard"
+        assert runner.name() == "shunter"
         assert runner.scheduler_backends()[0] == "local_cwd"
         assert runner.scheduler("local_cwd") is runner.scheduler("local_cwd")
     with get_runner("mine") as runner:
@@ -220,9 +220,9 @@ def test_run_component_records_component_and_arguments(
             calls.append((args, defaults))
             return app
 
-    module = types.ModuleType("trainyard.components.finder")
+    module = types.ModuleType("shunter.components.finder")
     module.get_component = lambda name: Stub()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "trainyard.components.finder", module)
+    monkeypatch.setitem(sys.modules, "shunter.components.finder", module)
     runner.component_defaults = {
         "jobs.train": {"lr": "0.1", "n": "1"},
         "jobs.py:train": {"n": "2"},
@@ -595,6 +595,6 @@ def test_wildcards_in_a_prefix_mean_nothing(runner: Runner, app: AppDef) -> None
 
 
 def test_a_whole_handle_is_not_looked_up(runner: Runner, home: Path) -> None:
-    handle = "local_cwd://trainyard/x-bcdfghjkmn"
+    handle = "local_cwd://shunter/x-bcdfghjkmn"
     assert runner.resolve_handle(handle) == handle
     assert runner._history is None

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import git as git_module
-from trainyard.components.file_linter import SourceFile
-from trainyard.components.finder import get_component
-from trainyard.errors import ConfigError, WorkspaceError
-from trainyard.git import GitProbe
-from trainyard.runner.config import load_config
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.specs import runopts
-from trainyard.system import ownership
-from trainyard.workspace.selection import select
+from shunter import git as git_module
+from shunter.components.file_linter import SourceFile
+from shunter.components.finder import get_component
+from shunter.errors import ConfigError, WorkspaceError
+from shunter.git import GitProbe
+from shunter.runner.config import load_config
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.specs import runopts
+from shunter.system import ownership
+from shunter.workspace.selection import select
 
 STRANGER = 54321
 GiveAway = Callable[[Path], None]
@@ -56,8 +56,8 @@ def queue() -> object:
 @pytest.mark.parametrize(
     ("name", "above"),
     [
-        ("trainyard.toml", False),
-        ("trainyard.toml", True),
+        ("shunter.toml", False),
+        ("shunter.toml", True),
         ("pyproject.toml", False),
         ("pyproject.toml", True),
         (".torchxconfig", False),  # is read in the current directory alone
@@ -67,7 +67,7 @@ def test_a_strangers_configuration_is_left_out(
     project: Path, give_away: GiveAway, monkeypatch: pytest.MonkeyPatch, name: str, above: bool
 ) -> None:
     path = (project.parent if above else project) / name
-    table = {"pyproject.toml": "[tool.trainyard.scheduler.fake]", ".torchxconfig": "[fake]"}
+    table = {"pyproject.toml": "[tool.shunter.scheduler.fake]", ".torchxconfig": "[fake]"}
     path.write_text(table.get(name, "[scheduler.fake]") + '\nqueue = "theirs"\n')
     assert "theirs" in str(queue())
     give_away(path)
@@ -81,7 +81,7 @@ def test_a_strangers_configuration_is_left_out(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of another user")
 def test_root_under_sudo_uses_the_files_of_its_caller(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = project / "trainyard.toml"
+    path = project / "shunter.toml"
     path.write_text('[scheduler.fake]\nqueue = "mine"\n')
     os.chown(path, STRANGER, -1)
     monkeypatch.setenv("SUDO_UID", str(STRANGER))
@@ -92,8 +92,8 @@ def test_a_strangers_link_is_theirs_whatever_it_points_to(
     project: Path, tmp_path: Path, give_away: GiveAway
 ) -> None:
     (tmp_path / "mine.toml").write_text('[scheduler.fake]\nqueue = "mine"\n')
-    (project / "trainyard.toml").symlink_to(tmp_path / "mine.toml")
-    give_away(project / "trainyard.toml")
+    (project / "shunter.toml").symlink_to(tmp_path / "mine.toml")
+    give_away(project / "shunter.toml")
     with pytest.warns(RuntimeWarning, match="belongs to"):
         assert queue() is None
 
@@ -101,9 +101,9 @@ def test_a_strangers_link_is_theirs_whatever_it_points_to(
 def test_where_everybody_writes_only_the_current_directory_counts(project: Path) -> None:
     for path in (project, project.parent):
         path.chmod(0o777)
-        (path / "trainyard.toml").write_text(f'[scheduler.fake]\nqueue = "{path.name}"\n')
+        (path / "shunter.toml").write_text(f'[scheduler.fake]\nqueue = "{path.name}"\n')
     assert queue() == "project"
-    (project / "trainyard.toml").unlink()
+    (project / "shunter.toml").unlink()
     with pytest.warns(RuntimeWarning, match=f"everybody can write to the directory {project.parent}"):
         assert queue() is None
     project.parent.chmod(0o1777)
@@ -114,7 +114,7 @@ def test_where_everybody_writes_only_the_current_directory_counts(project: Path)
 def test_the_search_stops_at_the_repository_and_at_home(
     project: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
-    (project.parent / "trainyard.toml").write_text('[scheduler.fake]\nqueue = "above"\n')
+    (project.parent / "shunter.toml").write_text('[scheduler.fake]\nqueue = "above"\n')
     (project / "sub").mkdir()
     monkeypatch.chdir(project / "sub")
     assert queue() == "above"
@@ -123,16 +123,16 @@ def test_the_search_stops_at_the_repository_and_at_home(
     else:
         monkeypatch.setenv("HOME", str(project))
     assert queue() is None
-    (project / "trainyard.toml").write_text('[scheduler.fake]\nqueue = "top"\n')
+    (project / "shunter.toml").write_text('[scheduler.fake]\nqueue = "top"\n')
     assert queue() == "top"
 
 
 def test_a_strangers_ignore_file_brings_no_secret_along(project: Path, give_away: GiveAway) -> None:
     (project / ".env").write_text("KEY=1\n")
     (project / "data.bin").write_text("x")
-    (project / ".trainyardignore").write_text("*.bin\n!/.env\n")
+    (project / ".shunterignore").write_text("*.bin\n!/.env\n")
     assert ".env" in [path for path, _ in select(str(project)).files]
-    give_away(project / ".trainyardignore")
+    give_away(project / ".shunterignore")
     selection = select(str(project))
     assert {".env", "data.bin"}.isdisjoint(path for path, _ in selection.files)
     assert "do not count" in selection.report.notes[0]
@@ -238,7 +238,7 @@ def test_nothing_of_a_hostile_repository_runs(
     assert (len(commit or ""), dirty) == (40, True)
     assert {"a.txt", "train.py"} <= {path for path, _ in select(str(directory)).files}
     words = ["run", "-s", "local_cwd", "--workspace", ".", "--wait", "utils.echo"]
-    subprocess.run([sys.executable, "-m", "trainyard", *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "shunter", *words], check=True, capture_output=True)
     assert not marker.exists(), marker.read_text()
     subprocess.run(["git", "status"], cwd=directory, check=False, capture_output=True)
     assert marker.exists()  # what Git alone would have done
@@ -262,15 +262,15 @@ def deep(opening: str, closing: str) -> str:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("trainyard.toml", None),
+        ("shunter.toml", None),
         ("pyproject.toml", None),
         (".torchxconfig", None),
-        ("trainyard.toml", "a = " + deep("[", "]")),
-        ("trainyard.toml", "a = " + deep("{a=", "}")),
-        ("trainyard.toml", "[run." + ".".join("a" * 5000) + "]"),
-        ("trainyard.toml", "a." * 5000 + "b = 1"),
-        ("trainyard.toml", "a = " + "9" * 5000),
-        ("trainyard.toml", "#" * (16 << 20) + "\n"),
+        ("shunter.toml", "a = " + deep("[", "]")),
+        ("shunter.toml", "a = " + deep("{a=", "}")),
+        ("shunter.toml", "[run." + ".".join("a" * 5000) + "]"),
+        ("shunter.toml", "a." * 5000 + "b = 1"),
+        ("shunter.toml", "a = " + "9" * 5000),
+        ("shunter.toml", "#" * (16 << 20) + "\n"),
     ],
     ids=range(9),
 )
@@ -285,7 +285,7 @@ def test_a_configuration_that_is_no_file_or_too_much_is_an_error(
         load_config()
 
 
-@pytest.mark.parametrize("name", [".trainyardignore", ".torchxignore", ".dockerignore", ".gitignore"])
+@pytest.mark.parametrize("name", [".shunterignore", ".torchxignore", ".dockerignore", ".gitignore"])
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_an_ignore_file_that_is_no_file_is_an_error(
     project: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.components.finder import get_component
-from trainyard.errors import ComponentArgumentError, ConfigError, UsageError
-from trainyard.runner import get_runner
-from trainyard.runner.sweeps import Point, grid, points_from_words, values_of
-from trainyard.specs.sweep_points import SELECT, label_of, own_command, points_of
+from shunter.components.finder import get_component
+from shunter.errors import ComponentArgumentError, ConfigError, UsageError
+from shunter.runner import get_runner
+from shunter.runner.sweeps import Point, grid, points_from_words, values_of
+from shunter.specs.sweep_points import SELECT, label_of, own_command, points_of
 
 SCRIPT = """\
 import argparse, sys

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from shunter.components.train import script
+from shunter.errors import ConfigError
+from shunter.runner import Runner
+from shunter.runner.preparation import start_toolkits
+from shunter.schedulers.base import Scheduler
+from shunter.specs import AppDef, BindMount, Role
+from shunter.workspace.toolkit_files import ToolkitPlace
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.components.train import script
-from trainyard.errors import ConfigError
-from trainyard.runner import Runner
-from trainyard.runner.preparation import start_toolkits
-from trainyard.schedulers.base import Scheduler
-from trainyard.specs import AppDef, BindMount, Role
-from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class Containers(FakeScheduler):
@@ -37,7 +37,7 @@ class Native(FakeScheduler):
 def started(app: AppDef, scheduler: Scheduler[object]) -> tuple[Role, dict[str, object]]:
     start_toolkits(app, scheduler)
     (role,) = app.roles
-    return role, json.loads(role.env.get("TRAINYARD_JOB", "{}"))
+    return role, json.loads(role.env.get("SHUNTER_JOB", "{}"))
 
 
 def training() -> AppDef:
@@ -88,7 +88,7 @@ def test_containers_of_this_machine_see_its_paths(tmp_path: Path, monkeypatch: p
 def test_a_script_runs_under_the_toolkit_unless_that_is_turned_off() -> None:
     role, document = started(script("--lr", "1", script="train.py"), Elsewhere("s"))
     assert (role.args, document["arguments"]) == (["/opt/t.pyz", "train"], ["--lr", "1"])
-    assert role.env["TRAINYARD_PYTHON"] == "python"
+    assert role.env["SHUNTER_PYTHON"] == "python"
     role, document = started(script("--lr", "1", script="train.py", toolkit=False), FakeScheduler("s"))
     assert (role.entrypoint, role.args, document) == ("python", ["train.py", "--lr", "1"], {})
 

@@ -1,4 +1,4 @@
-"""Native scripts that are kept as files: `TRAINYARD_GOLDEN=write` writes them."""
+"""Native scripts that are kept as files: `SHUNTER_GOLDEN=write` writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-_WRITE = os.environ.get("TRAINYARD_GOLDEN") == "write"
+_WRITE = os.environ.get("SHUNTER_GOLDEN") == "write"
 
 
 def check(path: Path, text: str, app_id: str) -> None:

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.schedulers.base import Dependency, DescribeAppResponse
-from trainyard.schedulers.hpc.scheduler import HpcScheduler
-from trainyard.specs import AppDef, Resource, Role, is_terminal
+from shunter.schedulers.base import Dependency, DescribeAppResponse
+from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.specs import AppDef, Resource, Role, is_terminal
 
 PATIENCE = 90
 #: Writes down in the job's folder, where a warning of the time limit finds it, that it has run once more; the
 #: second run ends by itself.
 RESUMES = (
-    'n=0; at="$TRAINYARD_JOB_DIR/work/n"; [ ! -e "$at" ] || read -r n <"$at"; '
+    'n=0; at="$SHUNTER_JOB_DIR/work/n"; [ ! -e "$at" ] || read -r n <"$at"; '
     "trap 'echo $((n + 1)) >\"$at\"; echo warned; exit 0' TERM; echo run $n; "
     "[ $n = 1 ] && exit 0; sleep 600 & wait"
 )
 #: Runs until there is a file "go" in the job's folder.
-WAITS = 'echo first; while ! [ -e "$TRAINYARD_JOB_DIR/work/go" ]; do sleep 0.1; done; echo last'
+WAITS = 'echo first; while ! [ -e "$SHUNTER_JOB_DIR/work/go" ]; do sleep 0.1; done; echo last'
 
 
 def role(script: str, **fields: Any) -> Role:

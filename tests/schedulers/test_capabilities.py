@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.base import Capabilities, Scheduler
-from trainyard.schedulers.capabilities import COLUMNS, capabilities_of, check_needs
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
-from trainyard.specs import AppDef, BindMount, DeviceMount, RetryPolicy, Role
+from shunter.errors import ConfigError
+from shunter.schedulers.base import Capabilities, Scheduler
+from shunter.schedulers.capabilities import COLUMNS, capabilities_of, check_needs
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
+from shunter.specs import AppDef, BindMount, DeviceMount, RetryPolicy, Role
 
 
 class Bare(Scheduler[object]):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import UsageError
-from trainyard.schedulers import line_search
-from trainyard.schedulers.line_search import LineSearch
-from trainyard.schedulers.lines import TimedLine, blocks_of, iter_lines, last_lines
-from trainyard.schedulers.responses import LogBlock
+from shunter.errors import UsageError
+from shunter.schedulers import line_search
+from shunter.schedulers.line_search import LineSearch
+from shunter.schedulers.lines import TimedLine, blocks_of, iter_lines, last_lines
+from shunter.schedulers.responses import LogBlock
 
 HERE, ELSEWHERE = LineSearch("a+"), LineSearch("a+b*|ÿ+")
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.native_retries import BY_THE_BACKEND, BY_TRAINYARD, backend_retries, words_of
-from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
-from trainyard.specs.limits import MOST_RETRIES
-from trainyard.specs.retries import CLASSES
+from shunter.errors import ConfigError
+from shunter.schedulers.native_retries import BY_SHUNTER, BY_THE_BACKEND, backend_retries, words_of
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
+from shunter.specs.limits import MOST_RETRIES
+from shunter.specs.retries import CLASSES
 
 
 @pytest.mark.parametrize("name", DEFAULT_SCHEDULER_MODULES)
 def test_the_table_has_every_scheduler_with_the_option(name: str) -> None:
     scheduler = get_scheduler_factory(name)("test")
     try:
-        assert ("retry" in scheduler.run_opts()) == (name in BY_THE_BACKEND or name in BY_TRAINYARD)
+        assert ("retry" in scheduler.run_opts()) == (name in BY_THE_BACKEND or name in BY_SHUNTER)
         assert ("retry" in scheduler.run_opts()) == bool(words_of(name))
     finally:
         scheduler.close()

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import BackendError, ConfigError, UnreachableError
+from shunter.schedulers.base import Dependency
+from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.registry import get_scheduler_factories
+from shunter.specs import AppState, is_terminal
 from tests import backends, grid_engine
 from tests.schedulers.lsf.conftest import stand_in
 from tests.schedulers.shell_jobs import RESUMES, WAITS, ShellJobs, role
-from trainyard.errors import BackendError, ConfigError, UnreachableError
-from trainyard.schedulers.base import Dependency
-from trainyard.schedulers.hpc.scheduler import HpcScheduler
-from trainyard.schedulers.registry import get_scheduler_factories
-from trainyard.specs import AppState, is_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -75,7 +75,7 @@ def queue(
 
 
 def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> None:
-    script = f"{WAITS}; exit $((TRAINYARD_REPLICA % 2))"
+    script = f"{WAITS}; exit $((SHUNTER_REPLICA % 2))"
     app_id = queue.submit(role(script, num_replicas=4), array=True, max_running=2)
     queue.seen(app_id, lambda r: r.state == AppState.RUNNING)
     (native,) = queue.scheduler._observe_many([app_id])[app_id].native
@@ -92,7 +92,7 @@ def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> N
 def test_jobs_wait_for_success_or_for_any_end(queue: Queue) -> None:
     failing = queue.submit(WAITS + "; exit 3")
     good = queue.submit(WAITS)
-    array = queue.submit(role("exit $TRAINYARD_REPLICA", num_replicas=2), array=True)
+    array = queue.submit(role("exit $SHUNTER_REPLICA", num_replicas=2), array=True)
     cancelled = queue.submit("sleep 600")
     chain = queue.submit("true", chain=2)
     any_end = [Dependency(array, True), Dependency(cancelled, True)]
@@ -179,7 +179,7 @@ def test_missing_programs_are_a_clear_error(
 def test_a_failure_is_retried_by_its_class_and_the_end_is_told(queue: Queue, tmp_path: Path) -> None:
     """By the small job that waits for the end; `tests/schedulers/hpc/test_follow_up` has the rest."""
     told = tmp_path / "told"
-    hungry = '[ "$TRAINYARD_ATTEMPT" != 0 ] || { echo "MemoryError: no more" >&2; exit 1; }'
+    hungry = '[ "$SHUNTER_ATTEMPT" != 0 ] || { echo "MemoryError: no more" >&2; exit 1; }'
     cfg = {"notify": [f"cat >>{told}; echo >>{told}"]}
     first = queue.submit(role(hungry, memory=64), retry={"oom": "2:256M"}, **cfg)
     response = queue.end_of(first)

@@ -123,7 +123,7 @@ class Place:
             *words[at:],
         ]
         done = subprocess.run(
-            [*TRAINYARD, *line], capture_output=True, text=True, check=False, timeout=280, cwd=project
+            [*SHUNTER, *line], capture_output=True, text=True, check=False, timeout=280, cwd=project
         )
         handles = [word for word in done.stdout.split() if word.startswith(f"{self.scheduler}://")]
         if (done.returncode == 0) is not ends_well:
@@ -133,11 +133,11 @@ class Place:
 
     def log(self, handle: str) -> str:
         """Return the logs of all replicas."""
-        done = subprocess.run([*TRAINYARD, "log", handle], capture_output=True, text=True, check=False)
+        done = subprocess.run([*SHUNTER, "log", handle], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
 
-TRAINYARD = [sys.executable, "-m", "trainyard"]
+SHUNTER = [sys.executable, "-m", "shunter"]
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def host_image() -> Iterator[str]:
     backends.need("docker")
-    tag = f"trainyard-same:{uuid.uuid4().hex[:12]}"
+    tag = f"shunter-same:{uuid.uuid4().hex[:12]}"
     make_host_image(tag)
     yield tag
     docker("rmi", "-f", tag, check=False)
@@ -172,7 +172,7 @@ def place(
     """The place of the test's parameter, with everything that it needs started."""
     scheduler = request.param
     own = {**host_env(), "GLOO_SOCKET_IFNAME": "eth0"}
-    monkeypatch.setenv("TRAINYARD_SAGEMAKER_DOCKER", "never")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "never")
     if scheduler == "local_docker":
         made = Place(
             scheduler, variables=own, image=request.getfixturevalue("host_image"), mounts=host_mounts()
@@ -206,15 +206,15 @@ def place(
 
 def _remove_containers(home: Path) -> None:
     """Remove the containers of the test's jobs, and their images, which have the code in them."""
-    listed = subprocess.run([*TRAINYARD, "list", "--json"], capture_output=True, text=True, check=False)
+    listed = subprocess.run([*SHUNTER, "list", "--json"], capture_output=True, text=True, check=False)
     handles = re.findall(r"local_docker://[^\s\"]+", listed.stdout)
     images = set()
     for handle in handles:
-        name = f"label=trainyard.app-id={handle.rpartition('/')[2]}"
+        name = f"label=shunter.app-id={handle.rpartition('/')[2]}"
         found = docker("ps", "-aq", "--filter", name, check=False).stdout.split()
         images |= {docker("inspect", "-f", "{{.Image}}", each, check=False).stdout.strip() for each in found}
     for handle in dict.fromkeys(handles):
-        subprocess.run([*TRAINYARD, "delete", handle], capture_output=True, check=False)
+        subprocess.run([*SHUNTER, "delete", handle], capture_output=True, check=False)
     for image in images - {""}:
         docker("rmi", "-f", image, check=False)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.runner import get_runner
-from trainyard.specs import AppDef, Resource, Role
+from shunter.errors import ConfigError
+from shunter.runner import get_runner
+from shunter.specs import AppDef, Resource, Role
 
 HOOK = "https://hooks.example.com/services/T0/ended"
 CFG: dict[str, dict[str, Any]] = {
@@ -74,7 +74,7 @@ def test_a_target_in_no_variable_is_refused(scheduler: str) -> None:
 def test_a_signing_secret_goes_only_where_others_do_not_read_it() -> None:
     request = planned("kubernetes", job(), notify=[HOOK], notify_secret="hush-hush-1").request
     in_secret = [each for each in request.manifests if each["kind"] == "Secret"]
-    assert in_secret[0]["stringData"]["TRAINYARD_NOTIFY_SECRET"] == "hush-hush-1"
+    assert in_secret[0]["stringData"]["SHUNTER_NOTIFY_SECRET"] == "hush-hush-1"
     others = json.dumps([each for each in request.manifests if each["kind"] != "Secret"])
     assert "hush-hush-1" not in others
     assert HOOK not in others
@@ -84,7 +84,7 @@ def test_a_signing_secret_goes_only_where_others_do_not_read_it() -> None:
 
 @pytest.mark.parametrize("scheduler", ["aws_batch", "aws_sagemaker"])
 def test_the_secret_of_the_environment_is_not_sent(scheduler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_NOTIFY_SECRET", "hush-hush-1")
+    monkeypatch.setenv("SHUNTER_NOTIFY_SECRET", "hush-hush-1")
     info = planned(scheduler, job(), notify=[HOOK])
     assert "hush-hush-1" not in repr(vars(info.request))
     assert any("are not signed" in text for text in info.warnings)
@@ -93,13 +93,13 @@ def test_the_secret_of_the_environment_is_not_sent(scheduler: str, monkeypatch: 
 def test_only_the_last_attempt_is_the_end() -> None:
     rules = {"oom": "2", "exception": "0", "other": "2", "node": "2", "preempted": "2"}
     request = planned("kubernetes", job(), notify=[HOOK], retry=rules).request
-    asked = json.loads(request.manifests[0]["stringData"]["TRAINYARD_NOTIFY"])
+    asked = json.loads(request.manifests[0]["stringData"]["SHUNTER_NOTIFY"])
     assert asked["again"]["attempts"] == 3
     assert ["1", False] in asked["again"]["codes"]
     assert request.resource["spec"]["backoffLimitPerIndex"] == 2
     request = planned("aws_batch", job(), notify=[HOOK], retry={"oom": "2", "exception": "0"}).request
     pairs = request.submission["containerOverrides"]["environment"]
-    asked = json.loads(next(each["value"] for each in pairs if each["name"] == "TRAINYARD_NOTIFY"))
+    asked = json.loads(next(each["value"] for each in pairs if each["name"] == "SHUNTER_NOTIFY"))
     assert asked["again"] == {
         "attempts": 3,
         "variable": "AWS_BATCH_JOB_ATTEMPT",

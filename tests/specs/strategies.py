@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from trainyard.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
+from shunter.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
 
 text = st.text(max_size=8)
 names = st.text(min_size=1, max_size=8)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.specs import (
+from shunter.errors import ConfigError
+from shunter.specs import (
     MISSING,
     NULL_RESOURCE,
     AppDef,

@@ -4,13 +4,13 @@ import inspect
 
 import pytest
 
-from trainyard import errors
+from shunter import errors
 
 
 @pytest.mark.parametrize(
     ("cls", "code"),
     [
-        (errors.TrainyardError, 1),
+        (errors.ShunterError, 1),
         (errors.UsageError, 2),
         (errors.MalformedAppHandleException, 2),
         (errors.MountParseError, 2),
@@ -25,7 +25,7 @@ from trainyard import errors
         (errors.UnknownAppException, 5),
     ],
 )
-def test_exit_codes(cls: type[errors.TrainyardError], code: int) -> None:
+def test_exit_codes(cls: type[errors.ShunterError], code: int) -> None:
     error = cls("it broke", hint="fix it")
     assert error.exit_code == code
     assert str(error) == "it broke\nfix it"
@@ -34,7 +34,7 @@ def test_exit_codes(cls: type[errors.TrainyardError], code: int) -> None:
 
 def test_every_error_is_of_the_family() -> None:
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == errors.__name__]
-    assert all(issubclass(c, errors.TrainyardError) for c in classes)
+    assert all(issubclass(c, errors.ShunterError) for c in classes)
     assert all(c.__name__ in (errors.__doc__ or "") for c in classes)
 
 

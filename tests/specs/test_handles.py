@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import MalformedAppHandleException
-from trainyard.specs import make_app_handle, parse_app_handle
+from shunter.errors import MalformedAppHandleException
+from shunter.specs import make_app_handle, parse_app_handle
 
 
 @pytest.mark.parametrize(
     ("handle", "parts"),
     [
-        ("local_cwd://trainyard/app-x", ("local_cwd", "trainyard", "app-x")),
+        ("local_cwd://shunter/app-x", ("local_cwd", "shunter", "app-x")),
         ("k8s:///id", ("k8s", "", "id")),
         ("kubernetes://s/ns:name", ("kubernetes", "s", "ns:name")),
         ("aws_batch://a/b/c", ("aws_batch", "a/b", "c")),

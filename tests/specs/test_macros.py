@@ -5,7 +5,7 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.specs import BindMount, Role, macros
+from shunter.specs import BindMount, Role, macros
 
 VALUES = macros.Values("/img", "app-1", "7", "RANK0")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import MountParseError
-from trainyard.specs import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
+from shunter.errors import MountParseError
+from shunter.specs import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import ConfigError
-from trainyard.specs.overlays import DEL, JOIN, PUT, apply_overlay, operators_in, plain_keys
+from shunter.errors import ConfigError
+from shunter.specs.overlays import DEL, JOIN, PUT, apply_overlay, operators_in, plain_keys
 
 scalars = st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from("ab")
 keys = st.sampled_from(["x", "y", "z"])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import plugins
-from trainyard.errors import ConfigError
-from trainyard.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
-from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
-from trainyard.specs.resource_catalog import NamedResources
+from shunter import plugins
+from shunter.errors import ConfigError
+from shunter.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
+from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from shunter.specs.resource_catalog import NamedResources
 
 GIB = 1024
 
@@ -104,7 +104,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
             f"[{group}.named_resources]\nbig = plug_resources:big\ngpu.small = plug_resources:big\n"
         )
         (root / "plug_resources.py").write_text(
-            "from trainyard.specs import Resource\ndef big(): return Resource(999, 0, 1)\n"
+            "from shunter.specs import Resource\ndef big(): return Resource(999, 0, 1)\n"
         )
         monkeypatch.syspath_prepend(str(root))
         monkeypatch.delitem(sys.modules, "plug_resources", raising=False)
@@ -115,7 +115,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     plugins._all_entry_points.cache_clear()
 
 
-@pytest.mark.parametrize("group", ["trainyard", "torchx"])
+@pytest.mark.parametrize("group", ["shunter", "torchx"])
 def test_plugins_add_names(plugin: Callable[[str], NamedResources], group: str) -> None:
     names = plugin(group)
     assert names["big"].cpu == 999

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import InvalidRunConfigException, OptionParseError
-from trainyard.specs import option, runopt, runopts
-from trainyard.specs.conversion import ConversionError, from_text, from_value, type_name
-from trainyard.specs.options import as_mapping
+from shunter.errors import InvalidRunConfigException, OptionParseError
+from shunter.specs import option, runopt, runopts
+from shunter.specs.conversion import ConversionError, from_text, from_value, type_name
+from shunter.specs.options import as_mapping
 
 
 class Colour(Enum):

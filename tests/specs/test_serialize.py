@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.specs.strategies import apps, mounts, resources, roles
-from trainyard.errors import ConfigError
-from trainyard.specs import (
+from shunter.errors import ConfigError
+from shunter.specs import (
     AppDef,
     BindMount,
     DeviceMount,
@@ -20,6 +19,7 @@ from trainyard.specs import (
     from_json,
     to_json,
 )
+from tests.specs.strategies import apps, mounts, resources, roles
 
 
 @settings(deadline=None, max_examples=60)

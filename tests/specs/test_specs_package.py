@@ -6,7 +6,7 @@ import pkgutil
 
 import pytest
 
-from trainyard import specs
+from shunter import specs
 
 
 def test_no_module_hides_an_exported_name() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import AppStatusError
-from trainyard.specs import (
+from shunter.errors import AppStatusError
+from shunter.specs import (
     AppState,
     AppStatus,
     ReplicaState,
@@ -16,7 +16,7 @@ from trainyard.specs import (
     is_started,
     is_terminal,
 )
-from trainyard.specs.status import error_message
+from shunter.specs.status import error_message
 
 floats = st.none() | st.floats(0, 1e10)
 replicas = st.builds(

@@ -8,12 +8,12 @@ import typing
 
 import pytest
 
-from trainyard.specs import typehints
+from shunter.specs import typehints
 
 _ALONE = """
 import sys, types
-from trainyard.specs.typehints import *
-from trainyard.specs import typehints as t
+from shunter.specs.typehints import *
+from shunter.specs import typehints as t
 
 class Options:
     a: int | None

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import UsageError
-from trainyard.specs import Workspace
+from shunter.errors import UsageError
+from shunter.specs import Workspace
 
 NAMES = st.from_regex(r"[abcxyz_-]([abcxyz_. -]{0,6}[abcxyz_-])?", fullmatch=True)
 

@@ -1,4 +1,4 @@
-"""The primitives of Linux and their portable twins: the same functions, used by way of `trainyard.system`."""
+"""The primitives of Linux and their portable twins: the same functions, used by way of `shunter.system`."""
 
 import ast
 import inspect
@@ -14,13 +14,13 @@ from types import ModuleType
 
 import pytest
 
-import trainyard
+import shunter
+from shunter import system
+from shunter.system import linux, portable
+from shunter.system.identity import Process, home, identify, myself, user_name
 from tests import backends
-from trainyard import system
-from trainyard.system import linux, portable
-from trainyard.system.identity import Process, home, identify, myself, user_name
 
-SOURCE = Path(trainyard.__file__).parent
+SOURCE = Path(shunter.__file__).parent
 #: Names of modules `os`, `select`, `signal`, `socket` and `fcntl`, and texts, that other systems do not have.
 LINUX_NAMES = re.compile(
     r"pidfd|inotify|^prctl|^O_TMPFILE$|^O_PATH$|^epoll$|^posix_fallocate$|^SO_PEERCRED$|^F_SETLEASE$|^memfd|"
@@ -28,7 +28,7 @@ LINUX_NAMES = re.compile(
     r"^pipe2$|^accept4$|^waitid$|^splice$|^getrandom$|xattr$|^FICLONE$|^posix_fadvise$|^setresuid$"
 )
 MODULES = {"os", "select", "signal", "socket", "fcntl"}
-LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0trainyard")
+LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0shunter")
 #: A shell script that makes the namespaces of a process host: not used where `HAS_NAMESPACES` is false.
 #: What is written for pods, or runs on the nodes of a Ray cluster.
 EXCEPTIONS = {"namespaces.py", "pods.py", "ray_driver.py", "replica_actor.py"}
@@ -109,7 +109,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 HOLDER = """
 import sys, time
-from trainyard import system
+from shunter import system
 held = system.claim_name(sys.argv[1])
 print(held is not None, flush=True)
 time.sleep(float(sys.argv[2]))

@@ -35,7 +35,7 @@ json.dump({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}, o
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """The environment without anything that would steer the toolkit."""
-    prefixes = ("SM_", "SAGEMAKER_", "TRAINYARD_", "TRAINING_", "TORCHX_", "AWS_", "PYTHONPATH", "OMPI_")
+    prefixes = ("SM_", "SAGEMAKER_", "SHUNTER_", "TRAINING_", "TORCHX_", "AWS_", "PYTHONPATH", "OMPI_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return {**kept, **extra}
 
@@ -71,7 +71,7 @@ class Tree:
         )
 
     def command(self, *args: str) -> list[str]:
-        return [self.python, "-m", "trainyard_toolkit", "train", *args]
+        return [self.python, "-m", "shunter_toolkit", "train", *args]
 
     def train(self, *args: str, timeout: float = 110, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run ``train`` to its end."""

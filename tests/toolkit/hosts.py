@@ -75,9 +75,9 @@ class Hosts:
         """Run ``train`` on a host."""
         tree = self.trees[name]
         quick = {
-            "TRAINYARD_KEY_DIR": self.keys,
-            "TRAINYARD_HOST_WAIT_SECONDS": "30",
-            "TRAINYARD_GRACE_SECONDS": "5",
+            "SHUNTER_KEY_DIR": self.keys,
+            "SHUNTER_HOST_WAIT_SECONDS": "30",
+            "SHUNTER_GRACE_SECONDS": "5",
             "OMP_NUM_THREADS": "1",
         }
         return subprocess.Popen(

@@ -93,4 +93,4 @@ def bare(tmp_path: Path) -> Tree:
 
 
 def run(tree: Tree, document: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
-    return tree.train(TRAINYARD_JOB=json.dumps({"program": "train.py", "name": "j1", **document}), **env)
+    return tree.train(SHUNTER_JOB=json.dumps({"program": "train.py", "name": "j1", **document}), **env)

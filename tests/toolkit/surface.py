@@ -60,7 +60,7 @@ def main() -> None:
     """Print what each module offers; with ``--aliases`` only what is asked for on stdin."""
     modules = sys.argv[1:]
     if modules[0] == "--aliases":
-        from trainyard_toolkit import aliases
+        from shunter_toolkit import aliases
 
         aliases.install()
         wanted = json.load(sys.stdin)

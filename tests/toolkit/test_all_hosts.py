@@ -116,9 +116,7 @@ def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) 
 def test_a_timeout_of_one_host_is_a_timeout_of_all(hosts: Hosts) -> None:
     scripts(hosts, "import signal; signal.pause()")
     processes = {
-        name: hosts.start(
-            name, **hosts.env, **({"TRAINYARD_TIMEOUT_SECONDS": "1"} if name == "algo-2" else {})
-        )
+        name: hosts.start(name, **hosts.env, **({"SHUNTER_TIMEOUT_SECONDS": "1"} if name == "algo-2" else {}))
         for name in hosts.names
     }
     for name, process in processes.items():
@@ -138,7 +136,7 @@ def test_ports_can_be_chosen(hosts: Hosts) -> None:
         print(ports, os.environ["TORCHRUN_LINE"])
     """
     scripts(hosts, seen)
-    ports = {"TRAINYARD_RENDEZVOUS_PORT": "8123", "TRAINYARD_MASTER_PORT": "8456"}
+    ports = {"SHUNTER_RENDEZVOUS_PORT": "8123", "SHUNTER_MASTER_PORT": "8456"}
     results = hosts.run(**ports, **hosts.env)
     for i, (name, (code, out, err)) in enumerate(results.items()):
         assert code == 0, err
@@ -177,7 +175,7 @@ def test_hosts_learn_each_others_names_where_no_platform_gives_them(tmp_path: Pa
         for name in hosts.names:
             job = {"program": "train.py", "host_count": 2, "current_host": name}
             address = "localhost" if name == "algo-1" else first
-            started.append(hosts.start(name, TRAINYARD_JOB=json.dumps(job), TORCHX_RANK0_HOST=address))
+            started.append(hosts.start(name, SHUNTER_JOB=json.dumps(job), TORCHX_RANK0_HOST=address))
         for process in started:
             _, err = process.communicate(timeout=50)
             assert process.returncode == 0, err

@@ -30,7 +30,7 @@ def test_environment_properties(tree: Tree) -> None:
     done = python(
         tree,
         """
-        from trainyard_toolkit import environment, mapping
+        from shunter_toolkit import environment, mapping
         env = environment.Environment()
         assert env.hyperparameters == {"lr": 0.1} == env["hyperparameters"]
         assert env.is_main and env.module_name == "train"
@@ -47,7 +47,7 @@ def test_entry_point_run(tree: Tree) -> None:
     done = python(
         tree,
         """
-        from trainyard_toolkit import entry_point, environment
+        from shunter_toolkit import entry_point, environment
         env = environment.Environment()
         outcome = entry_point.run(env.module_dir, "train.py", ["--a", "b c"], {"EXTRA": "x"})
         assert outcome.exit_code == 0
@@ -62,7 +62,7 @@ def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
     done = python(
         tree,
         f"""
-        from trainyard_toolkit import entry_point, errors
+        from shunter_toolkit import entry_point, errors
         try:
             running = entry_point.run("", "train.py", [], wait={wait})
             running.wait()
@@ -79,7 +79,7 @@ def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
 
 def test_framework_module(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "my_framework.py").write_text(
-        "import sys\nfrom trainyard_toolkit import entry_point, environment\n"
+        "import sys\nfrom shunter_toolkit import entry_point, environment\n"
         "def main():\n"
         "    env = environment.Environment()\n"
         "    entry_point.run(env.module_dir, env.user_entry_point, env.to_cmd_args())\n"
@@ -102,7 +102,7 @@ def test_files(tree: Tree) -> None:
         tree,
         """
         import os
-        from trainyard_toolkit import files
+        from shunter_toolkit import files
         files.write_success_file()
         files.write_failure_file("first")
         files.write_failure_file("second")
@@ -122,7 +122,7 @@ def test_on_stop(tree: Tree) -> None:
     tree.script(
         """
         import os, time
-        from trainyard_toolkit.on_stop import on_stop
+        from shunter_toolkit.on_stop import on_stop
         on_stop(lambda: open(os.environ["SM_MODEL_DIR"] + "/saved", "w").close(), exit_code=0)
         print("ready", flush=True)
         time.sleep(100)
@@ -153,10 +153,10 @@ from sagemaker_training import environment, entry_point, errors, files, mapping,
 import sagemaker_training.environment
 import sagemaker_containers
 from sagemaker_containers.beta.framework import encoders, modules, worker
-import trainyard_toolkit.environment
-assert environment is sagemaker_training.environment is trainyard_toolkit.environment
+import shunter_toolkit.environment
+assert environment is sagemaker_training.environment is shunter_toolkit.environment
 assert sagemaker_containers.environment is environment
-assert environment.__spec__.name == "trainyard_toolkit.environment"
+assert environment.__spec__.name == "shunter_toolkit.environment"
 try:
     import sagemaker_training.no_such_module
 except ImportError:
@@ -176,7 +176,7 @@ def test_aliases(installed: Path) -> None:
 
     done = run()
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-    assert "No module named 'sagemaker_training'" in run(TRAINYARD_ALIASES="0").stderr
+    assert "No module named 'sagemaker_training'" in run(SHUNTER_ALIASES="0").stderr
 
 
 def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None:
@@ -201,14 +201,14 @@ def test_aliases_import_nothing_until_they_are_used(installed: Path) -> None:
     """The ``.pth`` file is read by each Python of the environment."""
     line = [str(installed / "bin/python"), "-c", "import sys; print(*sorted(sys.modules))"]
     on, off = (
-        set(subprocess.check_output(line, text=True, env=clean_environment(TRAINYARD_ALIASES=value)).split())
+        set(subprocess.check_output(line, text=True, env=clean_environment(SHUNTER_ALIASES=value)).split())
         for value in ("1", "0")
     )
     assert on == off
 
 
 def test_installed_size(installed: Path) -> None:
-    site = next((installed / "lib").glob("python3*/site-packages/trainyard_toolkit"))
+    site = next((installed / "lib").glob("python3*/site-packages/shunter_toolkit"))
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     assert size < 2_000_000
 
@@ -220,7 +220,7 @@ def test_importing_nothing_heavy(tree: Tree) -> None:
         tree,
         """
         import sys
-        from trainyard_toolkit.train import train
+        from shunter_toolkit.train import train
         assert train() == 0
         heavy = {"argparse", "logging", "email",
                   "typing", "dataclasses", "subprocess", "socket", "threading", "tarfile",
@@ -263,9 +263,9 @@ def test_syntax_and_library_of_python_3_8() -> None:
 def test_console_scripts(installed: Path) -> None:
     """The wheel names them, and what they name is there."""
     site = next((installed / "lib").glob("python3*/site-packages"))
-    text = next(site.glob("trainyard_toolkit-*.dist-info/entry_points.txt")).read_text()
+    text = next(site.glob("shunter_toolkit-*.dist-info/entry_points.txt")).read_text()
     scripts = dict(line.split(" = ") for line in text.splitlines() if " = " in line)
-    assert set(scripts) == {"train", "serve", "trainyard-toolkit"}
+    assert set(scripts) == {"train", "serve", "shunter-toolkit"}
     for target in scripts.values():
         module, _, function = target.partition(":")
         code = f"import {module}; assert callable({module}.{function})"
@@ -298,7 +298,7 @@ def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
     tree.script(ALIASES)
     done = train_zipapp(tree, empty, zipapp)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-    assert train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="0").returncode == 1
+    assert train_zipapp(tree, empty, zipapp, SHUNTER_ALIASES="0").returncode == 1
     assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
 
 
@@ -332,8 +332,8 @@ def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, 
         import sagemaker_training
         from sagemaker_training import environment
         from sagemaker_containers.beta.framework import mapping
-        import trainyard_toolkit.mapping
-        assert mapping is trainyard_toolkit.mapping
+        import shunter_toolkit.mapping
+        assert mapping is shunter_toolkit.mapping
         print(sagemaker_training.original, environment.value)
         """
     )

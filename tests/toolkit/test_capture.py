@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_toolkit.metrics import Definition, Recorder, parse_definitions
+from shunter_toolkit.metrics import Definition, Recorder, parse_definitions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def test_relay_is_byte_exact(tree: Tree, tmp_path: Path, name: str) -> None:
         """
     )
     done = subprocess.run(
-        tree.command(), env=tree.env(TRAINYARD_METRICS=METRICS), capture_output=True, timeout=50, check=False
+        tree.command(), env=tree.env(SHUNTER_METRICS=METRICS), capture_output=True, timeout=50, check=False
     )
     assert done.returncode == 0
     assert done.stdout == data
@@ -66,7 +66,7 @@ def test_metrics_are_recorded(tree: Tree) -> None:
         print("loss=9", end="")
         """
     )
-    assert tree.train(TRAINYARD_METRICS=METRICS).returncode == 0
+    assert tree.train(SHUNTER_METRICS=METRICS).returncode == 0
     lines = (tree.base / "output/metrics.jsonl").read_text().splitlines()
     values = [(row["name"], row["value"], row["stream"]) for row in map(json.loads, lines)]
     assert sorted(values) == [
@@ -82,7 +82,7 @@ def test_a_regex_that_takes_forever_is_given_up(tree: Tree) -> None:
     """It would keep the toolkit from passing on output and signals; other metrics go on."""
     tree.script("print('a' * 60 + '!')\nprint('loss=1')\n")
     definitions = [{"Name": "bad", "Regex": "(a+)+$"}, {"Name": "loss", "Regex": "loss=([0-9.]+)"}]
-    done = tree.train(TRAINYARD_METRICS=json.dumps(definitions))
+    done = tree.train(SHUNTER_METRICS=json.dumps(definitions))
     assert done.returncode == 0
     assert "Cannot record the metric 'bad': its regex took more than 2 s" in done.stderr
     rows = map(json.loads, (tree.base / "output/metrics.jsonl").read_text().splitlines())
@@ -97,7 +97,7 @@ def test_nothing_is_recorded_unasked(tree: Tree) -> None:
 
 def test_output_closed_by_the_reader_does_not_end_the_job(tree: Tree) -> None:
     tree.script("import sys\nfor i in range(200000): sys.stderr.write('line\\n')\n")
-    process = tree.start(TRAINYARD_METRICS=METRICS)
+    process = tree.start(SHUNTER_METRICS=METRICS)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit.input_config import split_hyperparameters
+from shunter_toolkit.input_config import split_hyperparameters
 
 from .conftest import DUMP, RESOURCE, Tree, backend
 from .objects import Bucket, bare, bucket, endpoint, run
@@ -111,7 +111,7 @@ def test_stderr_can_be_left_alone(tree: Tree) -> None:
         raise KeyError("said once")
         """
     )
-    done = tree.train(TRAINYARD_STDERR="straight")
+    done = tree.train(SHUNTER_STDERR="straight")
     assert (done.returncode, done.stdout) == (1, "True\n")
     assert "said once" in done.stderr
     assert tree.report["stderr"] == []
@@ -154,7 +154,7 @@ def test_grace_of_the_job_document(bare: Tree) -> None:
         "while True: signal.pause()"
     )
     job = {"program": "train.py", "grace_seconds": 0.1}
-    process = bare.start(TRAINYARD_JOB=json.dumps(job), TRAINYARD_GRACE_SECONDS="300")
+    process = bare.start(SHUNTER_JOB=json.dumps(job), SHUNTER_GRACE_SECONDS="300")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
@@ -166,10 +166,10 @@ def test_grace_of_the_job_document(bare: Tree) -> None:
 def test_which_host_this_is(bare: Tree) -> None:
     bare.script("import os; print(os.environ['SM_CURRENT_HOST'])")
     hosts = {"hosts": ["h0", "h1", "h2"]}
-    env = {"TRAINYARD_CURRENT_HOST": "h1", "TORCHX_REPLICA_IDX": "2"}
+    env = {"SHUNTER_CURRENT_HOST": "h1", "TORCHX_REPLICA_IDX": "2"}
     assert run(bare, {**hosts, "current_host": "h0"}, **env).stdout == "h0\n"
     assert run(bare, hosts, **env).stdout == "h1\n"
-    del env["TRAINYARD_CURRENT_HOST"]
+    del env["SHUNTER_CURRENT_HOST"]
     assert run(bare, hosts, **env).stdout == "h2\n"
     machine = {"hosts": ["h0", os.uname().nodename]}
     assert run(bare, machine).stdout == f"{os.uname().nodename}\n"
@@ -212,7 +212,7 @@ def test_mpi_options_of_the_job(bare: Tree) -> None:
         "network_interface": "lo",
         "distribution": {"kind": "mpi", "processes_per_host": 2, "mpi_options": options},
     }
-    done = run(bare, document, HERE="from outside", TRAINYARD_KEY_DIR=str(bare.base))
+    done = run(bare, document, HERE="from outside", SHUNTER_KEY_DIR=str(bare.base))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("<2 a $HOME from outside>") == 2, done.stdout
     assert "JOB MAP" in done.stdout
@@ -236,7 +236,7 @@ def test_results_of_another_host_lie_under_its_name(bare: Tree, tmp_path: Path) 
     bare.script("import os; open(os.environ['SM_MODEL_DIR'] + '/m', 'w').close()")
     document = {"hosts": ["a", "b"], "output": {"uri": str(tmp_path / "out"), "compression": "none"}}
     for host in ("a", "b"):
-        assert run(bare, document, TRAINYARD_CURRENT_HOST=host).returncode == 0
+        assert run(bare, document, SHUNTER_CURRENT_HOST=host).returncode == 0
     found = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
     assert [path for path in found if path.endswith("/m")] == ["j1/output/b/model/m", "j1/output/model/m"]
 
@@ -276,8 +276,8 @@ def test_a_default_for_any_accept(served: Served) -> None:
 def test_execution_parameters_of_a_server_of_ones_own(served: Served) -> None:
     served.tree.script(
         """
-        from trainyard_toolkit.serving.transformer import Transformer
-        from trainyard_toolkit.serving.worker import Answer, Worker
+        from shunter_toolkit.serving.transformer import Transformer
+        from shunter_toolkit.serving.worker import Answer, Worker
         app = Worker(Transformer(), execution_parameters=lambda: Answer(200, b'{"MaxPayloadInMB": 6}'))
         """,
         "own.py",

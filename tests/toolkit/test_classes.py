@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit import child_process, errors, failure
+from shunter_toolkit import child_process, errors, failure
 
 from .conftest import Tree
 
@@ -55,13 +55,13 @@ def test_the_list_is_whole() -> None:
 @pytest.mark.parametrize("name", REACHED)
 def test_class(tree: Tree, name: str, tmp_path: Path) -> None:
     make, code = REACHED[name]
-    env = {"TRAINYARD_INSTALLER": "pip", "PIP_NO_INDEX": "1"}
+    env = {"SHUNTER_INSTALLER": "pip", "PIP_NO_INDEX": "1"}
     if name == errors.TIMEOUT:
-        env["TRAINYARD_TIMEOUT_SECONDS"] = "0.5"
+        env["SHUNTER_TIMEOUT_SECONDS"] = "0.5"
     if name == errors.HUNG:
-        env["TRAINYARD_HANG"] = "0.5 stop"
+        env["SHUNTER_HANG"] = "0.5 stop"
     if make is None:  # a fault of ours: nothing that a job does should reach it, so one is put in
-        fault = "import trainyard_toolkit.environment as e\ne.Environment.to_env_vars = lambda self: 1 / 0\n"
+        fault = "import shunter_toolkit.environment as e\ne.Environment.to_env_vars = lambda self: 1 / 0\n"
         (tmp_path / "sitecustomize.py").write_text(fault)
         env["PYTHONPATH"] = str(tmp_path)
     else:

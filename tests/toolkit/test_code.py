@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit import archive
-from trainyard_toolkit.errors import CodeError
+from shunter_toolkit import archive
+from shunter_toolkit.errors import CodeError
 
 from .conftest import backend
 
@@ -42,7 +42,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int =
 HOSTILE = {
     "dot dot": [(member("../evil"), b"x")],
     "deep dot dot": [(member("a/../../evil"), b"x")],
-    "absolute": [(member("/tmp/evil-trainyard"), b"x")],
+    "absolute": [(member("/tmp/evil-shunter"), b"x")],
     "symlink out": [(member("l", tarfile.SYMTYPE, "../../etc"), b"")],
     "symlink absolute": [(member("l", tarfile.SYMTYPE, "/etc/passwd"), b"")],
     "hard link out": [(member("l", tarfile.LNKTYPE, "../x"), b"")],
@@ -85,7 +85,7 @@ def test_hostile_archives_are_refused(tmp_path: Path, name: str) -> None:
         archive.extract(str(path), str(folder))
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "deep/evil").exists()
-    assert not Path("/tmp/evil-trainyard").exists()
+    assert not Path("/tmp/evil-shunter").exists()
 
 
 def bomb(path: Path, kind: str) -> Path:
@@ -121,9 +121,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     else:
         monkeypatch.setattr(archive, "_FREE_OF_RATIO", 1 << 20)
     path = bomb(tmp_path / "x.tar.gz", kind)
-    words = (
-        "a header claims" if kind == "long header" else "unpack to more than .* raise TRAINYARD_UNPACK_MAX"
-    )
+    words = "a header claims" if kind == "long header" else "unpack to more than .* raise SHUNTER_UNPACK_MAX"
     with pytest.raises(CodeError, match=words):
         archive.extract(str(path), str(tmp_path / "out"))
     assert list((tmp_path / "out").iterdir()) == []
@@ -331,14 +329,14 @@ def _package(tree: Tree, name: str) -> None:
 
 
 def test_package_is_installed_and_run_as_a_module(tree: Tree, tmp_path: Path) -> None:
-    name = f"trainyard_probe_{os.getpid()}"
+    name = f"shunter_probe_{os.getpid()}"
     _package(tree, name)
     tree.hyperparameters(f"{name}.py", x="1")
     (tmp_path / "bin").mkdir()
     log = tmp_path / "pip.log"
     fake = f"import sys; open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"
     (tmp_path / "bin/pip.py").write_text(fake)
-    done = tree.train(PYTHONPATH=str(tmp_path / "bin"), TRAINYARD_INSTALLER="pip")
+    done = tree.train(PYTHONPATH=str(tmp_path / "bin"), SHUNTER_INSTALLER="pip")
     assert (done.returncode, done.stdout) == (0, "module of the package ['-x', '1']\n"), done.stderr
     assert log.read_text() == "install .\n"
 
@@ -359,19 +357,19 @@ def make_package(folder: Path, name: str) -> Path:
 
 def test_requirements_are_really_installed(tree: Tree, tmp_path: Path) -> None:
     """With the real pip, from a wheel made here, into a folder of this test's own."""
-    name = f"trainyard_need_{os.getpid()}"
+    name = f"shunter_need_{os.getpid()}"
     (tree.base / "code/requirements.txt").write_text(f"{make_package(tmp_path, name)}\n")
     tree.script(f"import {name}; print({name}.value)")
     target = str(tmp_path / "site")
     env = {"PIP_NO_INDEX": "1", "PIP_TARGET": target, "PIP_QUIET": "1", "PYTHONPATH": target}
-    done = tree.train(**env, TRAINYARD_INSTALLER="pip")
+    done = tree.train(**env, SHUNTER_INSTALLER="pip")
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
 def test_failed_install_is_distinguished(tree: Tree) -> None:
     (tree.base / "code/requirements.txt").write_text("no-such-package-of-ours==1\n")
     tree.script("print('never')")
-    done = tree.train(PIP_NO_INDEX="1", TRAINYARD_INSTALLER="pip")
+    done = tree.train(PIP_NO_INDEX="1", SHUNTER_INSTALLER="pip")
     assert done.returncode == 1
     assert "never" not in done.stdout
     assert tree.report["class"] == "install_error"
@@ -398,7 +396,7 @@ def test_no_installer(tree: Tree, tmp_path: Path, file: str, what: str) -> None:
         "import importlib.util\nreal = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'pip' else real(name, *a)\n"
     )
-    assert tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip").returncode == 1
+    assert tree.train(PYTHONPATH=str(tmp_path), SHUNTER_INSTALLER="pip").returncode == 1
     assert tree.report["class"] == "install_error"
     assert tree.failure.startswith(f"Cannot install {what}: ")
     assert "has no pip" in tree.failure
@@ -417,8 +415,8 @@ def test_codeartifact_token_is_never_shown(tree: Tree, tmp_path: Path) -> None:
     tree.script("pass")
     (tree.base / "code/requirements.txt").write_text("x\n")
     arn = "arn:aws:codeartifact:eu-west-1:123456789012:repository/dom/repo"
-    tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN=arn)
+    tree.train(PYTHONPATH=str(tmp_path), SHUNTER_INSTALLER="pip", CA_REPOSITORY_ARN=arn)
     assert "https://aws:******@d.example/pypi/r/simple/" in tree.failure
     assert "tok-very-secret" not in tree.failure + str(tree.report)
-    tree.train(TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN="arn:nonsense")
+    tree.train(SHUNTER_INSTALLER="pip", CA_REPOSITORY_ARN="arn:nonsense")
     assert "must read" in tree.failure

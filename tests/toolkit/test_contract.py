@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainyard_toolkit import input_config, mapping, resources
-from trainyard_toolkit.environment import Environment
+from shunter_toolkit import input_config, mapping, resources
+from shunter_toolkit.environment import Environment
 
 from .conftest import DUMP, RESOURCE, Tree, clean_environment
 
@@ -277,11 +277,11 @@ def test_accelerators_are_counted() -> None:
 
 # ----------------------------------------------------------------------------------------------------------
 # -----
-# The predecessor itself, on the same tree. TRAINYARD_ORACLE names the `train` of an environment that has it.
+# The predecessor itself, on the same tree. SHUNTER_ORACLE names the `train` of an environment that has it.
 
-ORACLE = os.environ.get("TRAINYARD_ORACLE", "")
+ORACLE = os.environ.get("SHUNTER_ORACLE", "")
 # Differences that docs/contract.md lists. Everything else has to be equal.
-NOT_COMPARED = {"PYTHONPATH", "PWD", "OLDPWD", "_", "SHLVL", "TRAINYARD_ORACLE"}
+NOT_COMPARED = {"PYTHONPATH", "PWD", "OLDPWD", "_", "SHLVL", "SHUNTER_ORACLE"}
 
 
 LOCALHOST = json.loads(json.dumps(RESOURCE).replace("algo-1", "localhost"))
@@ -299,7 +299,7 @@ CHOSEN = ("sagemaker_distribution_instance_groups", '["group-2"]')
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
+@pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
 @pytest.mark.parametrize(
     "resource", [LOCALHOST, LOCAL_MODE, TWO_GROUPS, ULTRA], ids=["one", "local", "two", "ultra"]
 )
@@ -332,7 +332,7 @@ def test_same_arguments_and_variables_as_the_predecessor(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
+@pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
 @pytest.mark.parametrize(
     ("case", "ours", "theirs"),
     [

@@ -44,7 +44,7 @@ print("pid", os.getpid(), "parent", os.getppid())
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The seed's image: our package instead of theirs, the script under /opt/ml/code, SAGEMAKER_PROGRAM."""
     require_docker()
-    base, tag = (f"trainyard-test-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    base, tag = (f"shunter-test-{uuid.uuid4().hex[:8]}" for _ in range(2))
     folder = tmp_path_factory.mktemp("image")
     wheel = make_wheel(folder)
     (folder / "train.py").write_text(TRAIN)
@@ -69,7 +69,7 @@ class Container:
     def __init__(self, image: str, base: Path) -> None:
         self.image = image
         self.tree = Tree(base)
-        self.name = f"trainyard-test-{uuid.uuid4().hex[:8]}"
+        self.name = f"shunter-test-{uuid.uuid4().hex[:8]}"
 
     def words(self, *options: str) -> list[str]:
         mounts = [
@@ -191,7 +191,7 @@ def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(container: Con
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "print('ready', flush=True); time.sleep(100)"
     )
-    container.start("-e", "TRAINYARD_GRACE_SECONDS=1")
+    container.start("-e", "SHUNTER_GRACE_SECONDS=1")
     docker("stop", "-t", "20", container.name)
     assert container.wait() == 137
     assert container.tree.report["outcome"] == "stopped"
@@ -244,7 +244,7 @@ def test_one_file_in_an_image_without_the_package(container: Container, tmp_path
     first = app.read_bytes()
     subprocess.run([sys.executable, str(builder), str(app)], check=True)
     assert app.read_bytes() == first
-    container.tree.script("import trainyard_toolkit; print(trainyard_toolkit.__file__)")
+    container.tree.script("import shunter_toolkit; print(shunter_toolkit.__file__)")
     line = [
         *container.words(f"-v{app}:/toolkit/train.pyz", "--entrypoint", "python")[:-1],
         "-S",
@@ -252,5 +252,5 @@ def test_one_file_in_an_image_without_the_package(container: Container, tmp_path
     ]
     done = docker(*line, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "/toolkit/train.pyz/trainyard_toolkit/__init__.py\n"
+    assert done.stdout == "/toolkit/train.pyz/shunter_toolkit/__init__.py\n"
     assert len(first) < 600_000

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter.schedulers.toolkit_supervision import EndRules, packed_causes
+from shunter.toolkit_import import end_notice
 from tests.receiver import Receiver, receiving
-from trainyard.schedulers.toolkit_supervision import EndRules, packed_causes
-from trainyard.toolkit_import import end_notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +30,9 @@ def asked(target: str, rules: EndRules, **more: str) -> dict[str, str]:
     """Return the variables of a job that notifies."""
     again = {name: value for name, value in vars(rules).items() if name != "stopped"}
     return {
-        "TRAINYARD_NOTIFY": json.dumps({"targets": [target], "again": again, "stopped": rules.stopped}),
-        "TRAINYARD_NOTIFY_SECRET": "hush-hush-1",
-        "TRAINYARD_CAUSES": packed_causes(),
+        "SHUNTER_NOTIFY": json.dumps({"targets": [target], "again": again, "stopped": rules.stopped}),
+        "SHUNTER_NOTIFY_SECRET": "hush-hush-1",
+        "SHUNTER_CAUSES": packed_causes(),
         "TORCHX_JOB_ID": "kubernetes://s/default:job-1",
         "TORCHX_ROLE_NAME": "train",
         "TORCHX_REPLICA_IDX": "0",
@@ -83,7 +83,7 @@ def test_a_failing_notification_changes_nothing(tree: Tree, receiver: Receiver) 
     done = tree.train(**asked(receiver.url, EndRules()))
     assert done.returncode == 0
     assert "A URL was not notified of the job's end: it answered 404" in done.stderr
-    assert tree.train(**{**asked(receiver.url, EndRules()), "TRAINYARD_NOTIFY": "{"}).returncode == 0
+    assert tree.train(**{**asked(receiver.url, EndRules()), "SHUNTER_NOTIFY": "{"}).returncode == 0
     assert tree.train(**asked("env:NOWHERE", EndRules())).returncode == 0
 
 
@@ -128,7 +128,7 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
         """
     )
     lines = []
-    with tree.start(TRAINYARD_HANG="5 report") as train:
+    with tree.start(SHUNTER_HANG="5 report") as train:
         assert train.stderr is not None
         for line in train.stderr:
             lines.append(line)
@@ -136,7 +136,7 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
                 (tree.base / "dump.json").touch()
     assert train.returncode == 0
     text = "".join(lines)
-    assert "trainyard: no output for 5 s and no GPU activity; the stacks of its process:" in text
+    assert "shunter: no output for 5 s and no GPU activity; the stacks of its process:" in text
     assert "in waits_for_the_file" in text or "waits_for_the_file (" in text  # the latter by py-spy
     assert text.count("end of the stacks") == 1
 
@@ -144,7 +144,7 @@ def test_a_script_that_hangs_shows_its_stacks_and_goes_on(tree: Tree) -> None:
 @pytest.mark.slow
 def test_a_hang_is_what_a_notification_tells(tree: Tree, receiver: Receiver) -> None:
     tree.script("import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); import time; time.sleep(60)")
-    done = tree.train(**asked(receiver.url, EndRules()), TRAINYARD_HANG="5 stop")
+    done = tree.train(**asked(receiver.url, EndRules()), SHUNTER_HANG="5 stop")
     assert done.returncode == 1
     [(_, body)] = receiver.received
     message = json.loads(body)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_toolkit.store import files_below
+from shunter_toolkit.store import files_below
 
 
 def test_links_are_followed_and_circles_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_pytorch_on_two_hosts(hosts: Hosts) -> None:
             sagemaker_torch_distributed_enabled="true",
             sagemaker_torch_distributed_processes_per_host="1",
         )
-    results = hosts.run(timeout=140, SAGEMAKER_TRAINING_MODULE=PYTORCH, TRAINYARD_HOST_WAIT_SECONDS="60")
+    results = hosts.run(timeout=140, SAGEMAKER_TRAINING_MODULE=PYTORCH, SHUNTER_HOST_WAIT_SECONDS="60")
     assert [code for code, _, _ in results.values()] == [0, 0], results
     for rank, host in enumerate(results):
         assert f"rank {rank} on {host} sum 3\n" in results[host][1]
@@ -222,8 +222,8 @@ def test_tensorflow_on_two_hosts(hosts: Hosts) -> None:
 COMPARE = """
 import json, sys
 from sagemaker_tensorflow_container.training import _build_tf_config_for_mwms, _build_tf_config_for_ps
-from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.tf_config import MIRRORED_STRATEGY, PARAMETER_SERVER, variables
+from shunter_toolkit.environment import Environment
+from shunter_toolkit.tf_config import MIRRORED_STRATEGY, PARAMETER_SERVER, variables
 builders = (_build_tf_config_for_ps, _build_tf_config_for_mwms)
 for hosts in (["a"], ["a", "b"], ["a", "b", "c"]):
     for host in hosts:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter_toolkit import host_namespaces
 from tests.backends import need
-from trainyard_toolkit import host_namespaces
 
 from .conftest import clean_environment
 
@@ -100,7 +100,7 @@ def may(*words: str) -> bool:
 
 needs_somebody = pytest.mark.skipif(
     not (ROOT and may(*SOMEBODY, "unshare", "--user", "--map-root-user", "true"))
-    or not may(*SOMEBODY, "test", "-r", str(SOURCE / "trainyard_toolkit/train.py")),
+    or not may(*SOMEBODY, "test", "-r", str(SOURCE / "shunter_toolkit/train.py")),
     reason="cannot be somebody else here (root, setpriv, user namespaces, readable sources)",
 )
 USERS = [pytest.param([], id="self"), pytest.param(SOMEBODY, id="somebody", marks=needs_somebody)]
@@ -141,9 +141,9 @@ class Machine:
             os.chown(base, 12345, 12345)
         document = {**self.job, "current_host": host}
         given = {
-            "TRAINYARD_JOB": json.dumps(document),
+            "SHUNTER_JOB": json.dumps(document),
             "SAGEMAKER_BASE_DIR": str(base),
-            "TRAINYARD_HOST_NETWORK": "loopback",
+            "SHUNTER_HOST_NETWORK": "loopback",
             "PYTHONPATH": str(SOURCE),
             "PYTHONDONTWRITEBYTECODE": "1",
             **env,
@@ -151,7 +151,7 @@ class Machine:
         own = [] if ROOT else ["--user", "--map-root-user"]
         line = ["unshare", *own, "--mount", "sh", "-c", MACHINE, "sh", kind]
         return subprocess.Popen(
-            [*line, *wrapped, PYTHON, "-m", "trainyard_toolkit", "train"],
+            [*line, *wrapped, PYTHON, "-m", "shunter_toolkit", "train"],
             env=clean_environment(**given),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -167,7 +167,7 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    with tempfile.TemporaryDirectory(prefix="trainyard-view-") as folder:  # somebody else gets there too
+    with tempfile.TemporaryDirectory(prefix="shunter-view-") as folder:  # somebody else gets there too
         os.chmod(folder, 0o755)
         yield Machine(Path(folder))
 

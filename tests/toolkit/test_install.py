@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit import install
+from shunter_toolkit import install
 
 from .conftest import Tree, backend
 from .test_code import make_package
@@ -64,7 +64,7 @@ def package() -> str:
 def offline(target: Path) -> dict[str, str]:
     """Real pip, no network, into a folder of the test's own."""
     return {
-        "TRAINYARD_INSTALLER": "pip",
+        "SHUNTER_INSTALLER": "pip",
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads the variable as "build isolation"
         "PIP_QUIET": "1",
@@ -139,9 +139,9 @@ def with_uv(tree: Tree, tmp_path: Path) -> dict[str, str]:
 
 
 def _toolkit() -> str:
-    import trainyard_toolkit
+    import shunter_toolkit
 
-    return str(trainyard_toolkit.__file__)
+    return str(shunter_toolkit.__file__)
 
 
 def test_requirements_are_installed_by_uv(

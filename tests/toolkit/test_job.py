@@ -95,9 +95,9 @@ def test_mistakes_in_the_document(bare: Tree, document: dict[str, Any], words: s
 
 
 def test_malformed_and_missing_documents(bare: Tree) -> None:
-    assert bare.train(TRAINYARD_JOB="{bad").returncode == 1
+    assert bare.train(SHUNTER_JOB="{bad").returncode == 1
     assert "not valid JSON" in bare.failure
-    assert bare.train(TRAINYARD_JOB="/no/job.json").returncode == 2
+    assert bare.train(SHUNTER_JOB="/no/job.json").returncode == 2
     assert "no such file" in bare.failure
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_installed_where_that_is_not_wanted(bare: Tree) -> None:
     bare.script("print('ran')")
     (bare.base / "code/requirements.txt").write_text("no-such-package-at-all==1\n")
     (bare.base / "code/setup.py").write_text("raise SystemExit('not to be run')\n")
-    done = run(bare, {}, TRAINYARD_INSTALLER="none")
+    done = run(bare, {}, SHUNTER_INSTALLER="none")
     assert (done.stdout, done.stderr, done.returncode) == ("ran\n", "", 0)
 
 
@@ -145,8 +145,8 @@ def test_another_python_can_be_named_for_scripts(bare: Tree, tmp_path: Path) -> 
     own.chmod(0o755)
     bare.script("import os; print(os.environ.get('MARK'))")
     path = f"{own.parent}:{os.environ['PATH']}"
-    assert run(bare, {}, TRAINYARD_PYTHON="own-python", PATH=path).stdout == "own\n"
-    assert run(bare, {}, TRAINYARD_PYTHON="absent", PATH=path).stdout == "None\n"
+    assert run(bare, {}, SHUNTER_PYTHON="own-python", PATH=path).stdout == "own\n"
+    assert run(bare, {}, SHUNTER_PYTHON="absent", PATH=path).stdout == "None\n"
 
 
 def test_time_limit(bare: Tree) -> None:
@@ -198,7 +198,7 @@ def test_s3_channel_with_nothing_behind_it(bare: Tree, bucket: Bucket, uri: str)
 def test_download_goes_on_where_it_stopped(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard_toolkit.store import Place, Store
+    from shunter_toolkit.store import Place, Store
 
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
@@ -231,8 +231,8 @@ def test_download_goes_on_where_it_stopped(
 
 
 def test_damage_is_found_by_checksum(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard_toolkit.errors import StoreError
-    from trainyard_toolkit.store import Place, Store
+    from shunter_toolkit.errors import StoreError
+    from shunter_toolkit.store import Place, Store
 
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)

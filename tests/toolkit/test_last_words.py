@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_toolkit.failure import REASON_LIMIT, Report, Writer
-from trainyard_toolkit.layout import Layout
+from shunter_toolkit.failure import REASON_LIMIT, Report, Writer
+from shunter_toolkit.layout import Layout
 
 
 @pytest.mark.parametrize("reason", ["loss is nan", "x" * 5000, "ü" * 5000])
@@ -16,7 +16,7 @@ def test_the_report_begins_in_the_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     message = tmp_path / "termination-log"
-    monkeypatch.setenv("TRAINYARD_TERMINATION_MESSAGE", str(message))
+    monkeypatch.setenv("SHUNTER_TERMINATION_MESSAGE", str(message))
     Writer(Layout(str(tmp_path))).fail(Report("user", reason, 3), None)
     assert len(message.read_bytes()) <= REASON_LIMIT
     found = json.loads(message.read_text(encoding="utf-8"))
@@ -24,6 +24,6 @@ def test_the_report_begins_in_the_message(
 
 
 def test_without_such_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRAINYARD_TERMINATION_MESSAGE", raising=False)
+    monkeypatch.delenv("SHUNTER_TERMINATION_MESSAGE", raising=False)
     Writer(Layout(str(tmp_path))).fail(Report("user", "no", 3), None)
     assert [path.name for path in tmp_path.iterdir()] == ["output"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit.ssh import Keys
+from shunter_toolkit.ssh import Keys
 
 from .conftest import backend
 from .hosts import Hosts, require_hosts
@@ -113,7 +113,7 @@ def test_a_failing_rank_fails_every_host(hosts: Hosts, bad: int) -> None:
 
 
 def test_a_host_that_never_comes_is_named(hosts: Hosts) -> None:
-    process = hosts.start("algo-1", TRAINYARD_HOST_WAIT_SECONDS="1")
+    process = hosts.start("algo-1", SHUNTER_HOST_WAIT_SECONDS="1")
     process.communicate(timeout=20)
     assert process.returncode == 1
     assert "did not join within 1 s: algo-2" in hosts.trees["algo-1"].failure
@@ -156,7 +156,7 @@ def test_every_rank_saves_its_state_though_others_end_at_once(hosts: Hosts) -> N
     """
     for tree in hosts.trees.values():
         tree.script(script)
-    processes = {name: hosts.start(name, TRAINYARD_GRACE_SECONDS="100") for name in hosts.names}
+    processes = {name: hosts.start(name, SHUNTER_GRACE_SECONDS="100") for name in hosts.names}
     first = processes["algo-1"]
     assert first.stdout is not None
     for _ in range(4):
@@ -298,9 +298,9 @@ def test_a_killed_train_takes_the_ranks_along_and_the_next_job_clears_its_keys(h
 
 def test_keys_of_a_job_that_lives_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs on one machine, in processes of their own; then a folder whose job is gone, and a link."""
-    monkeypatch.setenv("TRAINYARD_KEY_DIR", str(tmp_path))
+    monkeypatch.setenv("SHUNTER_KEY_DIR", str(tmp_path))
     code = (
-        "import sys\nfrom trainyard_toolkit.ssh import Keys\n"
+        "import sys\nfrom shunter_toolkit.ssh import Keys\n"
         "keys = Keys()\nkeys.write('id', 'x')\nprint(keys.folder, flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(
@@ -314,10 +314,10 @@ def test_keys_of_a_job_that_lives_stay(tmp_path: Path, monkeypatch: pytest.Monke
     target = tmp_path / "target"
     target.mkdir()
     (target / "file").touch()
-    (tmp_path / "trainyard-keys-link").symlink_to(target)
+    (tmp_path / "shunter-keys-link").symlink_to(target)
     Keys().remove()
     assert not os.path.exists(folder)
     assert os.path.isdir(ours.folder)
     assert (target / "file").exists()
     ours.remove()
-    assert sorted(os.listdir(tmp_path)) == ["target", "trainyard-keys-link"]
+    assert sorted(os.listdir(tmp_path)) == ["target", "shunter-keys-link"]

@@ -13,9 +13,9 @@ import threading
 
 import pytest
 
+from shunter.toolkit_import import notification
 from tests.docs.documents import ROOT
 from tests.receiver import receiving
-from trainyard.toolkit_import import notification
 
 MESSAGE = {"version": 1, "state": "FAILED", "handle": "x://y/z", "job": "z", "cause": {"name": "exception"}}
 
@@ -165,7 +165,7 @@ def test_after_a_kill_only_those_who_may_not_know_are_told_again(tmp_path, recei
 
 
 def test_a_command_gets_it_on_stdin_and_in_variables(tmp_path):
-    command = f'cat >{tmp_path}/got; echo "$TRAINYARD_STATE $TRAINYARD_CAUSE $TRAINYARD_JOB" >{tmp_path}/said'
+    command = f'cat >{tmp_path}/got; echo "$SHUNTER_STATE $SHUNTER_CAUSE $SHUNTER_JOB" >{tmp_path}/said'
     box = outbox(tmp_path, [command])
     box.send(MESSAGE, sleep=pytest.fail)
     assert json.loads((tmp_path / "got").read_text())["state"] == "FAILED"
@@ -204,7 +204,7 @@ def test_how_long_to_wait_need_not_be_a_number(tmp_path, receiver):
 
 
 def test_a_command_gets_a_reason_that_no_variable_can_hold(tmp_path):
-    command = f'printf %s "$TRAINYARD_REASON" > {tmp_path}/reason'
+    command = f'printf %s "$SHUNTER_REASON" > {tmp_path}/reason'
     outbox(tmp_path, [command]).send({**MESSAGE, "reason": "a\0b\ud800c"}, sleep=pytest.fail)
     assert settled(tmp_path) == [("told", 1, "")]
     assert (tmp_path / "reason").read_text() == "ab?c"
@@ -226,11 +226,11 @@ def test_what_a_command_leaves_running_is_not_waited_for(tmp_path):
 
 def test_a_job_tells_of_its_own_end(tmp_path, receiver):
     document = {"handle": "kubernetes://s/j-1", "secret": "s3", "targets": [receiver.url]}
-    toolkit = [sys.executable, "-m", "trainyard_toolkit", "notify"]
+    toolkit = [sys.executable, "-m", "shunter_toolkit", "notify"]
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "toolkit" / "src"),
-        "TRAINYARD_NOTIFY": json.dumps(document),
+        "SHUNTER_NOTIFY": json.dumps(document),
     }
     subprocess.run([*toolkit, "-", "FAILED", "out of memory"], env=env, check=True, timeout=60)
     outbox = tmp_path / "outbox"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard import system
+from shunter import system
 
 from .conftest import Tree, backend
 
@@ -46,7 +46,7 @@ def test_stop_while_installing(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "pip.py").write_text("import time; print('installing', flush=True); time.sleep(100)")
     (tree.base / "code/requirements.txt").write_text("x")
     tree.script("print('never')")
-    process = tree.start(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip")
+    process = tree.start(PYTHONPATH=str(tmp_path), SHUNTER_INSTALLER="pip")
     assert process.stdout is not None
     assert process.stdout.readline() == "installing\n"
     process.send_signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_uv_is_preferred(tree: Tree, tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, kind: str) -> None:
-    from trainyard_toolkit.predecessor import entry_point_type
+    from shunter_toolkit.predecessor import entry_point_type
 
     for path, content in files.items():
         (tmp_path / path).write_text(content)
@@ -177,7 +177,7 @@ def test_a_program_under_a_shell_gets_one_signal_and_the_grace_period(tree: Tree
 
 LAUNCHER = """
 import os, subprocess, sys, threading
-code = "from trainyard_toolkit.orphans import die_with_launcher as d; d(); print('up', flush=True); input()"
+code = "from shunter_toolkit.orphans import die_with_launcher as d; d(); print('up', flush=True); input()"
 def launch():
     global child
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)

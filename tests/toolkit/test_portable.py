@@ -1,4 +1,4 @@
-"""The toolkit without what only Linux offers (`trainyard_toolkit.kernel`), as on macOS."""
+"""The toolkit without what only Linux offers (`shunter_toolkit.kernel`), as on macOS."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-import trainyard_toolkit
+import shunter_toolkit
+from shunter import system
 from tests.backends import need
-from trainyard import system
 
 from .conftest import DUMP, Tree
 
-SOURCE = Path(trainyard_toolkit.__file__).parent
+SOURCE = Path(shunter_toolkit.__file__).parent
 LINUX_TEXTS = re.compile(r"^/proc/(?!$)|^/sys/")
 LINUX_NAMES = re.compile(
     r"^sched_|xattr$|^posix_fallocate$|^SO_PEERCRED$|pidfd|^epoll$|^pipe2$|^CDLL$|^waitid$"
@@ -28,7 +28,7 @@ LINUX_NAMES = re.compile(
 
 @pytest.fixture(autouse=True)
 def switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_PORTABLE", "1")
+    monkeypatch.setenv("SHUNTER_PORTABLE", "1")
 
 
 def test_a_script_runs(tree: Tree) -> None:
@@ -69,7 +69,7 @@ def test_children_are_found() -> None:
     need("ps")
     with subprocess.Popen(["sleep", "60"]) as process:
         program = (
-            "import sys; from trainyard_toolkit import kernel; print(*kernel.children_of(int(sys.argv[1])))"
+            "import sys; from shunter_toolkit import kernel; print(*kernel.children_of(int(sys.argv[1])))"
         )
         command = [sys.executable, "-c", program, str(os.getpid())]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,6 +1,6 @@
 """The predecessor's Python interface: names, signatures, what they do; and the commands of its launchers.
 
-With TRAINYARD_ORACLE everything is compared with the real one; what was recorded from it is compared always.
+With SHUNTER_ORACLE everything is compared with the real one; what was recorded from it is compared always.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter_toolkit import torchrun, xla
+from shunter_toolkit.predecessor.mpi_runner import MasterRunner
+from shunter_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
+from shunter_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
+from shunter_toolkit.predecessor.torch_distributed_runner import TorchDistributedRunner
 from tests.backends import need
-from trainyard_toolkit import torchrun, xla
-from trainyard_toolkit.predecessor.mpi_runner import MasterRunner
-from trainyard_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
-from trainyard_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
-from trainyard_toolkit.predecessor.torch_distributed_runner import TorchDistributedRunner
 
 from .conftest import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ORACLE = os.environ.get("TRAINYARD_ORACLE", "")
-oracle = pytest.mark.skipif(
-    not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training"
-)
+ORACLE = os.environ.get("SHUNTER_ORACLE", "")
+oracle = pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
 SURFACE = Path(__file__).with_name("surface.py")
 GOLDEN = Path(__file__).with_name("launchers.json")
 
@@ -162,15 +160,15 @@ json.dump(out, sys.stdout)
 @oracle
 def test_the_same_calls_give_the_same(tree: Tree) -> None:
     theirs = run(oracle_python(), "-c", BEHAVIOUR, tree=tree)
-    start = "from trainyard_toolkit import aliases; aliases.install()\n"
+    start = "from shunter_toolkit import aliases; aliases.install()\n"
     ours = run(sys.executable, "-c", start + BEHAVIOUR, tree=tree)
     assert ours == theirs
 
 
 def test_callers_helpers(tree: Tree) -> None:
     """What the predecessor can no longer do on today's Pythons, by its description."""
-    from trainyard_toolkit import environment, runner
-    from trainyard_toolkit.predecessor import functions, timeout
+    from shunter_toolkit import environment, runner
+    from shunter_toolkit.predecessor import functions, timeout
 
     def narrow(a: int, b: int = 1) -> int:
         return a + b
@@ -286,7 +284,7 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 @pytest.mark.parametrize("case", CASES)
 def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) -> None:
-    """As in `launchers.json`. To write it: ``TRAINYARD_WRITE_GOLDEN=1``."""
+    """As in `launchers.json`. To write it: ``SHUNTER_WRITE_GOLDEN=1``."""
     kind, given, words = CASES[case]
     vendors(kind)
     line, env = _ours(kind, given, words)
@@ -297,7 +295,7 @@ def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) ->
         del line[line.index("mpi4py") - 1 : line.index("mpi4py") + 1]
     shown = shlex.join(line).replace(sys.executable, "python")
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-    if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
+    if os.environ.get("SHUNTER_WRITE_GOLDEN"):
         golden[case] = {"command": shown, "environment": env}
         GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
     assert golden[case] == {"command": shown, "environment": env}
@@ -469,7 +467,7 @@ def test_options_of_mpi_from_a_frameworks_code(tree: Tree) -> None:
     tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
     tree.script("import os, sys; os.write(1, f\"{os.environ['WORD']} {sys.argv[1:]}\\n\".encode())")
     tree.script("import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': raise OSError('no data')", "bad.py")
-    start = "from trainyard_toolkit import aliases; aliases.install()\n"
+    start = "from shunter_toolkit import aliases; aliases.install()\n"
     done = subprocess.run(
         [sys.executable, "-c", start + EXTRA], env=tree.env(), capture_output=True, text=True, check=False
     )

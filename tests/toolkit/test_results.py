@@ -81,7 +81,7 @@ def test_checkpoints_go_out_during_the_run_and_come_back(bare: Tree, bucket: Buc
     bare.script(CHECKPOINTS)
     document = {"program": "train.py", "checkpoints": {"uri": "s3://jobs/ckpt"}}
     command = bare.command()
-    env = bare.env(TRAINYARD_JOB=json.dumps(document), TRAINYARD_PORTABLE=portable, **bucket.env)
+    env = bare.env(SHUNTER_JOB=json.dumps(document), SHUNTER_PORTABLE=portable, **bucket.env)
     first = bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"]
     with subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -115,10 +115,10 @@ def test_checkpoint_of_a_stopped_job_is_kept(bare: Tree, tmp_path: Path) -> None
     hook = [
         sys.executable,
         "-c",
-        f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['TRAINYARD_SCRIPT_PID'])",
+        f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['SHUNTER_SCRIPT_PID'])",
     ]
     document = {"program": "train.py", "checkpoints": {"uri": f"{tmp_path}/kept"}, "stop_hook": hook}
-    process = bare.start(TRAINYARD_JOB=json.dumps(document))
+    process = bare.start(SHUNTER_JOB=json.dumps(document))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_intermediate_folder_of_the_platform_is_left_alone(tree: Tree, bucket: B
 
 def test_sync_from_a_frameworks_own_code(tree: Tree, bucket: Bucket) -> None:
     code = """
-from trainyard_toolkit import environment, intermediate_output
+from shunter_toolkit import environment, intermediate_output
 import os
 sync = intermediate_output.start_sync("s3://jobs/own", "us-east-1")
 open(os.path.join(environment.output_intermediate_dir, "a.txt"), "w").write("a")
@@ -192,7 +192,7 @@ def test_no_file_of_a_new_folder_is_missed(tmp_path: Path) -> None:
     """Folders and files that come at full speed, put in place by rename: the watch races with the writer."""
     import select
 
-    from trainyard_toolkit.inotify import Tree as Watched
+    from shunter_toolkit.inotify import Tree as Watched
 
     writer = (
         "import os, sys\n"

@@ -37,7 +37,7 @@ class Served:
         log = (self.tree.base / "serve.log").open("wb")
         with log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trainyard_toolkit", "serve"],
+                [sys.executable, "-m", "shunter_toolkit", "serve"],
                 env=self.tree.env(**{**settings, **env}),
                 stdout=log,
                 stderr=log,
@@ -224,7 +224,7 @@ def test_workers_answer_side_by_side_and_stop(served: Served) -> None:
 )
 def test_mistakes(tree: Tree, env: dict[str, str], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard_toolkit", "serve"],
+        [sys.executable, "-m", "shunter_toolkit", "serve"],
         env=tree.env(**env),
         capture_output=True,
         text=True,

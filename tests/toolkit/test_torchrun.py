@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # torch may live in an environment of its own: it is ten times the size of everything else.
-PYTHON = os.environ.get("TRAINYARD_TORCH_PYTHON", "")
+PYTHON = os.environ.get("SHUNTER_TORCH_PYTHON", "")
 SOURCE = str(Path(__file__).parents[2] / "toolkit/src")
 
 SUM = """
@@ -36,7 +36,7 @@ def require_torch() -> str:
     if PYTHON:
         return PYTHON
     found = importlib.util.find_spec("torch") is not None
-    backend("torch", found, "torch is not installed (name a Python that has it in TRAINYARD_TORCH_PYTHON)")
+    backend("torch", found, "torch is not installed (name a Python that has it in SHUNTER_TORCH_PYTHON)")
     return sys.executable
 
 
@@ -58,7 +58,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_two_hosts_sum_over_all_ranks(hosts: Hosts) -> None:
-    results = hosts.run(timeout=140, PYTHONPATH=SOURCE, TRAINYARD_HOST_WAIT_SECONDS="60")
+    results = hosts.run(timeout=140, PYTHONPATH=SOURCE, SHUNTER_HOST_WAIT_SECONDS="60")
     assert [code for code, _, _ in results.values()] == [0, 0], results
     for i, host in enumerate(["algo-1", "algo-1", "algo-2", "algo-2"]):
         assert f"rank {i} on {host} sum 10\n" in results[host][1]
@@ -71,7 +71,7 @@ def test_a_failing_rank_fails_both_hosts(hosts: Hosts) -> None:
     hosts.trees["algo-2"].script(
         "import os, time\nif os.environ['RANK'] == '3': raise SystemExit(5)\ntime.sleep(100)"
     )
-    results = hosts.run(timeout=140, PYTHONPATH=SOURCE, TRAINYARD_GRACE_SECONDS="40")
+    results = hosts.run(timeout=140, PYTHONPATH=SOURCE, SHUNTER_GRACE_SECONDS="40")
     assert [code for code, _, _ in results.values()] == [5, 5], results
     report = hosts.trees["algo-2"].report
     assert report["class"] == "user_error"

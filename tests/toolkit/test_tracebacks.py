@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard_toolkit import tracebacks
-from trainyard_toolkit.child_process import Outcome
-from trainyard_toolkit.failure import from_outcome
+from shunter_toolkit import tracebacks
+from shunter_toolkit.child_process import Outcome
+from shunter_toolkit.failure import from_outcome
 
 HEAD = "Traceback (most recent call last):\n"
 DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -133,7 +133,7 @@ def test_mpiruns_report_gives_the_rank_and_the_rank_its_reason(text: str, reason
 
 
 def test_an_error_of_ours_in_a_frameworks_code_keeps_its_class() -> None:
-    text = f"{HEAD}trainyard_toolkit.errors.InstallRequirementsError: Installing x failed\n"
+    text = f"{HEAD}shunter_toolkit.errors.InstallRequirementsError: Installing x failed\n"
     report = from_outcome(Outcome(1, text.encode()), "t.py")
     assert (report.fields["class"], report.fields["reason"]) == ("install_error", "Installing x failed")
 

@@ -280,7 +280,7 @@ def test_script_without_execute_permission_is_run(tree: Tree) -> None:
 
 def test_wrong_command_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard_toolkit", "trian"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "shunter_toolkit", "trian"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "usage:" in done.stderr

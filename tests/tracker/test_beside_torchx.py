@@ -22,7 +22,7 @@ FILES = """
 import json, os, sys
 import fsspec
 from torchx.tracker.backend import fsspec as theirs
-from trainyard_toolkit.tracking import fsspec_tracker as ours
+from shunter_toolkit.tracking import fsspec_tracker as ours
 root, protocol = sys.argv[1:]
 config = root + ".conf"
 with open(config, "w") as file:
@@ -93,7 +93,7 @@ dist.__path__ = []
 torch.distributed = dist
 sys.modules.update({"torch": torch, "torch.distributed": dist, "torch.distributed.distributed_c10d": dist})
 from torchx.tracker import mlflow as theirs
-from trainyard_toolkit.tracking import mlflow_tracker as ours
+from shunter_toolkit.tracking import mlflow_tracker as ours
 folder = sys.argv[1]
 os.chdir(folder)
 with open(".torchxconfig", "w") as file:

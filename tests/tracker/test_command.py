@@ -1,4 +1,4 @@
-"""`trainyard tracker`, jobs that note something, and where their trackers are configured."""
+"""`shunter tracker`, jobs that note something, and where their trackers are configured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from shunter.tracker.backend.fsspec import create
 from tests.cli.conftest import Cli, cli
-from trainyard.tracker.backend.fsspec import create
 
 __all__ = ["cli"]
 
 JOB = """
-from trainyard.tracker import app_run_from_env
+from shunter.tracker import app_run_from_env
 run = app_run_from_env()
 run.add_metadata(loss=0.25)
 run.add_artifact("model", "/models/1", {"epoch": 3})
@@ -25,10 +25,10 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize("kind", ["trainyard.toml", ".torchxconfig"])
+@pytest.mark.parametrize("kind", ["shunter.toml", ".torchxconfig"])
 def test_a_job_notes_and_the_command_shows(cli: Cli, runs: Path, kind: str) -> None:
     text = {
-        "trainyard.toml": f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n',
+        "shunter.toml": f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n',
         ".torchxconfig": "[torchx:tracker]\nfsspec =\n\n[tracker:fsspec]\nconfig = tracker.conf\n",
     }
     (cli.directory / kind).write_text(text[kind])
@@ -55,7 +55,7 @@ def test_what_is_shown(cli: Cli, runs: Path) -> None:
     tracker.add_source("c", "b", "data")
     tracker.add_artifact("b", "one", "/1")
     tracker.add_artifact("b", "two", "/2")
-    (cli.directory / "trainyard.toml").write_text(f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n')
+    (cli.directory / "shunter.toml").write_text(f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n')
     cli("trust", "--yes")
     shown = cli("tracker", "list", "lineage", "b").out.splitlines()
     assert [line.split() for line in shown] == [
@@ -96,7 +96,7 @@ def test_mistakes(cli: Cli, words: list[str], code: int, message: str) -> None:
     ],
 )
 def test_configurations_that_are_wrong(cli: Cli, config: str, words: list[str], message: str) -> None:
-    (cli.directory / "trainyard.toml").write_text(config)
+    (cli.directory / "shunter.toml").write_text(config)
     cli("trust", "--yes")
     assert message in cli("tracker", "list", "jobs", *words, code=3).err
 

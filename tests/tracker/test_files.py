@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard._toolkit.errors import ConfigError
-from trainyard._toolkit.tracking.fsspec_tracker import decoded, encoded, read_config
-from trainyard.tracker.api import TrackerSource
-from trainyard.tracker.backend.fsspec import FsspecTracker, create
-from trainyard.tracker.results import FsspecResultTracker
+from shunter._toolkit.errors import ConfigError
+from shunter._toolkit.tracking.fsspec_tracker import decoded, encoded, read_config
+from shunter.tracker.api import TrackerSource
+from shunter.tracker.backend.fsspec import FsspecTracker, create
+from shunter.tracker.results import FsspecResultTracker
 
 RUN = "local_cwd://torchx/app-1"
 # What TorchX 0.7.0 names the directory of that run.

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from shunter.runner import get_runner
+from shunter.specs import AppState
+from shunter.tracker.api import TrackerSource
+from shunter.tracker.backend.fsspec import create
+from shunter.workspace.toolkit_files import toolkit_archive
 from tests.schedulers.slurm.conftest import jobs, slurm
 from tests.toolkit.image import docker, make_image, require_docker
 from tests.trusting import trust_project
-from trainyard.runner import get_runner
-from trainyard.specs import AppState
-from trainyard.tracker.api import TrackerSource
-from trainyard.tracker.backend.fsspec import create
-from trainyard.workspace.toolkit_files import toolkit_archive
 
 __all__ = ["jobs", "slurm"]
 
 SCRIPT = """
 import sys
 from torchx.tracker import app_run_from_env
-import torchx.tracker.api as api, trainyard.tracker
+import torchx.tracker.api as api, shunter.tracker
 from torchx.tracker.backend.fsspec import FsspecTracker
 from torchx.runtime.tracking import FsspecResultTracker
 assert app_run_from_env is api.app_run_from_env
@@ -39,7 +39,7 @@ try:
 except ImportError as error:
     print(error)
 """
-ALONE = "import trainyard.tracker as ours, torchx.tracker as theirs; assert ours.AppRun is theirs.AppRun"
+ALONE = "import shunter.tracker as ours, torchx.tracker as theirs; assert ours.AppRun is theirs.AppRun"
 
 
 def check(runs: Path, handle: str) -> None:
@@ -65,15 +65,15 @@ def test_the_toolkit_serves_the_names_in_jobs_only(tmp_path: Path) -> None:
         "TORCHX_TRACKERS": "fsspec",
         "TORCHX_TRACKER_FSSPEC_CONFIG": (tmp_path / "runs").as_uri(),
         "TORCHX_PARENT_RUN_ID": "sweep-1",
-        "TORCHX_JOB_ID": "local_cwd://trainyard/a",
+        "TORCHX_JOB_ID": "local_cwd://shunter/a",
     }
     assert start(path, ALONE, **variables).stderr == ""
     done = start(path, SCRIPT, **variables)
     assert done.returncode == 0, done.stderr
     assert f"from {archive}/" in done.stdout
     assert "No module named 'torchx.specs'" in done.stdout
-    check(tmp_path / "runs", "local_cwd://trainyard/a")
-    for name in ("torchx", "trainyard"):
+    check(tmp_path / "runs", "local_cwd://shunter/a")
+    for name in ("torchx", "shunter"):
         assert f"No module named '{name}'" in start(path, f"import {name}").stderr
         off = start(str(archive), f"import {name}", **variables)
         assert f"No module named '{name}'" in off.stderr
@@ -88,7 +88,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text(SCRIPT)
-    (project / "trainyard.toml").write_text(f'[tracker.fsspec]\nconfig = "file://{tmp_path}/runs"\n')
+    (project / "shunter.toml").write_text(f'[tracker.fsspec]\nconfig = "file://{tmp_path}/runs"\n')
     monkeypatch.chdir(project)
     trust_project()
     return project
@@ -120,7 +120,7 @@ def test_a_process(project: Path, tmp_path: Path) -> None:
 @pytest.mark.xdist_group("docker")
 def test_a_container(project: Path, tmp_path: Path) -> None:
     require_docker()
-    image = f"trainyard-test-{uuid.uuid4().hex[:8]}"
+    image = f"shunter-test-{uuid.uuid4().hex[:8]}"
     make_image(image)
     made = []
     try:

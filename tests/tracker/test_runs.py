@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard._toolkit.errors import ConfigError
-from trainyard.tracker import AppRun, app_run_from_env
-from trainyard.tracker.api import TrackerBase, TrackerSource, build_trackers, tracker_config_env_var_name
-from trainyard.tracker.backend.fsspec import FsspecTracker
+from shunter._toolkit.errors import ConfigError
+from shunter.tracker import AppRun, app_run_from_env
+from shunter.tracker.api import TrackerBase, TrackerSource, build_trackers, tracker_config_env_var_name
+from shunter.tracker.backend.fsspec import FsspecTracker
 
 RUN = "local_cwd://torchx/app-1"
 
@@ -63,7 +63,7 @@ def test_the_parent_run_is_a_source(in_job: Path, monkeypatch: pytest.MonkeyPatc
 
 
 PLUGIN = """
-from trainyard.tracker.api import TrackerBase
+from shunter.tracker.api import TrackerBase
 class Memory(TrackerBase):
     def __init__(self, config): self.config, self.noted = config, []
     def add_artifact(self, run_id, name, path, metadata=None): pass
@@ -85,7 +85,7 @@ def test_trackers_of_others(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-tracker\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[torchx.tracker]\ntheirs = our_tracker:Memory\n[trainyard.tracker]\nours = our_tracker:Memory\n"
+        "[torchx.tracker]\ntheirs = our_tracker:Memory\n[shunter.tracker]\nours = our_tracker:Memory\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "our_tracker", raising=False)
@@ -111,8 +111,8 @@ def test_a_tracker_that_cannot_be_made_is_an_error() -> None:
 
 def test_names_of_variables() -> None:
     assert tracker_config_env_var_name("fsspec") == "TORCHX_TRACKER_FSSPEC_CONFIG"
-    from trainyard._toolkit.tracking.runs import plain_variable
-    from trainyard.runner.preparation import tracker_variable
+    from shunter._toolkit.tracking.runs import plain_variable
+    from shunter.runner.preparation import tracker_variable
 
     for name in ("fsspec", "a.b:c", "my-tracker", "größe"):
         assert plain_variable(name) == tracker_variable(name)
@@ -127,6 +127,6 @@ def test_lineage(tmp_path: Path) -> None:
 
 
 def build_file_system() -> object:
-    from trainyard._toolkit.tracking.fsspec_tracker import LocalFiles
+    from shunter._toolkit.tracking.fsspec_tracker import LocalFiles
 
     return LocalFiles()

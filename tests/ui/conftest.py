@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from shunter.runner.history import History
+from shunter.specs.app import AppDef, Role
+from shunter.specs.serialize import to_json
+from shunter.ui.browser_guard import BrowserGuard, Secrets
+from shunter.ui.runner_pool import RunnerPool
+from shunter.ui.web_app import WebApp
 from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
-from trainyard.runner.history import History
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.serialize import to_json
-from trainyard.ui.browser_guard import BrowserGuard, Secrets
-from trainyard.ui.runner_pool import RunnerPool
-from trainyard.ui.web_app import WebApp
 
 PORT = 4768
 ORIGIN = f"http://127.0.0.1:{PORT}"
@@ -62,11 +62,11 @@ def record(
 ) -> str:
     """Put a job into the history; returns its handle."""
     app_id = columns.pop("app_id", f"job-{next(NUMBERS)}")
-    handle = f"{scheduler}://trainyard/{app_id}"
+    handle = f"{scheduler}://shunter/{app_id}"
     app = AppDef(name, [Role("trainer", image="", entrypoint="python", args=["train.py"])])
     defaults = {
         "scheduler": scheduler,
-        "session": "trainyard",
+        "session": "shunter",
         "name": name,
         "component": "utils.python",
         "component_args": [],
@@ -74,7 +74,7 @@ def record(
         "app": to_json(app),
         "workspace": None,
         "cwd": "/",
-        "argv": ["trainyard"],
+        "argv": ["shunter"],
         "user": "you",
         "host": "here",
         "submitter": "1:1:1",

@@ -17,15 +17,15 @@ from urllib.parse import unquote, urlencode
 
 import pytest
 
+from shunter.runner import get_runner
+from shunter.runner.history import History
+from shunter.specs.app import AppDef, Role
+from shunter.specs.resources import Resource
+from shunter.specs.serialize import to_json
+from shunter.specs.status import AppState
+from shunter.ui.job_page import TABS
 from tests import backends
 from tests.ui.conftest import record
-from trainyard.runner import get_runner
-from trainyard.runner.history import History
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.resources import Resource
-from trainyard.specs.serialize import to_json
-from trainyard.specs.status import AppState
-from trainyard.ui.job_page import TABS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -43,10 +43,10 @@ with open(sys.argv[1], "rb", buffering=0) as pipe:
 
 
 class Server:
-    """`trainyard ui` in a process of its own."""
+    """`shunter ui` in a process of its own."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "trainyard", "ui", "--port", "0", "--no-browser"]
+        command = [sys.executable, "-m", "shunter", "ui", "--port", "0", "--no-browser"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()

@@ -6,18 +6,18 @@ import re
 
 import pytest
 
+from shunter.runner.history import History
 from tests.ui.conftest import ORIGIN, PORT, Page, record
-from trainyard.runner.history import History
 
 EVERYTHING = (
     "/",
     "/jobs",
-    "/job?handle=local_cwd://trainyard/x",
-    "/job/status?handle=local_cwd://trainyard/x",
-    "/job/log?handle=local_cwd://trainyard/x",
-    "/job/log/earlier?handle=local_cwd://trainyard/x",
-    "/job/log/later?handle=local_cwd://trainyard/x",
-    "/job/log/tail?handle=local_cwd://trainyard/x",
+    "/job?handle=local_cwd://shunter/x",
+    "/job/status?handle=local_cwd://shunter/x",
+    "/job/log?handle=local_cwd://shunter/x",
+    "/job/log/earlier?handle=local_cwd://shunter/x",
+    "/job/log/later?handle=local_cwd://shunter/x",
+    "/job/log/tail?handle=local_cwd://shunter/x",
     "/compare",
     "/charts",
     "/metrics.json",
@@ -30,7 +30,7 @@ EVERYTHING = (
 def test_nothing_without_the_cookie(stranger: Page, path: str) -> None:
     answer = stranger.get(path)
     assert answer.status_code == 401
-    assert "trainyard ui" in answer.text
+    assert "shunter ui" in answer.text
 
 
 @pytest.mark.parametrize("path", EVERYTHING)
@@ -59,7 +59,7 @@ def test_nothing_for_another_origin_even_with_the_cookie(
 def test_the_token_is_exchanged_for_a_strict_cookie(stranger: Page) -> None:
     answer = stranger.get("/", token=stranger.kept.token)
     cookie = answer.headers["set-cookie"].lower()
-    assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", f"trainyard_ui_{PORT}="))
+    assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", f"shunter_ui_{PORT}="))
     assert stranger.kept.token not in answer.text + cookie
     assert 'content="0;url=/"' in answer.text
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -77,12 +77,12 @@ def test_the_token_is_exchanged_for_a_strict_cookie(stranger: Page) -> None:
         "latin=caf\xe9; OURS",
         "$Version=1; expires=now; path=/; OURS",
         "NAME=of an earlier server; OURS; NAME=",
-        "trainyard_ui_80=of another server; OURS",
+        "shunter_ui_80=of another server; OURS",
         f"large={'x' * 30000}; OURS",
     ],
 )
 def test_cookies_of_other_programs_lock_nobody_out(stranger: Page, cookies: str) -> None:
-    name = f"trainyard_ui_{PORT}"
+    name = f"shunter_ui_{PORT}"
     sent = cookies.replace("OURS", f"{name}={stranger.kept.cookie}").replace("NAME", name)
     assert stranger.client.get("/", headers={"cookie": sent.encode("latin-1")}).status_code == 200
     separate = [("cookie", part.encode("latin-1")) for part in sent.split(";")]
@@ -97,13 +97,13 @@ def test_cookies_of_other_programs_lock_nobody_out(stranger: Page, cookies: str)
         "NAME=x",
         "NAME=VALUEx",
         "XNAME=VALUE",
-        "trainyard_ui_80=VALUE",
+        "shunter_ui_80=VALUE",
         'x="NAME=VALUE"',
         "VALUE",
     ],
 )
 def test_only_the_right_cookie_lets_in(stranger: Page, cookies: str) -> None:
-    sent = cookies.replace("NAME", f"trainyard_ui_{PORT}").replace("VALUE", stranger.kept.cookie)
+    sent = cookies.replace("NAME", f"shunter_ui_{PORT}").replace("VALUE", stranger.kept.cookie)
     assert stranger.client.get("/", headers={"cookie": sent}).status_code == 401
 
 

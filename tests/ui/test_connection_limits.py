@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from shunter.runner import get_runner
+from shunter.ui.connection_limits import MOST_HEADERS
 from tests.ui.test_web_server import COMMAND, Visitor, started, tail_path
-from trainyard.runner import get_runner
-from trainyard.ui.connection_limits import MOST_HEADERS
 
 FILES, ATTACKERS = 256, 300
 SERVING = "serving; Ctrl-C ends the page, not the jobs\n"
 HURRIED = (
-    "import sys, trainyard.cli, trainyard.ui.connection_limits as connections;"
-    "connections.DEADLINE = 0.3; sys.exit(trainyard.cli.main(['ui', '--no-browser', '--port', '0']))"
+    "import sys, shunter.cli, shunter.ui.connection_limits as connections;"
+    "connections.DEADLINE = 0.3; sys.exit(shunter.cli.main(['ui', '--no-browser', '--port', '0']))"
 )
 
 POST = b"POST /jobs/act HTTP/1.1\r\nHost: HOST\r\n"

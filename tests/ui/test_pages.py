@@ -13,17 +13,17 @@ from urllib.parse import quote
 
 import pytest
 
+from shunter.errors import UnreachableError
+from shunter.runner import Runner
+from shunter.runner.history import History
+from shunter.runner.records import JobRecord
+from shunter.schedulers.registry import get_scheduler_factory
+from shunter.schedulers.responses import LogBlock, LogQuery
+from shunter.specs.app import AppDef, Role
+from shunter.ui import runner_pool
+from shunter.ui.log_html import as_html
+from shunter.ui.log_spool import LogCopy
 from tests.ui.conftest import ORIGIN, Page, record
-from trainyard.errors import UnreachableError
-from trainyard.runner import Runner
-from trainyard.runner.history import History
-from trainyard.runner.records import JobRecord
-from trainyard.schedulers.registry import get_scheduler_factory
-from trainyard.schedulers.responses import LogBlock, LogQuery
-from trainyard.specs.app import AppDef, Role
-from trainyard.ui import runner_pool
-from trainyard.ui.log_html import as_html
-from trainyard.ui.log_spool import LogCopy
 
 
 def names(text: str) -> list[str]:
@@ -106,7 +106,7 @@ class Stuck:
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Any:
     stuck = Stuck()
     factories = {"local_cwd": get_scheduler_factory("local_cwd"), "stuck": stuck}
-    monkeypatch.setattr(runner_pool, "get_runner", lambda: Runner("trainyard", factories))
+    monkeypatch.setattr(runner_pool, "get_runner", lambda: Runner("shunter", factories))
     monkeypatch.setattr(runner_pool, "PATIENCE", 0.2)
     yield stuck
     stuck.answers.set()
@@ -130,7 +130,7 @@ def test_a_scheduler_that_does_not_answer_holds_nothing_up(stuck: Stuck, page: P
 
 def test_a_scheduler_that_refuses_says_why(stuck: Stuck, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_pool, "PATIENCE", 60)
-    monkeypatch.setattr("trainyard.ui.web_app.LIST_PATIENCE", 60)
+    monkeypatch.setattr("shunter.ui.web_app.LIST_PATIENCE", 60)
     record(History(), "there", "RUNNING", scheduler="stuck")
     stuck.error = UnreachableError("no route to <b>host</b>")
     stuck.answers.set()
@@ -213,7 +213,7 @@ def test_two_jobs_are_compared(page: Page) -> None:
 
 def test_charts_of_no_jobs_and_of_too_many(page: Page) -> None:
     assert "Select jobs" in page.get("/charts").text
-    handles = [f"local_cwd://trainyard/job-{number}" for number in range(20)]
+    handles = [f"local_cwd://shunter/job-{number}" for number in range(20)]
     assert page.get("/charts", handle=handles).status_code == 400
 
 
@@ -286,7 +286,7 @@ def test_any_part_of_a_log_without_ranges_is_shown_from_a_copy(without_ranges: N
     assert tail.endswith("event: ended\ndata: the job has ended\n\n")
     assert "line 8000" in page.get("/job/log/search", **place, q="^line 80+$").text
     assert lines(page.get("/job/log/search", **place, q="^line [0-9]+$", back="1").text)[-1] == 9000
-    assert not list(Path(os.environ["TRAINYARD_HOME"]).rglob("tmp*"))  # the copy has no name
+    assert not list(Path(os.environ["SHUNTER_HOME"]).rglob("tmp*"))  # the copy has no name
 
 
 def test_while_a_log_is_copied_its_last_lines_are_shown(

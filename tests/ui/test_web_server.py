@@ -1,4 +1,4 @@
-"""The command `trainyard ui`, and what its process costs."""
+"""The command `shunter ui`, and what its process costs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from trainyard.runner import get_runner
+from shunter.runner import get_runner
 
-COMMAND = [sys.executable, "-m", "trainyard", "ui", "--no-browser"]
+COMMAND = [sys.executable, "-m", "shunter", "ui", "--no-browser"]
 MIB = 1 << 20
 
 
@@ -112,7 +112,7 @@ def test_without_its_packages_it_says_how_to_get_them(home: Path, tmp_path: Path
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert "pip install 'trainyard[ui]'" in done.stderr
+    assert "pip install 'shunter[ui]'" in done.stderr
 
 
 def test_end_event_comes_and_lines_are_in_order(visitor: Visitor) -> None:

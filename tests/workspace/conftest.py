@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace.selection import Selection, select
-from trainyard.workspace.snapshot import Snapshot, snapshot
+from shunter.specs.workspace import Workspace
+from shunter.workspace.selection import Selection, select
+from shunter.workspace.snapshot import Snapshot, snapshot
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import Engine
 from tests.backends import backend, need
 from tests.workspace.machines import docker
-from trainyard.docker.engine import Engine
 
 READY_SECONDS = 45.0
 

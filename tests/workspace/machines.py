@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
+from shunter.docker.engine import Engine
+from shunter.docker.image_store import inspect_image
+from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
+from shunter.specs import AppDef, AppDryRunInfo, Role
+from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
 from tests.backends import need
 from tests.toolkit.image import DOCKER
-from trainyard.docker.engine import Engine
-from trainyard.docker.image_store import inspect_image
-from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
-from trainyard.specs import AppDef, AppDryRunInfo, Role
-from trainyard.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
 
 #: On every image that tests make, so that they can be removed.
-LABEL = "trainyard.test"
+LABEL = "shunter.test"
 
 
 class Shipper(DockerWorkspaceMixin, Scheduler[DockerWorkspaceOpts]):
@@ -228,7 +228,7 @@ def make_base(name: str, *changes: str, host: str = "") -> None:
 def base() -> Iterator[str]:
     """The small image in the daemon, with the working directory ``/home/u/app``."""
     need("docker")
-    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:base"
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:base"
     make_base(name, "WORKDIR /home/u/app")
     yield name
     remove_images(name)
@@ -291,7 +291,7 @@ def write(root: Path, files: Mapping[str, bytes]) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh") -> None:
     """Go to a machine that has never shipped anything."""
-    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / name))
+    monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / name))
 
 
 def layers_of(engine: Engine, image: str) -> list[str]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.docker.engine import Engine
+from shunter.docker.image_store import inspect_image
+from shunter.errors import BackendError, ConfigError
+from shunter.workspace.images import docker_build
+from shunter.workspace.images.docker_build import find_buildkit
+from shunter.workspace.images.dockerfile import parse
 from tests.workspace.machines import Recording, Shipper, Told, base, code, content_of, docker, engine
-from trainyard.docker.engine import Engine
-from trainyard.docker.image_store import inspect_image
-from trainyard.errors import BackendError, ConfigError
-from trainyard.workspace.images import docker_build
-from trainyard.workspace.images.docker_build import find_buildkit
-from trainyard.workspace.images.dockerfile import parse
 
 __all__ = ["base", "code", "engine"]
 
@@ -103,7 +103,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def dockerfile(code: Path) -> Write:
-    def write(*lines: str, name: str = "Dockerfile.trainyard") -> Path:
+    def write(*lines: str, name: str = "Dockerfile.shunter") -> Path:
         (code / name).write_text("\n".join([*lines, ""]))
         return code
 
@@ -128,7 +128,7 @@ def test_it_is_built_from_the_image_with_the_files(
     told = Told()
     info = Shipper(engine).plan(base, root)
     assert info.shipment is not None
-    assert info.shipment.plan()["dockerfile"] == "Dockerfile.trainyard"
+    assert info.shipment.plan()["dockerfile"] == "Dockerfile.shunter"
     planned = info.request[0]
     shipper = Shipper(engine)
     image = shipper.image(base, root, told)
@@ -138,7 +138,7 @@ def test_it_is_built_from_the_image_with_the_files(
     found = inspect_image(engine, planned)
     assert found is not None
     assert found["Id"] == image
-    assert found["Config"]["Labels"]["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
+    assert found["Config"]["Labels"]["shunter.fingerprint"] == info.shipment.manifest.fingerprint
     assert any("COPY" in line for line in told.lines)
 
 
@@ -170,7 +170,7 @@ def test_it_is_built_again_only_if_something_changed(
 def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
     told = Told()
-    with pytest.raises(BackendError, match=r"Dockerfile\.trainyard failed") as caught:
+    with pytest.raises(BackendError, match=r"Dockerfile\.shunter failed") as caught:
         Shipper(engine).image(base, root, told, quiet=True)
     assert "the reason" in caught.value.message
     assert "exit 7" in caught.value.message
@@ -211,7 +211,7 @@ def test_an_image_may_be_named_by_its_id(base: str, engine: Engine, dockerfile: 
     assert found is not None
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
     image = Shipper(engine).image(found["Id"], root)
-    docker("rmi", f"trainyard/base:{found['Id'][7:]}", check=False)
+    docker("rmi", f"shunter/base:{found['Id'][7:]}", check=False)
     assert "main.py" in content_of(image)
 
 
@@ -244,10 +244,10 @@ def test_buildkit_is_used_where_it_is_needed(base: str, engine: Engine, dockerfi
 def test_without_a_daemon_it_is_refused(code: Path, dockerfile: Write) -> None:
     root = dockerfile("FROM x")
     with pytest.raises(
-        ConfigError, match=r"has a Dockerfile\.trainyard, which only Docker can build"
+        ConfigError, match=r"has a Dockerfile\.shunter, which only Docker can build"
     ) as caught:
         Shipper(remote=True).image("x:1", root, image_repo="127.0.0.1:9/jobs")
-    assert "rename Dockerfile.trainyard" in caught.value.hint
+    assert "rename Dockerfile.shunter" in caught.value.hint
 
 
 @docker_group

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.errors import WorkspaceError
+from shunter.workspace.ignore import DockerRules
+from shunter.workspace.selection import select
 from tests.backends import need
 from tests.workspace.conftest import chosen, write
-from trainyard.errors import WorkspaceError
-from trainyard.workspace.ignore import DockerRules
-from trainyard.workspace.selection import select
 
 FILES = [
     "a.py",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.workspace.selection import select
 from tests.workspace.conftest import chosen, files_of, git, take, write
-from trainyard.workspace.selection import select
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> N
         assert chosen(tree) == expected
 
 
-@pytest.mark.parametrize("ignore_file", [".gitignore", ".dockerignore", ".torchxignore", ".trainyardignore"])
+@pytest.mark.parametrize("ignore_file", [".gitignore", ".dockerignore", ".torchxignore", ".shunterignore"])
 @pytest.mark.parametrize(
     "pattern", ["*a" * 30 + "*b", "**/*a" * 30 + "*b", "**a" * 30 + "*b", "*/**/" * 15 + "b"]
 )

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainyard.errors import ConfigError
-from trainyard.image_registry.image_manifest import encode_config
-from trainyard.workspace.images.image_config import add_layers, working_dir
-from trainyard.workspace.images.image_content import Cargo, Found, locate
-from trainyard.workspace.images.layer import (
+from shunter.errors import ConfigError
+from shunter.image_registry.image_manifest import encode_config
+from shunter.workspace.images.image_config import add_layers, working_dir
+from shunter.workspace.images.image_content import Cargo, Found, locate
+from shunter.workspace.images.layer import (
     MTIME,
     LayerContent,
     LayerDigests,
@@ -28,7 +28,7 @@ from trainyard.workspace.images.layer import (
     tar_stream,
     write_gzip,
 )
-from trainyard.workspace.manifest import Entry
+from shunter.workspace.manifest import Entry
 
 
 def content_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> LayerContent:
@@ -265,8 +265,8 @@ def test_content_has_workspace_and_toolkit_with_all_parents() -> None:
         ("app/sub/x", "file", 0o640, 0),
         ("opt", "dir", 0o711, 7),
         ("opt/ml", "dir", 0o1777, 0),
-        ("opt/trainyard", "dir", 0o755, 0),
-        ("opt/trainyard/toolkit.pyz", "file", 0o755, 0),
+        ("opt/shunter", "dir", 0o755, 0),
+        ("opt/shunter/toolkit.pyz", "file", 0o755, 0),
     ]
     with tarfile.open(fileobj=io.BytesIO(b"".join(tar_stream(content)))) as archive:
         assert [
@@ -281,7 +281,7 @@ def test_a_name_that_means_removal_is_refused() -> None:
     cargo = Cargo([Entry("a/.wh.b", "file", 0o644, 0, "")], lambda entry: [])
     with pytest.raises(ConfigError, match=r"'a/\.wh\.b'") as caught:
         cargo.compose("/app", lookup_in({}))
-    assert ".trainyardignore" in caught.value.hint
+    assert ".shunterignore" in caught.value.hint
 
 
 # ---- configuration

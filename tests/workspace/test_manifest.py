@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.workspace.manifest import Entry, Manifest
+from shunter.workspace.manifest import Entry, Manifest
 
 names = (
     st.binary(min_size=1, max_size=6)

@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import Engine
+from shunter.docker.image_store import inspect_image
+from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
+from shunter.specs import AppDef, Role, option
+from shunter.workspace.images.base_files import LOOKING_LABEL
+from shunter.workspace.images.image_shipment import DockerWorkspaceOpts
+from shunter.workspace.images.make_image import LOCAL_REPOSITORY
 from tests.workspace.machines import (
     LABEL,
     Recording,
@@ -28,13 +35,6 @@ from tests.workspace.machines import (
     sha256,
     write,
 )
-from trainyard.docker.engine import Engine
-from trainyard.docker.image_store import inspect_image
-from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
-from trainyard.specs import AppDef, Role, option
-from trainyard.workspace.images.base_files import LOOKING_LABEL
-from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
-from trainyard.workspace.images.make_image import LOCAL_REPOSITORY
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -103,12 +103,12 @@ def test_the_image_is_pinned_named_and_labelled(
     labels = found["Config"]["Labels"]
     below_it = inspect_image(engine, base)
     assert below_it is not None
-    assert labels["trainyard.base"] == below_it["Id"]
+    assert labels["shunter.base"] == below_it["Id"]
     assert info.shipment is not None
-    assert labels["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
+    assert labels["shunter.fingerprint"] == info.shipment.manifest.fingerprint
     assert labels["org.opencontainers.image.base.name"] == base
     told = docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image).decode().splitlines()
-    assert told == ["trainyard: workspace", "the image below"]
+    assert told == ["shunter: workspace", "the image below"]
     assert found["Config"]["WorkingDir"] == "/home/u/app"
     assert found["Config"]["Env"] == below_it["Config"]["Env"]
 
@@ -118,7 +118,7 @@ def test_the_image_is_pinned_named_and_labelled(
 def test_an_image_without_a_working_directory_gets_one(
     shipper: Shipper, engine: Engine, code: Path, change: str
 ) -> None:
-    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:root"
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:root"
     make_base(name, *([change] if change else []))
     try:
         (code / "bin").mkdir()
@@ -133,7 +133,7 @@ def test_an_image_without_a_working_directory_gets_one(
 
 
 def test_a_link_to_the_working_directory_stays(shipper: Shipper, code: Path) -> None:
-    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:linked"
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:linked"
     make_base(name, "WORKDIR /linked/app")
     try:
         made = content_of(shipper.image(name, code))
@@ -178,7 +178,7 @@ def test_a_dry_run_asks_no_daemon(base: str, code: Path, home: Path) -> None:
 
 
 def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path) -> None:
-    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:moving"
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:moving"
     make_base(name, "WORKDIR /home/u/app")
     try:
         first = shipper.image(name, code)
@@ -279,7 +279,7 @@ def test_an_interruption_leaves_nothing(base: str, code: Path, engine: Engine, t
 def test_two_processes_at_once(base: str, code: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.workspace.machines import Shipper;"
-        "from trainyard.docker.engine import Engine;"
+        "from shunter.docker.engine import Engine;"
         "e = Engine.from_env({'DOCKER_HOST': 'unix:///var/run/docker.sock'});"
         "print(Shipper(e).image(sys.argv[1], Path(sys.argv[2])))"
     )

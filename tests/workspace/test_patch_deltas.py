@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import Engine
 from tests.workspace.machines import (
     Shipper,
     Told,
@@ -23,7 +24,6 @@ from tests.workspace.machines import (
     sha256,
     write,
 )
-from trainyard.docker.engine import Engine
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import EngineUnavailableError
+from shunter.errors import BackendError
 from tests.workspace.daemons import OwnDaemon, own_daemon, small_daemon
 from tests.workspace.machines import Shipper, Told, code, content_of, docker, make_base
-from trainyard.docker.engine import EngineUnavailableError
-from trainyard.errors import BackendError
 
 __all__ = ["code", "own_daemon", "small_daemon"]
 pytestmark = pytest.mark.xdist_group("docker")

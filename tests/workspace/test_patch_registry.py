@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from shunter.docker.engine import Engine
+from shunter.errors import BackendError, ConfigError
+from shunter.image_registry.registry_errors import RegistryError
 from tests.registry.server import RegistryServer, docker_config, htpasswd, logged_in, registry
 from tests.workspace.machines import (
     Recording,
@@ -27,9 +30,6 @@ from tests.workspace.machines import (
     make_base,
     remove_images,
 )
-from trainyard.docker.engine import Engine
-from trainyard.errors import BackendError, ConfigError
-from trainyard.image_registry.registry_errors import RegistryError
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.workspace.secret_files import is_secret
+from shunter.workspace.selection import select
 from tests.workspace.conftest import chosen, write
-from trainyard.workspace.secret_files import is_secret
-from trainyard.workspace.selection import select
 
 KEY = "-----BEGIN {}PRIVATE KEY-----\nMIIB\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -89,13 +89,13 @@ def test_harmless_files(project: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", SECRETS)
 def test_a_named_secret_travels(project: Path, path: str) -> None:
-    write(project, {path: SECRETS[path], "a.py": "", ".trainyardignore": f"!/{path}\n"})
-    assert chosen(project) == {"a.py", path, ".trainyardignore"}
+    write(project, {path: SECRETS[path], "a.py": "", ".shunterignore": f"!/{path}\n"})
+    assert chosen(project) == {"a.py", path, ".shunterignore"}
     assert select(str(project)).report.secrets == []
 
 
 @pytest.mark.parametrize("name", [".dockerignore", ".torchxignore"])
-def test_only_trainyards_own_file_names_secrets(project: Path, name: str) -> None:
+def test_only_shunters_own_file_names_secrets(project: Path, name: str) -> None:
     write(project, {".env": "", "a": "", name: "!.env"})
     assert chosen(project) == {"a", name}
 

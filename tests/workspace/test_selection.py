@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ConfigError, WorkspaceError
+from shunter.workspace.selection import select
 from tests.workspace.conftest import chosen, files_of, git, take, write
-from trainyard.errors import ConfigError, WorkspaceError
-from trainyard.workspace.selection import select
 
 
 def test_everything_outside_of_git(project: Path) -> None:
@@ -33,14 +33,14 @@ def test_caches_and_metadata_stay_at_home(project: Path) -> None:
     assert select(str(project)).report.left_out == {"default": ["__pycache__", "x/__pycache__"]}
 
 
-def test_trainyards_own_state_stays_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_HOME", str(project / "mine"))
+def test_shunters_own_state_stays_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUNTER_HOME", str(project / "mine"))
     write(project, {"a.py": "", "mine/state/history.db": "", "mine/other": ""})
     assert chosen(project) == {"a.py", "mine/other"}
 
 
 def test_gitignore_syntax(project: Path) -> None:
-    name = ".trainyardignore"
+    name = ".shunterignore"
     write(
         project, {"a.log": "", "keep.log": "", "x/b.log": "", "out/c.py": "", "x/out/d": "", "src/out.py": ""}
     )
@@ -67,14 +67,14 @@ def test_torchxignore_brings_back_what_it_left_out_itself(project: Path) -> None
 
 def test_whitelists(project: Path) -> None:
     write(project, {"a.py": "", "a.txt": "", "x/b.py": "", "x/b.txt": "", ".venv/lib/z.py": ""})
-    write(project, {".trainyardignore": "*\n!*/\n!*.py\n/.venv/\n"})
+    write(project, {".shunterignore": "*\n!*/\n!*.py\n/.venv/\n"})
     assert chosen(project) == {"a.py", "x/b.py"}
 
 
 def test_each_ignore_file_takes_something_away(project: Path) -> None:
     write(project, {"a": "", "b": "", "c": "", "d": ""})
-    write(project, {".dockerignore": "a\n!c", ".torchxignore": "b\n!a", ".trainyardignore": "c"})
-    assert chosen(project) == {"d", ".dockerignore", ".torchxignore", ".trainyardignore"}
+    write(project, {".dockerignore": "a\n!c", ".torchxignore": "b\n!a", ".shunterignore": "c"})
+    assert chosen(project) == {"d", ".dockerignore", ".torchxignore", ".shunterignore"}
 
 
 def test_a_pattern_brings_back_what_other_rules_leave_out(project: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_pattern_brings_back_what_other_rules_leave_out(project: Path) -> None
         project, {"a.py": "", "build/lib/x.so": "", "build/junk": "", "model.bin": "", "b": "", ".env": "A=1"}
     )
     write(project, {".gitignore": "build/\n*.bin\n", ".dockerignore": "b\n"})
-    write(project, {".trainyardignore": "!build/lib/\n!*.bin\n!/b\n"})
-    plain = {"a.py", ".gitignore", ".dockerignore", ".trainyardignore"}
+    write(project, {".shunterignore": "!build/lib/\n!*.bin\n!/b\n"})
+    plain = {"a.py", ".gitignore", ".dockerignore", ".shunterignore"}
     selection = select(str(project))
     assert files_of(selection) == plain | {"build/lib/x.so", "model.bin", "b"}
     assert set(selection.directories) == {"build", "build/lib"}
@@ -94,23 +94,23 @@ def test_a_pattern_brings_back_what_other_rules_leave_out(project: Path) -> None
 def test_bringing_a_directory_back_names_no_secret(project: Path) -> None:
     write(
         project,
-        {"conf/.env": "", "conf/a": "", "conf/__pycache__/x": "", ".trainyardignore": "/conf\n!/conf/\n"},
+        {"conf/.env": "", "conf/a": "", "conf/__pycache__/x": "", ".shunterignore": "/conf\n!/conf/\n"},
     )
-    assert chosen(project) == {".trainyardignore", "conf/a"}
-    write(project, {".trainyardignore": "!/conf/.env\n"})
-    assert chosen(project) == {".trainyardignore", "conf/a", "conf/.env"}
+    assert chosen(project) == {".shunterignore", "conf/a"}
+    write(project, {".shunterignore": "!/conf/.env\n"})
+    assert chosen(project) == {".shunterignore", "conf/a", "conf/.env"}
 
 
 def test_a_name_does_not_reach_into_directories_that_are_left_out(project: Path) -> None:
     git(project, "init", "-q")
-    write(project, {".gitignore": ".venv\n", ".venv/lib/.env": "", ".env": "", ".trainyardignore": "!.env\n"})
-    assert chosen(project) == {".gitignore", ".env", ".trainyardignore"}
+    write(project, {".gitignore": ".venv\n", ".venv/lib/.env": "", ".env": "", ".shunterignore": "!.env\n"})
+    assert chosen(project) == {".gitignore", ".env", ".shunterignore"}
 
 
 def test_wildcards_alone_bring_back_only_what_their_own_file_left_out(project: Path) -> None:
     git(project, "init", "-q")
     write(project, {".gitignore": "out/\n", "out/a.py": "", "b.py": "", "x/c.py": "", "d.txt": ""})
-    write(project, {".trainyardignore": "*\n!*/\n!*.py\n"})
+    write(project, {".shunterignore": "*\n!*/\n!*.py\n"})
     assert chosen(project) == {"b.py", "x/c.py"}
 
 
@@ -124,11 +124,11 @@ def test_wildcards_alone_bring_back_only_what_their_own_file_left_out(project: P
     ],
 )
 def test_a_pattern_that_matches_nothing_is_reported(project: Path, pattern: str, reason: str) -> None:
-    write(project, {"a": "", "[a": "", ".trainyardignore": f"ok\n{pattern}\n"})
+    write(project, {"a": "", "[a": "", ".shunterignore": f"ok\n{pattern}\n"})
     selection = select(str(project))
-    assert files_of(selection) == {"a", "[a", ".trainyardignore"}
+    assert files_of(selection) == {"a", "[a", ".shunterignore"}
     (note,) = selection.report.notes
-    assert note.startswith(f"{project}/.trainyardignore:2: the pattern {pattern!r} matches nothing")
+    assert note.startswith(f"{project}/.shunterignore:2: the pattern {pattern!r} matches nothing")
     assert note.endswith(reason)
 
 
@@ -145,8 +145,8 @@ def test_an_ignore_file_that_cannot_be_read(project: Path) -> None:
 
 
 def test_windows_line_ends_and_byte_order_marks(project: Path) -> None:
-    write(project, {"a": "", "b": "", "c": "", ".trainyardignore": b"\xef\xbb\xbfa\r\nb\r\n"})
-    assert chosen(project) == {"c", ".trainyardignore"}
+    write(project, {"a": "", "b": "", "c": "", ".shunterignore": b"\xef\xbb\xbfa\r\nb\r\n"})
+    assert chosen(project) == {"c", ".shunterignore"}
 
 
 def test_things_that_are_no_files(project: Path) -> None:
@@ -192,8 +192,8 @@ def test_what_nobody_may_read(project: Path) -> None:
     (project / "shut").chmod(0)
     script = (
         "import sys\n"
-        "from trainyard.specs.workspace import Workspace\n"
-        "from trainyard.workspace.snapshot import snapshot\n"
+        "from shunter.specs.workspace import Workspace\n"
+        "from shunter.workspace.snapshot import snapshot\n"
         "taken = snapshot(Workspace({sys.argv[1]: ''}))\n"
         "print([e.path for e in taken.manifest.entries], taken.report.problems)\n"
     )

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import WorkspaceChangedError, WorkspaceError
+from shunter.progress import Silent
+from shunter.specs.workspace import Workspace
+from shunter.workspace import file_digests
+from shunter.workspace import snapshot as snapshots
+from shunter.workspace.code_store import Store
+from shunter.workspace.directory_shipment import DirectoryShipment
+from shunter.workspace.file_digests import Index, is_settled
+from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
-from trainyard.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.progress import Silent
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace import file_digests
-from trainyard.workspace import snapshot as snapshots
-from trainyard.workspace.code_store import Store
-from trainyard.workspace.directory_shipment import DirectoryShipment
-from trainyard.workspace.file_digests import Index, is_settled
-from trainyard.workspace.snapshot import Snapshot, snapshot
 
 
 def sha(content: str) -> str:
@@ -102,14 +102,12 @@ def test_links_that_reach_the_workspace_by_a_detour(project: Path) -> None:
 
 
 def test_several_projects(tmp_path: Path) -> None:
-    write(
-        tmp_path, {"app/main.py": "", "app/.trainyardignore": "x", "app/x": "", "lib/x": "1", "lib/y/z": "2"}
-    )
+    write(tmp_path, {"app/main.py": "", "app/.shunterignore": "x", "app/x": "", "lib/x": "1", "lib/y/z": "2"})
     (tmp_path / "app" / "l").symlink_to(tmp_path / "lib" / "y")
     taken = take(tmp_path / "app", **{"vendor/lib": tmp_path / "lib"})
     paths = [entry.path for entry in taken.manifest.entries]
     assert paths == [
-        ".trainyardignore",
+        ".shunterignore",
         "l",
         "main.py",
         "vendor",
@@ -132,7 +130,7 @@ def test_links_between_projects(tmp_path: Path) -> None:
 
 
 def test_a_project_within_a_project(tmp_path: Path) -> None:
-    write(tmp_path, {"app/main.py": "", "app/lib/x": "", "app/.trainyardignore": "/lib\n"})
+    write(tmp_path, {"app/main.py": "", "app/lib/x": "", "app/.shunterignore": "/lib\n"})
     (tmp_path / "app" / "l").symlink_to(tmp_path / "app" / "lib" / "x")
     taken = take(tmp_path / "app", vendor=tmp_path / "app" / "lib")
     assert targets(taken) == {"l": "vendor/x"}
@@ -179,13 +177,11 @@ def test_a_destination_within_a_file_of_another_project(tmp_path: Path) -> None:
 def test_an_empty_workspace_says_why(project: Path) -> None:
     with pytest.raises(WorkspaceError, match="the directory is empty"):
         take(project)
-    write(project, {".env": "", "a.log": "", ".trainyardignore": "*\n"})
-    with pytest.raises(WorkspaceError, match=r"has no files: 3 left out by \.trainyardignore"):
+    write(project, {".env": "", "a.log": "", ".shunterignore": "*\n"})
+    with pytest.raises(WorkspaceError, match=r"has no files: 3 left out by \.shunterignore"):
         take(project)
-    write(project, {".trainyardignore": "*.log\n/.trainyardignore"})
-    with pytest.raises(
-        WorkspaceError, match=r"2 left out by \.trainyardignore, 1 left out as likely secrets"
-    ):
+    write(project, {".shunterignore": "*.log\n/.shunterignore"})
+    with pytest.raises(WorkspaceError, match=r"2 left out by \.shunterignore, 1 left out as likely secrets"):
         take(project)
 
 

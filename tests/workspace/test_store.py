@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
+from shunter.workspace import code_store
+from shunter.workspace.code_store import SMALLEST_LINK, SPARED_SECONDS, Store
+from shunter.workspace.directory_shipment import is_intact, shared_copy
+from shunter.workspace.manifest import Manifest
+from shunter.workspace.snapshot import Snapshot, kept_snapshot
 from tests.backends import backend, need
 from tests.workspace.conftest import git, take, write
-from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
-from trainyard.workspace import code_store
-from trainyard.workspace.code_store import SMALLEST_LINK, SPARED_SECONDS, Store
-from trainyard.workspace.directory_shipment import is_intact, shared_copy
-from trainyard.workspace.manifest import Manifest
-from trainyard.workspace.snapshot import Snapshot, kept_snapshot
 
 BIG = b"x" * SMALLEST_LINK
 
@@ -301,10 +301,10 @@ def test_a_copy_that_was_written_into_is_not_shared(store: Store, taken: Snapsho
 
 MANY = """
 import sys
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace.directory_shipment import shared_copy
-from trainyard.workspace.snapshot import snapshot
-from trainyard.workspace.code_store import Store
+from shunter.specs.workspace import Workspace
+from shunter.workspace.directory_shipment import shared_copy
+from shunter.workspace.snapshot import snapshot
+from shunter.workspace.code_store import Store
 project, root, made, number = sys.argv[1:]
 store = Store(root)
 taken = snapshot(Workspace({project: ""}))
@@ -335,9 +335,9 @@ def test_many_processes_at_once(store: Store, taken: Snapshot, project: Path, tm
 
 
 KILLED = """
-import os, sys, trainyard.workspace.code_store as stores
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace.snapshot import snapshot
+import os, sys, shunter.workspace.code_store as stores
+from shunter.specs.workspace import Workspace
+from shunter.workspace.snapshot import snapshot
 project, root, made, stage = sys.argv[1:]
 def die(*_):
     os.kill(os.getpid(), 9)
@@ -402,7 +402,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small file system needs root")
     path = tmp_path / "small"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "trainyard-test", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "shunter-test", str(path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("file systems cannot be mounted here")
     yield path
@@ -415,7 +415,7 @@ def test_a_full_disk(project: Path, small_disk: Path) -> None:
     store = Store(str(small_disk / "store"))
     with pytest.raises(StateStoreError, match="No space left") as caught:
         store.add(taken)
-    assert "trainyard gc" in caught.value.hint
+    assert "shunter gc" in caught.value.hint
     assert not [path for path in everything(store.root) if path.endswith(".tmp")]
     assert not store.has_all(taken.manifest)
     assert store.has_all(Manifest([taken.manifest.by_path["a"], taken.manifest.by_path["b"]]))

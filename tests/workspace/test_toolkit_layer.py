@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import Engine
+from shunter.docker.image_store import inspect_image
+from shunter.errors import ConfigError
+from shunter.workspace.toolkit_files import TOOLKIT_PATH, toolkit_archive
 from tests.backends import need
 from tests.toolkit.image import make_image
 from tests.workspace.machines import Recording, Shipper, code, content_of, docker, engine, remove_images
-from trainyard.docker.engine import Engine
-from trainyard.docker.image_store import inspect_image
-from trainyard.errors import ConfigError
-from trainyard.workspace.toolkit_files import TOOLKIT_PATH, toolkit_archive
 
 __all__ = ["code", "engine"]
 
@@ -38,7 +38,7 @@ def test_another_archive_can_be_named(tmp_path: Path, monkeypatch: pytest.Monkey
         archive.writestr("__main__.py", "print(1)")
     path = tmp_path / "own.pyz"
     path.write_bytes(raw.getvalue())
-    monkeypatch.setenv("TRAINYARD_TOOLKIT", str(path))
+    monkeypatch.setenv("SHUNTER_TOOLKIT", str(path))
     assert toolkit_archive() == raw.getvalue()
 
 
@@ -51,25 +51,25 @@ def test_what_is_no_archive_is_refused(
         zipfile.ZipFile(path, "w").close()
     elif isinstance(content, bytes):
         path.write_bytes(content)
-    monkeypatch.setenv("TRAINYARD_TOOLKIT", str(path))
-    with pytest.raises(ConfigError, match="cannot take the toolkit from TRAINYARD_TOOLKIT=") as caught:
+    monkeypatch.setenv("SHUNTER_TOOLKIT", str(path))
+    with pytest.raises(ConfigError, match="cannot take the toolkit from SHUNTER_TOOLKIT=") as caught:
         toolkit_archive()
-    assert "trainyard-toolkit.pyz" in caught.value.hint
+    assert "shunter-toolkit.pyz" in caught.value.hint
 
 
 def test_an_installation_without_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.__file__", str(tmp_path / "a/b/__init__.py"))
+    monkeypatch.setattr("shunter.__file__", str(tmp_path / "a/b/__init__.py"))
     with pytest.raises(ConfigError, match="missing in") as caught:
         toolkit_archive()
-    assert "Reinstall trainyard" in caught.value.hint
+    assert "Reinstall shunter" in caught.value.hint
 
 
 def test_it_is_not_imported() -> None:
     import subprocess
 
     program = (
-        "import sys; from trainyard.workspace.toolkit_files import toolkit_archive; toolkit_archive();"
-        "print([name for name in sys.modules if 'trainyard._toolkit' in name or 'trainyard_toolkit' in name])"
+        "import sys; from shunter.workspace.toolkit_files import toolkit_archive; toolkit_archive();"
+        "print([name for name in sys.modules if 'shunter._toolkit' in name or 'shunter_toolkit' in name])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -79,14 +79,14 @@ def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
     """One that is installed beside it may be of another version."""
     import subprocess
 
-    (tmp_path / "trainyard_toolkit.py").write_text("raise RuntimeError('not this one')")
+    (tmp_path / "shunter_toolkit.py").write_text("raise RuntimeError('not this one')")
     program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import trainyard.toolkit_import as door;"
-        "print([name for name in sys.modules if 'trainyard._toolkit' in name]);"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import shunter.toolkit_import as door;"
+        "print([name for name in sys.modules if 'shunter._toolkit' in name]);"
         "print(door.secret_rules.__name__, hasattr(door, 'nothing'))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\ntrainyard._toolkit.secret_rules False\n"
+    assert done.stdout == "[]\nshunter._toolkit.secret_rules False\n"
 
 
 # ---- in images
@@ -96,9 +96,9 @@ def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
 def python_image() -> Iterator[str]:
     """An image with a Python and the working directory ``/app``."""
     need("docker")
-    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:python"
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:python"
     make_image(f"{name}-raw")
-    text = f"FROM {name}-raw\nLABEL trainyard.test={name}\nWORKDIR /app\n"
+    text = f"FROM {name}-raw\nLABEL shunter.test={name}\nWORKDIR /app\n"
     docker("build", "--tag", name, "-", given=text.encode())
     yield name
     remove_images(name)
@@ -121,7 +121,7 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
     assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
     place = shipper.toolkit_place(None)
     assert place.command[-1] == TOOLKIT_PATH
-    words = ["run", "--rm", "--user", "12345", "--env", f"TRAINYARD_JOB={JOB}", image]
+    words = ["run", "--rm", "--user", "12345", "--env", f"SHUNTER_JOB={JOB}", image]
     words += [*place.command, "train"]
     assert b"trained with ['--lr', '1']" in docker(*words)
 
@@ -136,7 +136,7 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     shipper.ship(info)
     image = info.request[0]
     made, before = content_of(image), content_of(python_image)
-    assert made.keys() - before.keys() == {"opt/ml", "opt/trainyard", "opt/trainyard/toolkit.pyz"}
+    assert made.keys() - before.keys() == {"opt/ml", "opt/shunter", "opt/shunter/toolkit.pyz"}
     recording = Recording(engine)
     assert shipper.image(python_image, "", train=True) == image
     assert shipper.image(image, "", train=True) == image  # as for a job that is repeated
@@ -159,7 +159,7 @@ def test_only_roles_that_need_it_get_it(python_image: str, engine: Engine, code:
 @pytest.mark.slow
 @docker_group
 def test_it_goes_over_an_image_of_ones_own_dockerfile(python_image: str, engine: Engine, code: Path) -> None:
-    (code / "Dockerfile.trainyard").write_text("ARG IMAGE\nFROM $IMAGE\nCOPY main.py /built.py\n")
+    (code / "Dockerfile.shunter").write_text("ARG IMAGE\nFROM $IMAGE\nCOPY main.py /built.py\n")
     shipper = Shipper(engine)
     image = shipper.image(python_image, code, train=True)
     made = content_of(image)

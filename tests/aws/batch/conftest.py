@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
+from shunter.backoff import Clock
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from tests.aws.fake import FakeAws
-from trainyard.backoff import Clock
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 
 
 @pytest.fixture

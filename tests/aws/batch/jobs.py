@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.schedulers.aws.batch.request import BatchJob, make_request
-from trainyard.schedulers.aws.batch.scheduler import create_scheduler
-from trainyard.specs import AppDef, Resource, Role, macros
-from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
-from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from shunter.schedulers.aws.batch.request import BatchJob, make_request
+from shunter.schedulers.aws.batch.scheduler import create_scheduler
+from shunter.specs import AppDef, Resource, Role, macros
+from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
+from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
 
 ROLE = "arn:aws:iam::123456789012:role/jobs"
 SMALL = Resource(cpu=1, gpu=0, memMB=2048)

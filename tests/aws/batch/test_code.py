@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from shunter.docker.image_reference import Reference
+from shunter.errors import ConfigError, ShunterError
+from shunter.image_registry.client import RegistryClient
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.specs.workspace import Workspace
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from tests.registry.server import RegistryServer, logged_in, registry
 from tests.workspace.machines import base, code, docker, engine
-from trainyard.docker.image_reference import Reference
-from trainyard.errors import ConfigError, TrainyardError
-from trainyard.image_registry.client import RegistryClient
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.specs.workspace import Workspace
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -94,7 +94,7 @@ def test_nothing_is_pushed_where_the_queue_or_the_credentials_do_not_hold(
     repo = f"{logged_in.host}/jobs/{uuid.uuid4().hex[:10]}"
     cfg = {"queue": queue, "image_repo": repo, "quiet": True}
     info = scheduler.submit_dryrun(app(role(image=image)), cfg, str(code))
-    with pytest.raises(TrainyardError, match=problem):
+    with pytest.raises(ShunterError, match=problem):
         scheduler.ship(info)
     assert still.count("DescribeJobQueues") == len(still.calls) == 1
     planned = Reference.parse(info.request.job_def["containerProperties"]["image"])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from shunter.schedulers.aws import cloudwatch
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+from shunter.schedulers.base import Stream
+from shunter.testing import SchedulerConformance
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws import cloudwatch
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from trainyard.schedulers.base import Stream
-from trainyard.testing import SchedulerConformance
 
 
 @pytest.mark.slow

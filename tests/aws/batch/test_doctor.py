@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.schedulers.base import Check
+from shunter.specs import AppDef, Resource, Role
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.schedulers.base import Check
-from trainyard.specs import AppDef, Resource, Role
 
 ROLE = "arn:aws:iam::123456789012:role/jobs"
 

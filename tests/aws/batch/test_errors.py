@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws.aws_errors import translate
+from shunter.schedulers.aws.batch.names import console_url, queue_name
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.schedulers.aws.session import AwsSession
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws.aws_errors import translate
-from trainyard.schedulers.aws.batch.names import console_url, queue_name
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.schedulers.aws.session import AwsSession
 
 USER = "arn:aws:iam::123456789012:user/somebody"
 RUN = ("run", "-s", "aws_batch", "-cfg", "queue=queue", "utils.echo", "--image", "i", "--msg", "hi")
@@ -26,7 +26,7 @@ RUN = ("run", "-s", "aws_batch", "-cfg", "queue=queue", "utils.echo", "--image",
 def cli(*words: str, unset: tuple[str, ...] = (), **env: str) -> tuple[int, str, str]:
     environ = {key: value for key, value in os.environ.items() if key not in unset} | env
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard", *words],
+        [sys.executable, "-m", "shunter", *words],
         capture_output=True,
         text=True,
         timeout=55,
@@ -89,7 +89,7 @@ def test_a_missing_permission_is_named_with_who_lacks_it(aws: FakeAws, operation
     code, _, err = cli(*RUN)
     assert code == 4
     assert f"{USER} lacks the permission batch:{operation}" in err
-    assert "trainyard doctor" in err
+    assert "shunter doctor" in err
 
 
 def test_who_lacks_a_permission_is_asked_for_where_aws_does_not_say() -> None:
@@ -152,12 +152,12 @@ def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -
         '[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n'
     )
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard", "list", "-s", "aws_batch", "--json"],
+        [sys.executable, "-m", "shunter", "list", "-s", "aws_batch", "--json"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={k: v for k, v in os.environ.items() if k != "AWS_DEFAULT_REGION"}
-        | {"TRAINYARD_HOME": str(tmp_path)},
+        | {"SHUNTER_HOME": str(tmp_path)},
         check=True,
     )
     assert [row["handle"] for row in json.loads(done.stdout)] == [handle]
@@ -201,7 +201,7 @@ def test_a_job_is_repeated(aws: FakeAws) -> None:
 
 def test_reading_the_options_does_not_import_the_sdk() -> None:
     code = (
-        "import sys; from trainyard.schedulers.registry import get_scheduler_factory as f\n"
+        "import sys; from shunter.schedulers.registry import get_scheduler_factory as f\n"
         "s = f('aws_batch')('t'); s.run_opts(); s.close()\n"
         "assert not {'boto3', 'botocore'} & set(sys.modules), 'imported'"
     )

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import UnknownAppException, UsageError
+from shunter.schedulers.aws import cloudwatch
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.schedulers.base import LogQuery, Stream
+from shunter.specs import Resource
 from tests.aws.batch.jobs import app, role
 from tests.aws.batch.test_observing import submit
 from tests.aws.fake import FakeAws
-from trainyard.errors import UnknownAppException, UsageError
-from trainyard.schedulers.aws import cloudwatch
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.specs import Resource
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_sixty_four_nodes_followed_from_the_command_line(
     )
     app_id = scheduler.submit(app(job), {"queue": "queue"})
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard", "log", f"aws_batch://test/{app_id}", "-f", "--no-prefix"],
+        [sys.executable, "-m", "shunter", "log", f"aws_batch://test/{app_id}", "-f", "--no-prefix"],
         capture_output=True,
         text=True,
         timeout=110,

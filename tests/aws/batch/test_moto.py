@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws import cloudwatch
+from shunter.schedulers.aws.batch.scheduler import create_scheduler
+from shunter.schedulers.base import Stream
+from shunter.specs import AppDef, AppState, Resource, Role
+from shunter.testing import SchedulerConformance
+from shunter.workspace.toolkit_files import toolkit_archive
 from tests.aws.moto_server import Moto, running_moto
 from tests.receiver import receiving
 from tests.toolkit.image import bridge_gateway, docker
-from trainyard.schedulers.aws import cloudwatch
-from trainyard.schedulers.aws.batch.scheduler import create_scheduler
-from trainyard.schedulers.base import Stream
-from trainyard.specs import AppDef, AppState, Resource, Role
-from trainyard.testing import SchedulerConformance
-from trainyard.workspace.toolkit_files import toolkit_archive
 
 pytestmark = [pytest.mark.xdist_group("moto"), pytest.mark.timeout(180)]
 
@@ -88,11 +88,11 @@ class CommandLine:
     """The CLI in a process of its own, and its home."""
 
     def __init__(self, home: str) -> None:
-        self.env = {**os.environ, "TRAINYARD_HOME": home}
+        self.env = {**os.environ, "SHUNTER_HOME": home}
 
     def __call__(self, *words: str, code: int = 0, **env: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "trainyard", *words],
+            [sys.executable, "-m", "shunter", *words],
             capture_output=True,
             text=True,
             timeout=150,
@@ -136,7 +136,7 @@ SCRIPT = "echo $TORCHX_ROLE_NAME $TORCHX_REPLICA_IDX $TORCHX_JOB_ID"
 @pytest.mark.slow
 def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> None:
     handle = submit(cli, moto, SCRIPT)
-    assert handle.startswith(f"aws_batch://trainyard/{moto.queue}:sh-")
+    assert handle.startswith(f"aws_batch://shunter/{moto.queue}:sh-")
     assert "SUCCEEDED" in cli("wait", handle)
     status = json.loads(cli("status", handle, "--json"))
     assert status["state"] == "SUCCEEDED"
@@ -146,8 +146,8 @@ def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> N
     assert handle in cli("list", "-s", "aws_batch", "-cfg", f"queue={moto.queue}", "--state", "succeeded")
     assert handle not in cli("list", "-s", "aws_batch", "--state", "failed")
     # without its history, from another place
-    assert "SUCCEEDED" in cli("status", handle, TRAINYARD_HOME=cli.env["TRAINYARD_HOME"] + "-other")
-    listed = cli("list", "-s", "aws_batch", TRAINYARD_HOME=cli.env["TRAINYARD_HOME"] + "-other")
+    assert "SUCCEEDED" in cli("status", handle, SHUNTER_HOME=cli.env["SHUNTER_HOME"] + "-other")
+    listed = cli("list", "-s", "aws_batch", SHUNTER_HOME=cli.env["SHUNTER_HOME"] + "-other")
     assert handle in listed
     cli("delete", handle)
     assert handle not in cli("list", "-s", "aws_batch")
@@ -243,7 +243,7 @@ def test_doctor(cli: CommandLine, moto: Moto) -> None:
 @pytest.fixture
 def training_image(moto: Moto) -> Iterator[str]:
     """The image with the toolkit and a script that hangs."""
-    name, tag = f"trainyard-hang-{uuid.uuid4().hex[:8]}", f"trainyard-moto-hang:{uuid.uuid4().hex[:12]}"
+    name, tag = f"shunter-hang-{uuid.uuid4().hex[:8]}", f"shunter-moto-hang:{uuid.uuid4().hex[:12]}"
     docker("create", "--name", name, moto.image, "true")
     try:
         files = {"toolkit.pyz": toolkit_archive(), "t.py": b"import time\ntime.sleep(100)\n"}
@@ -268,7 +268,7 @@ def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None
         training_image,
         entrypoint="python3",
         args=["/tmp/toolkit.pyz", "train"],
-        env={"TRAINYARD_JOB": json.dumps(document)},
+        env={"SHUNTER_JOB": json.dumps(document)},
         resource=Resource(cpu=1, gpu=0, memMB=256),
     )
     with receiving(bridge_gateway()) as receiver, closing(create_scheduler("test")) as scheduler:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.parallel import WORKERS
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.batch import observe
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.base import DescribeAppResponse
+from shunter.specs import AppState, Resource
+from shunter.specs.status import ReplicaStatus
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
-from trainyard.errors import ConfigError
-from trainyard.parallel import WORKERS
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.batch import observe
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.specs import AppState, Resource
-from trainyard.specs.status import ReplicaStatus
 
 CFG = {"queue": "queue"}
 Submitted = tuple[str, str]

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.batch.rules import FARGATE_SIZES
+from shunter.schedulers.aws.batch.scheduler import create_scheduler
+from shunter.schedulers.aws.service_model import problems_of
+from shunter.specs import AppDef, Resource, macros
+from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from tests.aws.batch.jobs import ROLE, app, request, role
 from tests.aws.fake import FakeAws
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.batch.rules import FARGATE_SIZES
-from trainyard.schedulers.aws.batch.scheduler import create_scheduler
-from trainyard.schedulers.aws.service_model import problems_of
-from trainyard.specs import AppDef, Resource, macros
-from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 
 _WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 _TEXT = st.text(st.characters(exclude_categories=["Cs", "Co"], exclude_characters="\0"), max_size=12)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.batch import request as request_module
+from shunter.schedulers.aws.batch.replicas import original_command
+from shunter.specs import AppDef, Resource, macros
 from tests.aws.batch.jobs import CASES, app, request, role
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.batch import request as request_module
-from trainyard.schedulers.aws.batch.replicas import original_command
-from trainyard.specs import AppDef, Resource, macros
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "make_unique", lambda name: f"{name.lower().replace(' ', '-')}-x1")
-    monkeypatch.setattr("trainyard.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.__version__", "1.2.3")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -283,7 +283,7 @@ def test_everything_that_is_wrong_with_the_options_is_said_at_once() -> None:
 
 
 def test_references_to_secrets_are_kept_in_the_history() -> None:
-    from trainyard.redaction import Redactor
+    from shunter.redaction import Redactor
 
     given = {
         "HF_TOKEN": "arn:aws:secretsmanager:us-east-1:123456789012:secret:a-b",

@@ -6,22 +6,22 @@ import warnings
 
 import pytest
 
-from tests.aws.batch.jobs import app, role
-from tests.aws.fake import FakeAws
-from trainyard.backoff import Clock
-from trainyard.components.train import script
-from trainyard.runner.preparation import start_toolkits
-from trainyard.schedulers.aws.aws_errors import (
+from shunter.backoff import Clock
+from shunter.components.train import script
+from shunter.runner.preparation import start_toolkits
+from shunter.schedulers.aws.aws_errors import (
     AwsCredentialsError,
     AwsError,
     AwsForbiddenError,
     AwsThrottledError,
     AwsUnreachableError,
 )
-from trainyard.schedulers.aws.batch import submission
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from trainyard.schedulers.aws.batch_jobs import JobRef
-from trainyard.specs import AppState
+from shunter.schedulers.aws.batch import submission
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+from shunter.schedulers.aws.batch_jobs import JobRef
+from shunter.specs import AppState
+from tests.aws.batch.jobs import app, role
+from tests.aws.fake import FakeAws
 
 CFG = {"queue": "queue"}
 
@@ -33,8 +33,8 @@ def names_of(aws: FakeAws) -> list[str]:
 def test_points_that_run_some_at_a_time_are_jobs(
     still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.runner import Runner, point_jobs
-    from trainyard.runner.sweeps import grid
+    from shunter.runner import Runner, point_jobs
+    from shunter.runner.sweeps import grid
 
     monkeypatch.setattr(point_jobs, "_feed_in_background", lambda handle: None)
     with Runner("test", {"aws_batch": lambda *_, **__: scheduler}) as runner:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.aws import service_model
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.batch import submission
+from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.schedulers.base import Dependency
+from shunter.specs import AppState
+from shunter.specs.handles import parse_app_handle
 from tests.aws.batch.jobs import app, request, role
 from tests.aws.fake import FakeAws
-from trainyard.errors import ConfigError
-from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.aws import service_model
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.batch import submission
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.schedulers.base import Dependency
-from trainyard.specs import AppState
-from trainyard.specs.handles import parse_app_handle
 
 CFG = {"queue": "queue"}
 #: Writes down how it was called.
@@ -74,7 +74,7 @@ def test_any_end_is_refused_with_what_to_do(still: FakeAws, runner: Runner) -> N
     sent = still.count("SubmitJob")
     with pytest.raises(ConfigError, match="success of others only") as caught:
         runner.run(app(), "aws_batch", CFG, after=[parent + ":any"])
-    assert "trainyard wait" in caught.value.hint
+    assert "shunter wait" in caught.value.hint
     assert still.count("SubmitJob") == sent
 
 

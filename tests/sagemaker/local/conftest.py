@@ -48,7 +48,7 @@ _MOTO = (
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
     need("docker")
-    tag = f"trainyard-sagemaker-test:{uuid.uuid4().hex[:12]}"
+    tag = f"shunter-sagemaker-test:{uuid.uuid4().hex[:12]}"
     make_image(tag)
     yield tag
     docker("rmi", "-f", tag, check=False)
@@ -79,11 +79,11 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
-    monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "20")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "20")
     yield
-    from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-    from trainyard.schedulers.exec.process import recovery
+    from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
+    from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+    from shunter.schedulers.exec.process import recovery
 
     for job in TrainingJob.all():
         state = recovery.current_state(job)
@@ -116,7 +116,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setenv("TRAINYARD_SAGEMAKER_DOCKER", "always" if mode == "containers" else "never")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "always" if mode == "containers" else "never")
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ class Bucket:
 @pytest.fixture
 def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The endpoint, with boto3 pointed at it by its variables."""
-    from trainyard.aws_endpoint.server import EndpointServer
+    from shunter.aws_endpoint.server import EndpointServer
 
     server = EndpointServer()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)
@@ -318,7 +318,7 @@ def file_channel(name: str, uri: str, distribution: str = "FullyReplicated", **m
 
 def leftovers(home: Path) -> list[str]:
     """Containers and networks of this test's jobs."""
-    label = f"label=trainyard.sagemaker.job={home}/state/sagemaker"
+    label = f"label=shunter.sagemaker.job={home}/state/sagemaker"
     jobs = [f"{label}/{path.name}" for path in (home / "state/sagemaker").iterdir()]
     found = []
     for job in jobs:

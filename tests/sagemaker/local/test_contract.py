@@ -157,7 +157,7 @@ while not os.path.exists(BASE + '/output/go'):
         name = jobs.start(script, hosts=2, EnableNetworkIsolation=isolated)
         jobs.says(name, "True")
         job = home / "state/sagemaker" / name
-        label = f"label=trainyard.sagemaker.job={job}"
+        label = f"label=shunter.sagemaker.job={job}"
         networks = docker("network", "ls", "-q", "--filter", label).stdout.split()
         facts = json.loads(docker("network", "inspect", *networks).stdout)
         assert [network["Internal"] for network in facts] == [isolated]
@@ -214,7 +214,7 @@ while not os.path.exists(BASE + '/output/go'):
             text = path.read_bytes()
             assert b"wJalrXUtnFEMI" not in text, path
             assert secret.encode() not in text, path
-    ids = docker("ps", "-q", "--filter", f"label=trainyard.sagemaker.job={job}").stdout.split()
+    ids = docker("ps", "-q", "--filter", f"label=shunter.sagemaker.job={job}").stdout.split()
     assert len(ids) == 1
     assert "wJalrXUtnFEMI" not in docker("inspect", *ids).stdout
     (job / "work/algo-1/output/go").touch()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec.process.recovery import current_state
 from tests.backends import need
 from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.exec.process.recovery import current_state
 
 from .conftest import until
 from .test_faults import state_of
@@ -43,7 +43,7 @@ def daemon(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         engine.close()
         own.close()
         monkeypatch.setenv("DOCKER_HOST", made.host)
-        monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "2")
+        monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "2")
         yield made
         if made.process.poll() is None:
             made.stop(signal.SIGTERM)
@@ -68,7 +68,7 @@ def test_a_job_fails_when_its_daemon_stays_away(
     daemon.start("--live-restore=false")
     until(lambda: (current_state(TrainingJob.of(name)) or {})["swept"])
     engine = Engine.from_env()
-    label = {"filters": {"label": [f"trainyard.sagemaker.job={home}/state/sagemaker/{name}"]}}
+    label = {"filters": {"label": [f"shunter.sagemaker.job={home}/state/sagemaker/{name}"]}}
     assert engine.request("GET", "/containers/json", params={"all": True, **label}) == []
     assert engine.request("GET", "/networks", params=label) == []
     engine.close()
@@ -80,7 +80,7 @@ def test_a_daemon_that_comes_back_is_waited_for(
     jobs: Jobs, containers: str, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With live restore, as daemons are updated: the containers run on."""
-    monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "60")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "60")
     daemon.stop(signal.SIGTERM)
     daemon.start("--live-restore")
     script = """

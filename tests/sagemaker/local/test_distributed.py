@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter.schedulers.aws.sagemaker_local.hosts import namespaces, reservations
+from shunter.schedulers.aws.sagemaker_local.hosts.layout import Host
+from shunter.schedulers.aws.sagemaker_local.hosts.reservations import PORTS, Reservations
 from tests.backends import need
-from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces, reservations
-from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
-from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import PORTS, Reservations
 
 from .conftest import until
 
@@ -82,7 +82,7 @@ def distributed(jobs: Jobs, script: str, parameters: dict[str, str], **more: Any
             "sagemaker_submit_directory": json.dumps(str(folder / "sourcedir.tar.gz")),
             **parameters,
         },
-        AlgorithmSpecification={"ContainerEntrypoint": [sys.executable, "-m", "trainyard_toolkit", "train"]},
+        AlgorithmSpecification={"ContainerEntrypoint": [sys.executable, "-m", "shunter_toolkit", "train"]},
         **more,
     )
 
@@ -203,7 +203,7 @@ def test_mpi_that_cannot_be_is_refused_before_the_start(
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text(RANKS)
-    line = [sys.executable, "-m", "trainyard", "run", "-s", "sagemaker_local", "train.script", "--script"]
+    line = [sys.executable, "-m", "shunter", "run", "-s", "sagemaker_local", "train.script", "--script"]
     line += ["train.py", "--image", "none", "--num_replicas", "2", "--distribution", "mpi"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=project)
     assert done.returncode != 0

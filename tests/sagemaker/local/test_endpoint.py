@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions
 import pytest
 
-from trainyard.aws_endpoint.server import EndpointServer, is_own_peer
-from trainyard.schedulers.aws.sagemaker_local.description import NOT_DESCRIBED
+from shunter.aws_endpoint.server import EndpointServer, is_own_peer
+from shunter.schedulers.aws.sagemaker_local.description import NOT_DESCRIBED
 
 from .conftest import ROLE, SIGNED, file_channel
 
@@ -317,7 +317,7 @@ def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: EndpointServer, proce
         jobs.sagemaker = boto3.client("sagemaker", endpoint_url=other.url)
         jobs.logs = boto3.client("logs", endpoint_url=other.url)
         assert jobs.describe(name)["SecondaryStatus"] == "Training"
-        work = os.path.join(os.environ["TRAINYARD_HOME"], "state/sagemaker", name, "work")
+        work = os.path.join(os.environ["SHUNTER_HOME"], "state/sagemaker", name, "work")
         with open(f"{work}/algo-1/output/go", "w", encoding="utf-8"):
             pass
         assert jobs.end(name)["TrainingJobStatus"] == "Completed"
@@ -421,10 +421,10 @@ def test_the_sdks_own_waiter(jobs: Jobs, processes: str) -> None:
 
 
 def test_the_command_serves(jobs: Jobs, processes: str, home: object) -> None:
-    """`trainyard sagemaker-local serve` prints what points clients to it; SIGTERM ends it, not the jobs."""
+    """`shunter sagemaker-local serve` prints what points clients to it; SIGTERM ends it, not the jobs."""
     import boto3
 
-    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
+    words = [sys.executable, "-m", "shunter", "sagemaker-local", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         variables = dict(

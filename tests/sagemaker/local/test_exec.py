@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.errors import ConfigError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.errors import ConfigError, UsageError
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
 
 from .test_replicas import GROUPS
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from tests.toolkit.image import docker
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until
 from .proxy import Proxy
@@ -64,7 +64,7 @@ def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path
     assert not (home / "state/sagemaker" / name / "work").exists()
     if mode == "processes":
         until(lambda: not is_running(pid))
-    assert not [path for path in Path("/dev/shm").glob("trainyard-sagemaker-*") if _is_of(path, name)]
+    assert not [path for path in Path("/dev/shm").glob("shunter-sagemaker-*") if _is_of(path, name)]
     assert jobs.lines(name)[0].startswith("up")
 
 
@@ -104,7 +104,7 @@ def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processe
 def test_a_killed_container_fails_the_job(jobs: Jobs, containers: str, home: Path) -> None:
     name = jobs.start(WAIT)
     up(jobs, name)
-    label = f"label=trainyard.sagemaker.job={home}/state/sagemaker/{name}"
+    label = f"label=shunter.sagemaker.job={home}/state/sagemaker/{name}"
     docker("kill", *docker("ps", "-q", "--filter", label).stdout.split())
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Failed"
@@ -130,7 +130,7 @@ time.sleep(600)
     up(jobs, name)
     for code in jobs.folder.glob("code-*"):
         (code / "again").touch()
-    label = f"label=trainyard.sagemaker.job={home}/state/sagemaker/{name}"
+    label = f"label=shunter.sagemaker.job={home}/state/sagemaker/{name}"
     docker("rm", "-f", *docker("ps", "-q", "--filter", label).stdout.split())
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended["SecondaryStatusTransitions"]
@@ -143,7 +143,7 @@ time.sleep(600)
 def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None:
     import boto3
 
-    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
+    words = [sys.executable, "-m", "shunter", "sagemaker-local", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         assert server.stdout is not None
         try:
@@ -184,7 +184,7 @@ def test_an_outage_in_mid_upload_is_waited_for(
 def test_an_outage_that_does_not_end_fails_the_job(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "1")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "1")
     proxy.cut_after(5_000_000)
     ended = jobs.run(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
     name = ended["TrainingJobName"]

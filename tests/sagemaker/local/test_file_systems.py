@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.filesystems import VARIABLE, parse
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker_local.filesystems import VARIABLE, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def test_from_the_command_line(processes: str, tmp_path: Path, mounted: Path) ->
     (tmp_path / "work/README").touch()
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "trainyard", "run", "-s", "sagemaker_local", "--wait"]
+        line = [sys.executable, "-m", "shunter", "run", "-s", "sagemaker_local", "--wait"]
         line += [word for option in options for word in ("-cfg", option)]
         line += ["utils.sh", "--image", "none", "sh", "-c", "cat $SAGEMAKER_BASE_DIR/input/data/d/a"]
         return subprocess.run(
@@ -119,7 +119,7 @@ def test_from_the_command_line(processes: str, tmp_path: Path, mounted: Path) ->
 
     def shown(done: subprocess.CompletedProcess[str]) -> str:
         assert done.returncode == 0, done.stderr
-        line = [sys.executable, "-m", "trainyard", "log", done.stdout.split()[0]]
+        line = [sys.executable, "-m", "shunter", "log", done.stdout.split()[0]]
         return subprocess.run(line, capture_output=True, text=True, check=True).stdout
 
     assert "sh/0 efs/data/deep" in shown(run(f"channels=d:efs://{EFS}/data/deep"))

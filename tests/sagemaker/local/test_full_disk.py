@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.exec.process.recovery import current_state
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec.process.recovery import current_state
 
 from .conftest import GROUP, until
 
@@ -47,7 +47,7 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "trainyard-test", str(path)]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "shunter-test", str(path)]
         if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
             pytest.skip("file systems cannot be mounted here")
 
@@ -66,7 +66,7 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk(tmp_path / "disk")
-    monkeypatch.setenv("TRAINYARD_HOME", str(made.path))
+    monkeypatch.setenv("SHUNTER_HOME", str(made.path))
     yield made
     made.close()
 

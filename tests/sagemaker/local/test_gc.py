@@ -1,4 +1,4 @@
-"""`trainyard gc`: what jobs have left is listed, and removed by its age; what is of use stays."""
+"""`shunter gc`: what jobs have left is listed, and removed by its age; what is of use stays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local import housekeeping, object_cache
-from trainyard.schedulers.aws.sagemaker_local.submission import code_dir, default_output
+from shunter.schedulers.aws.sagemaker_local import housekeeping, object_cache
+from shunter.schedulers.aws.sagemaker_local.submission import code_dir, default_output
 
 from .conftest import Bucket, until
-from .test_scheduler import trainyard
+from .test_scheduler import shunter
 
 if TYPE_CHECKING:
     from .conftest import Jobs
@@ -31,7 +31,7 @@ def grow_old(path: Path, seconds: float) -> None:
 
 
 def gc(*words: str) -> list[dict[str, Any]]:
-    done = trainyard("gc", "-s", "sagemaker_local", "--json", *words)
+    done = shunter("gc", "-s", "sagemaker_local", "--json", *words)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["found"]
     return found
@@ -43,7 +43,7 @@ def kinds(found: list[dict[str, Any]]) -> dict[str, str]:
 
 def run(cwd: Path, *options: str) -> str:
     line = ["run", "-s", "sagemaker_local", "--wait", *(word for o in options for word in ("-cfg", o))]
-    done = trainyard(*line, "--workspace", ".", "utils.sh", "--image", "none", "pwd", cwd=cwd)
+    done = shunter(*line, "--workspace", ".", "utils.sh", "--image", "none", "pwd", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[0].rpartition("/")[2]
 
@@ -83,7 +83,7 @@ def test_what_a_running_job_needs_stays(processes: str, tmp_path: Path, home: Pa
     (tmp_path / "README").touch()
     line = ["run", "--detach", "-s", "sagemaker_local", "--workspace", "."]
     line += ["utils.sh", "--image", "none", "sleep", "600"]
-    handle = trainyard(*line, cwd=tmp_path).stdout.split()[0]
+    handle = shunter(*line, cwd=tmp_path).stdout.split()[0]
     name = handle.rpartition("/")[2]
     folder = Path(default_output()) / name / "output"  # as if it had sent something before
     folder.mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_what_a_running_job_needs_stays(processes: str, tmp_path: Path, home: Pa
     assert gc("--older-than", "0s", "--yes") == []
     assert (folder / "model.tar.gz").exists()
     assert len(list(Path(code_dir()).iterdir())) == 1
-    assert trainyard("cancel", "--wait", handle).returncode == 0
+    assert shunter("cancel", "--wait", handle).returncode == 0
     assert set(kinds(gc("--older-than", "0s"))) == {"job", "results", "code"}
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
+from shunter.specs.app import AppDef, Role
+from shunter.specs.workspace import Workspace
 from tests.backends import need
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.workspace import Workspace
 
 from .conftest import Jobs, until
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.system.identity import Process
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.system.identity import Process
 
 from .conftest import Bucket, Jobs, file_channel, leftovers, until
 from .test_faults import MODEL, state_of
@@ -39,7 +39,7 @@ def kill(name: str, victims: list[str]) -> None:
 #: Hands a job over whose supervisor is slow, and dies at once.
 DYING_CLIENT = """
 import json, os, signal, sys
-from trainyard.schedulers.aws.sagemaker_local import job_start
+from shunter.schedulers.aws.sagemaker_local import job_start
 
 class Dying(job_start.Launcher):
     def launch(self, plan):

@@ -8,7 +8,7 @@ import boto3
 import botocore.exceptions
 import pytest
 
-from trainyard.aws_endpoint import job_logs
+from shunter.aws_endpoint import job_logs
 
 from .conftest import GROUP
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.aws_endpoint import job_logs
-from trainyard.aws_endpoint.log_patterns import matcher
-from trainyard.schedulers.aws.sagemaker_local.logs import LONGEST_EVENT, Log
-from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
+from shunter.aws_endpoint import job_logs
+from shunter.aws_endpoint.log_patterns import matcher
+from shunter.schedulers.aws.sagemaker_local.logs import LONGEST_EVENT, Log
+from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
 
 from .conftest import GROUP, Jobs
 

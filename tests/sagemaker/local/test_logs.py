@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import botocore.exceptions
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import GROUP
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.aws_endpoint.wire_formats import decode_cbor, encode_cbor
+from shunter.aws_endpoint.wire_formats import decode_cbor, encode_cbor
 
 from .conftest import SIGNED
 

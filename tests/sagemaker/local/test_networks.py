@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.toolkit.image import docker
-from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.networks import VARIABLE
-from trainyard.schedulers.aws.sagemaker_local.hosts import container_host
-from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import (
+from shunter.docker.engine import Engine, EngineError
+from shunter.docker.networks import VARIABLE
+from shunter.schedulers.aws.sagemaker_local.hosts import container_host
+from shunter.schedulers.aws.sagemaker_local.hosts.container_host import (
     ISOLATED_NETWORK,
     LABEL,
     SHARED_NETWORK,
 )
-from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
-from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.specs import AppState
+from shunter.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
+from shunter.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.specs import AppState
+from tests.toolkit.image import docker
 
 from .conftest import leftovers, until
 

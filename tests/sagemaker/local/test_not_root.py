@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import trainyard
+import shunter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCE = str(Path(trainyard.__file__).parents[1])
+SOURCE = str(Path(shunter.__file__).parents[1])
 SOCKET = "/var/run/docker.sock"
 PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
-from trainyard.schedulers.aws.sagemaker_local import job_start
-from trainyard.schedulers.exec.process import job_watch
+from shunter.schedulers.aws.sagemaker_local import job_start
+from shunter.schedulers.exec.process import job_watch
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = job_start.start_job(request)
 if kill:
@@ -54,7 +54,7 @@ if os.environ.get('WAIT'):
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that everybody may use, which those of tests are not."""
-    folder = tempfile.mkdtemp(prefix="trainyard-everybody-")
+    folder = tempfile.mkdtemp(prefix="shunter-everybody-")
     os.chmod(folder, 0o777)
     yield Path(folder)
     shutil.rmtree(folder)
@@ -65,8 +65,8 @@ def as_somebody(place: Path, *words: str, mode: str = "always") -> subprocess.Co
     environ = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(place),
-        "TRAINYARD_HOME": str(place / "home"),
-        "TRAINYARD_SAGEMAKER_DOCKER": mode,
+        "SHUNTER_HOME": str(place / "home"),
+        "SHUNTER_SAGEMAKER_DOCKER": mode,
         "PYTHONPATH": SOURCE,
     }
     line = ["setpriv", "--reuid", "12345", "--regid", "12345", "--groups", group, *words]
@@ -78,7 +78,7 @@ def as_somebody(place: Path, *words: str, mode: str = "always") -> subprocess.Co
 def require_somebody(place: Path) -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None or not os.path.exists(SOCKET):
         pytest.skip("only root can be somebody else, with setpriv and the daemon's socket")
-    if as_somebody(place, PYTHON, "-c", "import trainyard").returncode:
+    if as_somebody(place, PYTHON, "-c", "import shunter").returncode:
         pytest.skip("the project's files are for its owner only")
 
 

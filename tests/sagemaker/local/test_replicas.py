@@ -8,8 +8,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.responses import LogRange
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.responses import LogRange
 
 from .conftest import Bucket, until
 from .test_spot import SPOT
@@ -113,7 +113,7 @@ def test_hosts_wait_while_there_are_no_machines(
     """How they ended when the machines went says nothing of what they are now."""
     name = jobs.start("print('up', flush=True); time.sleep(600)", hosts=2, **SPOT)
     jobs.says(name, "up")
-    line = [sys.executable, "-m", "trainyard", "drill", "spot", name, "--absence", "10m"]
+    line = [sys.executable, "-m", "shunter", "drill", "spot", name, "--absence", "10m"]
     assert subprocess.run(line, capture_output=True, timeout=50, check=False).returncode == 0
     until(lambda: scheduler.describe(name).num_restarts == 1)
     assert list(facts(replicas(scheduler, name)).values()) == [("PENDING", None, "")] * 2

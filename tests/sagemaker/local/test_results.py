@@ -253,16 +253,16 @@ def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
 
 @pytest.mark.slow
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
-    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
+    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 
     assert Settings().grace == 120
-    os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"] = "0.5"
+    os.environ["SHUNTER_SAGEMAKER_GRACE_SECONDS"] = "0.5"
     try:
         name = jobs.start(
             "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
         )
     finally:
-        del os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"]
+        del os.environ["SHUNTER_SAGEMAKER_GRACE_SECONDS"]
     jobs.says(name, "up")
     jobs.sagemaker.stop_training_job(TrainingJobName=name)
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
@@ -288,7 +288,7 @@ def test_a_failed_job_can_be_described_for_ever(jobs: Jobs, processes: str, home
 
     name = jobs.run("sys.exit(3)")["TrainingJobName"]
     code = (
-        "from trainyard.aws_endpoint.training_jobs import describe_training_job; import json;"
+        "from shunter.aws_endpoint.training_jobs import describe_training_job; import json;"
         f"print(json.dumps(describe_training_job({{'TrainingJobName': {name!r}}})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.base import Stream
-from trainyard.specs import RetryPolicy
-from trainyard.testing import SchedulerConformance
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.base import Stream
+from shunter.specs import RetryPolicy
+from shunter.testing import SchedulerConformance
 
 from .conftest import Bucket, unpack, until
 
@@ -38,10 +38,10 @@ class TestConformanceOfProcesses(SchedulerConformance):
             yield scheduler
 
 
-def trainyard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def shunter(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     if cwd is not None:
         (cwd / "README").touch()  # an empty directory is refused as a workspace
-    line = [sys.executable, "-m", "trainyard", *words]
+    line = [sys.executable, "-m", "shunter", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=cwd)
 
 
@@ -69,7 +69,7 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     (project / "data").mkdir(parents=True)
     (project / "data/a.csv").write_text("1,2")
     (project / "train.py").write_text(SCRIPT)
-    done = trainyard(
+    done = shunter(
         *("run", "-s", "sagemaker_local", "--wait", "train.script", "--script", "train.py", "--image", image),
         *("--channel", "training=data", "--output", str(tmp_path / "out"), "--num_replicas", str(hosts)),
         *("--metric", "loss", "--", "--lr", "0.1"),
@@ -78,16 +78,16 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     assert done.returncode == 0, done.stderr + done.stdout
     handle = done.stdout.split()[0]
     name = handle.rpartition("/")[2]
-    log = trainyard("log", handle)
+    log = shunter("log", handle)
     assert log.stdout.count("] lr 0.1") == hosts, log.stderr
-    status = json.loads(trainyard("status", "--json", handle).stdout)
+    status = json.loads(shunter("status", "--json", handle).stdout)
     assert status["state"] == "SUCCEEDED"
     replicas = status["roles"][0]["replicas"]
     assert [replica["exit_code"] for replica in replicas] == [0] * hosts
     model = unpack((tmp_path / "out" / name / "output/model.tar.gz").read_bytes())
     assert sorted(model) == [f"algo-{i}.json" for i in range(1, hosts + 1)]
     assert json.loads(model["algo-1.json"]) == {"lr": 0.1, "data": "1,2"}
-    described = trainyard("describe", handle).stdout
+    described = shunter("describe", handle).stdout
     assert name in described
 
 
@@ -95,7 +95,7 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
 def test_several_roles_are_instance_groups(processes: str, tmp_path: Path) -> None:
     component = tmp_path / "job.py"
     component.write_text(
-        "from trainyard.specs import AppDef, Role, Resource, macros\n\n"
+        "from shunter.specs import AppDef, Role, Resource, macros\n\n"
         "def job() -> AppDef:\n"
         '    """Two roles."""\n'
         "    def role(name, count):\n"
@@ -106,9 +106,9 @@ def test_several_roles_are_instance_groups(processes: str, tmp_path: Path) -> No
     )
     text = component.read_text().replace(" ${0}'.format('') , ]", "']")
     component.write_text(text)
-    done = trainyard("run", "-s", "sagemaker_local", "--wait", f"{component}:job", cwd=tmp_path)
+    done = shunter("run", "-s", "sagemaker_local", "--wait", f"{component}:job", cwd=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
-    log = trainyard("log", done.stdout.split()[0]).stdout
+    log = shunter("log", done.stdout.split()[0]).stdout
     assert sorted(line.partition(" ")[2] for line in log.splitlines()) == [
         "0 of left",
         "0 of right",
@@ -135,42 +135,42 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
         "hello.txt",
     )
     for _ in range(2):
-        done = trainyard(*line, cwd=project)
+        done = shunter(*line, cwd=project)
         assert done.returncode == 0, done.stderr + done.stdout
-        assert "hello" in trainyard("log", done.stdout.split()[0]).stdout
+        assert "hello" in shunter("log", done.stdout.split()[0]).stdout
     assert len(list((home / "state/sagemaker-code").iterdir())) == 1
 
 
 @pytest.mark.slow
 def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
-    done = trainyard(
+    done = shunter(
         *("run", "--detach", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600"),
         cwd=tmp_path,
     )
     handle = done.stdout.split()[0]
-    assert "RUNNING" in trainyard("list").stdout or "PENDING" in trainyard("list").stdout
-    assert trainyard("delete", handle).returncode != 0
-    assert trainyard("cancel", "--wait", handle).returncode == 0
-    assert "CANCELLED" in trainyard("status", handle).stdout
-    assert trainyard("delete", handle).returncode == 0
+    assert "RUNNING" in shunter("list").stdout or "PENDING" in shunter("list").stdout
+    assert shunter("delete", handle).returncode != 0
+    assert shunter("cancel", "--wait", handle).returncode == 0
+    assert "CANCELLED" in shunter("status", handle).stdout
+    assert shunter("delete", handle).returncode == 0
 
 
 @pytest.mark.slow
 def test_results_that_went_nowhere_else_go_with_the_job(processes: str, tmp_path: Path, home: Path) -> None:
     (tmp_path / "run.sh").write_text('echo weights >"$SM_MODEL_DIR/model.bin"\n')
     words = ("run", "-s", "sagemaker_local", "--wait", "train.script", "--script", "run.sh")
-    handle = trainyard(*words, cwd=tmp_path).stdout.split()[0]
-    results = Path(json.loads(trainyard("status", "--json", handle).stdout)["results"])
+    handle = shunter(*words, cwd=tmp_path).stdout.split()[0]
+    results = Path(json.loads(shunter("status", "--json", handle).stdout)["results"])
     assert results.parent.parent == home / "state/sagemaker-results"
     assert (results / "model.tar.gz").exists()
-    assert f"Results: {results}\n" in trainyard("describe", handle).stdout
-    assert f"deleted {handle} and its results in {results}\n" in trainyard("delete", handle).stderr
+    assert f"Results: {results}\n" in shunter("describe", handle).stdout
+    assert f"deleted {handle} and its results in {results}\n" in shunter("delete", handle).stderr
     assert not results.parent.exists()
 
 
 def test_a_failure_tells_its_host(processes: str, tmp_path: Path) -> None:
     with closing(create_scheduler("test")) as scheduler:
-        from trainyard.specs import AppDef, Resource, Role
+        from shunter.specs import AppDef, Resource, Role
 
         go = tmp_path / "go"
         fails = f"until [ -e {go} ]; do sleep 0.02; done; echo no such file; exit 3"
@@ -196,12 +196,12 @@ def test_a_failure_tells_its_host(processes: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_reading_commands_do_not_load_the_sdk(processes: str, tmp_path: Path) -> None:
-    done = trainyard(
+    done = shunter(
         "run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true", cwd=tmp_path
     )
     handle = done.stdout.split()[0]
     code = (
-        "import sys; from trainyard.cli import main\n"
+        "import sys; from shunter.cli import main\n"
         "main(['status', sys.argv[1]])\n"
         "print([n for n in ('boto3', 'botocore', 'requests', 'docker') if n in sys.modules], file=sys.stderr)"
     )
@@ -223,7 +223,7 @@ def test_a_dry_run_writes_nothing(processes: str, tmp_path: Path, home: Path) ->
         "true",
     )
     (tmp_path / "x").write_text("x")
-    done = trainyard(*line, cwd=tmp_path)
+    done = shunter(*line, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert '"TrainingJobName"' in done.stdout
     assert not (home / "state/sagemaker").exists()
@@ -237,7 +237,7 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
         " echo first > $b/state.tmp; mv $b/state.tmp $b/state; echo ready; sleep 600"
     )
     options = f"use_spot_instances=true,max_run=600,max_wait=900,checkpoint_s3_uri={bucket.uri('c')}"
-    done = trainyard(
+    done = shunter(
         *("run", "--detach", "-s", "sagemaker_local", "-cfg", options),
         *("utils.sh", "--image", "none", "sh", "-c", script),
         cwd=tmp_path,
@@ -245,19 +245,19 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     assert done.returncode == 0, done.stderr
     handle = done.stdout.split()[0]
     until(lambda: bucket.keys("c") == ["c/state"])
-    assert trainyard("drill", "spot", handle).returncode == 0
-    assert trainyard("wait", handle).returncode == 0
-    assert trainyard("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
+    assert shunter("drill", "spot", handle).returncode == 0
+    assert shunter("wait", handle).returncode == 0
+    assert shunter("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
 
 
 def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
     line = ("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true")
-    assert trainyard(*line, cwd=tmp_path).returncode == 0
-    assert "processes" in trainyard("doctor", "-s", "sagemaker_local").stdout
-    kept = trainyard("gc", "-s", "sagemaker_local", "--yes")
+    assert shunter(*line, cwd=tmp_path).returncode == 0
+    assert "processes" in shunter("doctor", "-s", "sagemaker_local").stdout
+    kept = shunter("gc", "-s", "sagemaker_local", "--yes")
     assert kept.returncode == 0, kept.stderr
     assert len(list((home / "state/sagemaker").iterdir())) == 1
-    gone = trainyard("gc", "-s", "sagemaker_local", "--older-than", "0s", "--yes")
+    gone = shunter("gc", "-s", "sagemaker_local", "--older-than", "0s", "--yes")
     assert gone.returncode == 0, gone.stderr
     assert list((home / "state/sagemaker").iterdir()) == []
     assert list((home / "state/sagemaker-code").iterdir()) == []
@@ -276,14 +276,14 @@ def test_what_only_aws_can_do_is_named_once(processes: str, tmp_path: Path, buck
     }
     options = [word for key, value in given.items() for word in ("-cfg", f"{key}={_text(value)}")]
     words = ["run", "--detach", "-s", "sagemaker_local", *options, "train.script", "--script", "train.py"]
-    done = trainyard(*words, cwd=tmp_path)
+    done = shunter(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = "on this machine these options do nothing: batch_queue, mlflow_config, tensorboard_output_config"
     assert done.stderr.count(said) == 1
     handle = done.stdout.split()[-1]
-    assert trainyard("wait", handle).returncode == 0
+    assert shunter("wait", handle).returncode == 0
     assert "gpu:" not in handle
-    assert f"job {handle}\n" in trainyard("log", handle).stdout
+    assert f"job {handle}\n" in shunter("log", handle).stdout
 
 
 def _text(value: Any) -> str:

@@ -133,7 +133,7 @@ def sdk(
 ) -> Callable[[str], str]:
     """Runs code that makes estimators whose jobs are processes; results go to a bucket of its own."""
     sagemaker_sdk()
-    # the image's `train` is the toolkit's, as in any image of trainyard
+    # the image's `train` is the toolkit's, as in any image of shunter
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     bucket.put("data/x.csv", b"1")
     folder = tmp_path / "sdk"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import Bucket, Jobs, until
 
@@ -45,7 +45,7 @@ open(BASE + '/model/done', 'w').write(str(step))
 
 
 def drill(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "trainyard", "drill", "spot", *words]
+    line = [sys.executable, "-m", "shunter", "drill", "spot", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=50, check=False)
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from shunter.components.train import script
+from shunter.errors import ConfigError
+from shunter.runner import get_runner
+from shunter.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec import outbox
+from shunter.specs import AppDef, AppState, Role
 from tests.receiver import receiving
-from trainyard.components.train import script
-from trainyard.errors import ConfigError
-from trainyard.runner import get_runner
-from trainyard.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.exec import outbox
-from trainyard.specs import AppDef, AppState, Role
 
 from .conftest import Bucket, until
 
@@ -93,7 +93,7 @@ def test_a_host_that_hangs_ends_the_job_and_leaves_its_stacks(processes: str, sc
     assert end is not None
     assert end.state is AppState.FAILED
     assert "stopped because it hung: algo-1: no output for 1 s and no GPU activity" in end.msg
-    assert line_of(app_id, b"trainyard: no output for 1 s and no GPU activity; the stacks of its process")
+    assert line_of(app_id, b"shunter: no output for 1 s and no GPU activity; the stacks of its process")
 
 
 @pytest.mark.slow

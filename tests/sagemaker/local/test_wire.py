@@ -20,8 +20,8 @@ import botocore.config
 import botocore.exceptions
 import pytest
 
-from trainyard.aws_endpoint.server import LARGEST_REQUEST, EndpointServer
-from trainyard.errors import BackendError, UsageError
+from shunter.aws_endpoint.server import LARGEST_REQUEST, EndpointServer
+from shunter.errors import BackendError, UsageError
 
 from .conftest import SIGNED, until
 
@@ -185,7 +185,7 @@ def test_where_it_listens(endpoint: EndpointServer) -> None:
     if os.path.exists("/proc/net/if_inet6"):
         with EndpointServer("::1") as other:
             assert other.url == f"http://[::1]:{other.server_address[1]}"
-    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", str(port)]
+    words = [sys.executable, "-m", "shunter", "sagemaker-local", "serve", "--port", str(port)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "Address already in use" in done.stderr
@@ -279,7 +279,7 @@ def test_many_stop_one_job(jobs: Jobs, endpoint: EndpointServer, processes: str)
 @pytest.mark.slow
 def test_killed_and_started_again(jobs: Jobs, processes: str) -> None:
     """SIGKILL in the midst of requests: what was answered is there, and all else is whole or not at all."""
-    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
+    words = [sys.executable, "-m", "shunter", "sagemaker-local", "serve", "--port", "0"]
 
     def serve() -> tuple[subprocess.Popen[str], str]:
         server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

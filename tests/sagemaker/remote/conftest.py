@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws import cloudwatch
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from shunter.specs.status import is_terminal
 from tests import backends
 from tests.sagemaker.remote.iam import Iam
-from trainyard.schedulers.aws import cloudwatch
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
-from trainyard.specs.status import is_terminal
 
 REGION = "us-east-1"
 _MOTO = (
@@ -34,8 +34,8 @@ _TRUST = (
 SETTLE, LATE = 0.2, 0.5
 #: The command line as a program that knows this too: ``python -c COMMAND_LINE run ...``.
 COMMAND_LINE = (
-    "import sys; from trainyard.schedulers.aws import cloudwatch; from trainyard.cli import main; "
-    f"cloudwatch.SETTLE, cloudwatch.LATE = {SETTLE}, {LATE}; sys.argv[0] = 'trainyard'; sys.exit(main())"
+    "import sys; from shunter.schedulers.aws import cloudwatch; from shunter.cli import main; "
+    f"cloudwatch.SETTLE, cloudwatch.LATE = {SETTLE}, {LATE}; sys.argv[0] = 'shunter'; sys.exit(main())"
 )
 
 
@@ -132,9 +132,9 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    from trainyard.aws_endpoint.server import EndpointServer
-    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
-    from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
+    from shunter.aws_endpoint.server import EndpointServer
+    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
+    from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
 
     with EndpointServer(settings=Settings(docker="never", grace=5.0)) as endpoint:
         made = Cloud(moto, endpoint.url)

@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def trainyard(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def shunter(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", COMMAND_LINE, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr + done.stdout
@@ -59,21 +59,21 @@ def test_submit_follow_status_fetch(cloud: Cloud, project: Path) -> None:
     ]
     command += ["--image", "i:1", "--channel", f"training=s3://{cloud.bucket}/data", "--num_replicas", "3"]
     command += ["--metric", "loss", "--", "--epochs", "3"]
-    done = trainyard(*command)
+    done = shunter(*command)
     handle = next(word for word in done.stdout.split() if word.startswith("aws_sagemaker://"))
     app_id = handle.rpartition("/")[2]
     output = done.stdout + done.stderr
     assert output.count("step=2 loss=0.333;") == 3
-    status = json.loads(trainyard("status", "--json", handle).stdout)
+    status = json.loads(shunter("status", "--json", handle).stdout)
     assert status["state"] == "SUCCEEDED"
     assert [replica["hostname"] for replica in status["roles"][0]["replicas"]] == [
         "algo-1",
         "algo-2",
         "algo-3",
     ]
-    assert app_id in trainyard("list", "-s", "aws_sagemaker").stdout
-    assert trainyard("log", handle + "/train/1").stdout.count("step=") == 3
-    trainyard("cancel", handle)
+    assert app_id in shunter("list", "-s", "aws_sagemaker").stdout
+    assert shunter("log", handle + "/train/1").stdout.count("step=") == 3
+    shunter("cancel", handle)
     client = cloud.client("sagemaker")
     job = client.describe_training_job(TrainingJobName=app_id)
     assert job["TrainingJobStatus"] == "Completed"
@@ -101,23 +101,23 @@ def test_a_failed_job_is_the_commands_failure(cloud: Cloud, project: Path) -> No
         "",
         "utils.sh",
     ]
-    done = trainyard(*words, "--image", "i:1", "exit", "3", code=1)
+    done = shunter(*words, "--image", "i:1", "exit", "3", code=1)
     assert "AlgorithmError" in done.stderr + done.stdout
 
 
 @pytest.mark.slow
 def test_the_documents_own_command(cloud: Cloud, project: Path) -> None:
     words = ["run", "-s", "aws_sagemaker", "-cfg", cfg(cloud), "--wait", "--workspace", "", "utils.echo"]
-    done = trainyard(*words, "--image", "alpine:latest", "--msg", "hello")
+    done = shunter(*words, "--image", "alpine:latest", "--msg", "hello")
     handle = next(word for word in done.stdout.split() if word.startswith("aws_sagemaker://"))
-    assert "hello" in trainyard("log", handle).stdout
+    assert "hello" in shunter("log", handle).stdout
 
 
 def test_a_dry_run_hides_secrets(cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = cfg(
         cloud, git_config=json.dumps({"repo": "https://example.com/r", "token": "ghp-secret-token"})
     )
-    done = trainyard(
+    done = shunter(
         "run", "-s", "aws_sagemaker", "-cfg", options, "--dryrun", "train.script", "--script", "train.py",
         "--image", "i:1", "--env", "API_TOKEN=very-secret-value",
     )  # fmt: skip
@@ -129,6 +129,6 @@ def test_a_dry_run_hides_secrets(cloud: Cloud, project: Path, monkeypatch: pytes
 def test_bad_options_are_refused_before_any_call(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     words = ["run", "-s", "aws_sagemaker", "-cfg", "role=R,instance_type=ml.m5.large,use_spot_instances=true"]
-    done = trainyard(*words, "train.script", "--script", "train.py", "--image", "i:1", code=3)
+    done = shunter(*words, "train.script", "--script", "train.py", "--image", "i:1", code=3)
     assert "max_wait" in done.stderr
-    assert not list(Path(os.environ["TRAINYARD_HOME"]).glob("jobs/*"))
+    assert not list(Path(os.environ["SHUNTER_HOME"]).glob("jobs/*"))

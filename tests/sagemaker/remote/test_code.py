@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError, WorkspaceError
+from shunter.progress import Silent
+from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from shunter.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, PlannedCode
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.specs.app import AppDef, Role
+from shunter.specs.workspace import Workspace
 from tests import backends
-from trainyard.errors import ConfigError, WorkspaceError
-from trainyard.progress import Silent
-from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from trainyard.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.workspace import Workspace
 
 SCRIPT = AppDef("job", [Role("train", "i:1", entrypoint="python", args=["train.py"])])
 PROGRAM = AppDef("job", [Role("any", "i:1", entrypoint="ls")])
@@ -74,7 +74,7 @@ def test_a_script_takes_the_current_directory_along(project: Path, tmp_path: Pat
     assert members["link"].linkname == "train.py"
     assert {(member.uid, member.mtime) for member in members.values()} == {(0, 315_619_200)}
     assert package is not None
-    assert package.file_names() == ["sourcedir.tar.gz", "trainyard-toolkit.pyz"]
+    assert package.file_names() == ["sourcedir.tar.gz", "shunter-toolkit.pyz"]
     assert package.plan()["secrets"] == [".env"]
 
 
@@ -155,7 +155,7 @@ def test_code_comes_from_one_place(project: Path) -> None:
 def test_code_that_is_in_s3_or_in_the_image(project: Path) -> None:
     package = plan(SCRIPT, source_dir="s3://b/x/code.tar.gz")
     assert package is not None
-    assert package.file_names() == ["trainyard-toolkit.pyz"]
+    assert package.file_names() == ["shunter-toolkit.pyz"]
     assert package.planned.archive == "s3://b/x/code.tar.gz"
     assert plan(SCRIPT, source_dir="s3://b/x/code.tar.gz", toolkit=False).planned.key == ""  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="must be an archive"):
@@ -268,7 +268,7 @@ def test_what_is_not_in_the_repository(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigError, match=problem):
         cloned(SCRIPT, repo=f"file://{repository.bare}", **config)
-    assert not list(tmp_path.glob("trainyard-clone-*"))
+    assert not list(tmp_path.glob("shunter-clone-*"))
 
 
 class _Private(http.server.SimpleHTTPRequestHandler):

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.container_setup import (
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker.container_setup import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,
@@ -25,7 +25,7 @@ from trainyard.schedulers.aws.sagemaker.container_setup import (
     container_command,
     without_secrets,
 )
-from trainyard.schedulers.aws.sagemaker.training_script import as_arguments
+from shunter.schedulers.aws.sagemaker.training_script import as_arguments
 
 SHELLS = [
     shell for shell in (["dash"], ["bash", "--posix"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])
@@ -160,7 +160,7 @@ def test_every_awkward_text_arrives(shell: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
-    channel = tmp_path / "input/data/trainyard_code"
+    channel = tmp_path / "input/data/shunter_code"
     channel.mkdir(parents=True)
     (tmp_path / "hello.txt").write_text("hello")
     with tarfile.open(channel / "sourcedir.tar.gz", "w:gz") as archive:
@@ -199,7 +199,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), JSON, max_size=4))
 def test_hyperparameters_become_the_arguments_that_the_toolkit_makes_of_them(values: dict[str, Any]) -> None:
-    from trainyard_toolkit.mapping import to_cmd_args
+    from shunter_toolkit.mapping import to_cmd_args
 
     assert as_arguments(values) == to_cmd_args(values)
 

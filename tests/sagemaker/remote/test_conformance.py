@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.schedulers.base import Stream
+from shunter.specs import RetryPolicy
+from shunter.testing import SchedulerConformance
 from tests.sagemaker.remote.conftest import Cloud
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
-from trainyard.schedulers.base import Stream
-from trainyard.specs import RetryPolicy
-from trainyard.testing import SchedulerConformance
 
 
 @pytest.mark.slow

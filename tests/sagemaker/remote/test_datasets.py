@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from shunter.components.train import script
+from shunter.errors import ConfigError
+from shunter.progress import Silent
+from shunter.schedulers.aws import session
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.s3 import PART_BYTES, S3
+from shunter.schedulers.aws.sagemaker import datasets
+from shunter.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
+from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
+from shunter.schedulers.aws.session import AwsSession
 from tests.sagemaker.remote.conftest import Cloud
 from tests.sagemaker.remote.proxy import DROP, PASS, Proxy, between
 from tests.sagemaker.remote.test_jobs import options
-from trainyard.components.train import script
-from trainyard.errors import ConfigError
-from trainyard.progress import Silent
-from trainyard.schedulers.aws import session
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.s3 import PART_BYTES, S3
-from trainyard.schedulers.aws.sagemaker import datasets
-from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
-from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
-from trainyard.schedulers.aws.session import AwsSession
 
 LARGE = PART_BYTES + 1000
 

@@ -53,13 +53,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint runs containers; gives an image with Open MPI."""
-    from trainyard.aws_endpoint.server import EndpointServer
-    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
+    from shunter.aws_endpoint.server import EndpointServer
+    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 
     backends.need("docker")
     backends.need("mpi")
     require_docker()
-    tag = f"trainyard-mpi:{uuid.uuid4().hex[:12]}"
+    tag = f"shunter-mpi:{uuid.uuid4().hex[:12]}"
     make_mpi_image(tag)
     with EndpointServer(settings=Settings(docker="always", grace=5.0)) as endpoint:
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
 
 JOB = {
     "TrainingJobName": "job-bcdfghjkmn",

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from shunter.components.train import script
+from shunter.components.utils import sh
+from shunter.runner.preparation import inject
+from shunter.schedulers.aws import session
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.specs.status import AppState
 from tests.sagemaker.remote.conftest import Cloud, eventually, wait_for
 from tests.sagemaker.remote.proxy import DROP, LOSE_ANSWER, PASS, STALL, between
 from tests.sagemaker.remote.test_jobs import options, submit
-from trainyard.components.train import script
-from trainyard.components.utils import sh
-from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws import session
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
-from trainyard.specs.status import AppState
 
 
 @pytest.fixture
@@ -77,9 +77,7 @@ def test_an_interrupted_upload_of_data_does_not_count(
         proxy.fault = lambda method, path, headers: PASS
         app_id = submit(scheduler, sh("true", image="i:1"), cfg)
         assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
-        assert sorted(
-            key[-2:] for key in cloud.objects(prefix="trainyard/data/") if not key.endswith("e")
-        ) == [
+        assert sorted(key[-2:] for key in cloud.objects(prefix="shunter/data/") if not key.endswith("e")) == [
             "/a",
             "/b",
             "/c",
@@ -105,7 +103,7 @@ def test_ctrl_c_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytes
             "--image",
             "i:1",
         ]
-        command = [sys.executable, "-m", "trainyard", *words]
+        command = [sys.executable, "-m", "shunter", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert proxy.stalled.wait(40)
             process.send_signal(signal.SIGINT)
@@ -119,7 +117,7 @@ def test_ctrl_c_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytes
         assert scheduler.list({"all": True}) == []
         scheduler.close()
         listed = subprocess.run(
-            [sys.executable, "-m", "trainyard", "list", "--all"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "shunter", "list", "--all"], capture_output=True, text=True, check=True
         )
         assert "REFUSED" in listed.stdout
 

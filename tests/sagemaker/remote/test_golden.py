@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from trainyard.components.dist import ddp
-from trainyard.components.train import script
-from trainyard.components.utils import echo
-from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from trainyard.specs.app import AppDef, Role
+from shunter.components.dist import ddp
+from shunter.components.train import script
+from shunter.components.utils import echo
+from shunter.runner.preparation import inject
+from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
+from shunter.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.specs.app import AppDef, Role
 
 GOLDEN = Path(__file__).with_name("golden")
 CODE = PlannedCode("c" * 40)
@@ -154,13 +154,13 @@ CASES: dict[str, tuple[AppDef, dict[str, Any], PlannedCode | None]] = {
 
 
 def made(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from trainyard.schedulers.aws.sagemaker import names
+    from shunter.schedulers.aws.sagemaker import names
 
     monkeypatch.setattr(names, "random_id", lambda: "xxxxxxxxxx")
-    monkeypatch.setattr("trainyard.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.__version__", "1.2.3")
     app, options, code = CASES[name]
     own = copy.deepcopy(app)
-    inject(own, "aws_sagemaker", "trainyard")
+    inject(own, "aws_sagemaker", "shunter")
     for role in own.roles:
         role.env["TORCHX_INTERNAL_SESSION_ID"] = "s"
     before = copy.deepcopy(own)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError, InvalidRunConfigException
-from trainyard.progress import Silent
-from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import make_job
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace.code_store import Store
-from trainyard_toolkit import script_command as toolkit_program
+from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.progress import Silent
+from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import make_job
+from shunter.specs.app import AppDef, Role
+from shunter.specs.workspace import Workspace
+from shunter.workspace.code_store import Store
+from shunter_toolkit import script_command as toolkit_program
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
 FILES = {
@@ -89,7 +89,7 @@ def test_the_refusal_names_the_file_and_the_ways_out(project: Path) -> None:
     assert "requirements.txt asks for torchmetrics==1.0 and 1 more" in error.message
     assert "it has no network" in error.message
     for way in (
-        ".trainyardignore",
+        ".shunterignore",
         "when the image is built",
         "PIP_NO_INDEX",
         "PIP_FIND_LINKS",
@@ -97,7 +97,7 @@ def test_the_refusal_names_the_file_and_the_ways_out(project: Path) -> None:
     ):
         assert way in error.hint
     assert plan(app_of(), project, enable_network_isolation=False) is not None
-    (project / ".trainyardignore").write_text("requirements.txt\n")
+    (project / ".shunterignore").write_text("requirements.txt\n")
     assert plan(app_of(), project) is not None
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from shunter.components.dist import ddp  # noqa: F401 - a component that other tests use
+from shunter.components.train import script
+from shunter.components.utils import sh
+from shunter.errors import ConfigError, UnknownAppException, UsageError
+from shunter.runner.preparation import inject
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from shunter.schedulers.base import Stream
+from shunter.specs.app import AppDef, Role
+from shunter.specs.status import AppState
 from tests.sagemaker.remote.conftest import Cloud, eventually, wait_for
-from trainyard.components.dist import ddp  # noqa: F401 - a component that other tests use
-from trainyard.components.train import script
-from trainyard.components.utils import sh
-from trainyard.errors import ConfigError, UnknownAppException, UsageError
-from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from trainyard.schedulers.base import Stream
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.status import AppState
 
 SCRIPT = """
 import argparse, json, os, sys
@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "lib").mkdir(parents=True)
     (directory / "train.py").write_text(SCRIPT)
     (directory / "lib" / "helper.py").write_text("x = 1\n")
-    (directory / ".trainyardignore").write_text("*.big\n")
+    (directory / ".shunterignore").write_text("*.big\n")
     (directory / "data.big").write_text("not for the job")
     monkeypatch.chdir(directory)
     return directory
@@ -109,7 +109,7 @@ def test_a_script_with_channels(cloud: Cloud, scheduler: AWSSageMakerScheduler, 
     assert json.loads(seen["SM_HPS"]) == {}
     assert seen["SM_USER_ENTRY_POINT"] == "train.py"
     assert seen["TORCHX_JOB_ID"] == f"aws_sagemaker://test/{app_id}"
-    assert seen["cwd"] == [".trainyardignore", "lib", "train.py"]
+    assert seen["cwd"] == [".shunterignore", "lib", "train.py"]
     assert response.metadata["metric:loss"].startswith("0.33")
     assert int(response.metadata["billable_seconds"]) >= 0
     assert response.metadata["output"] == f"s3://{cloud.bucket}/results/{app_id}/output"
@@ -130,11 +130,11 @@ def test_code_is_uploaded_once_per_content(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
     def uploaded() -> list[str]:
-        return cloud.objects(prefix="trainyard/code/")
+        return cloud.objects(prefix="shunter/code/")
 
     first = submit(scheduler, script(script="train.py", image="i:1"), options(cloud))
     keys = uploaded()
-    assert sorted(key.rpartition("/")[2] for key in keys) == ["sourcedir.tar.gz", "trainyard-toolkit.pyz"]
+    assert sorted(key.rpartition("/")[2] for key in keys) == ["sourcedir.tar.gz", "shunter-toolkit.pyz"]
     written = cloud.client("s3").head_object(Bucket=cloud.bucket, Key=keys[0])["LastModified"]
     cloud.client("s3").put_object_tagging(
         Bucket=cloud.bucket, Key=keys[0], Tagging={"TagSet": [{"Key": "mark", "Value": "first"}]}
@@ -186,7 +186,7 @@ def test_a_dry_run_calls_nothing_and_writes_nothing(project: Path, monkeypatch: 
     scheduler = AWSSageMakerScheduler("test")
     cfg = {"role": "Training", "instance_type": "ml.m5.large"}
     one = scheduler.submit_dryrun(script(script="train.py", image="i:1"), cfg)
-    assert "s3://sagemaker-us-east-1-<account>/trainyard/code/" in repr(one)
+    assert "s3://sagemaker-us-east-1-<account>/shunter/code/" in repr(one)
     assert one.shipment is not None
     assert one.shipment.plan()["files"] == 3
 

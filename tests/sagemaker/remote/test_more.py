@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from shunter.components.utils import sh
+from shunter.schedulers.aws.aws_errors import AwsCredentialsError
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from shunter.schedulers.aws.session import AwsSession
+from shunter.specs.status import AppState
 from tests import backends
 from tests.sagemaker.remote.conftest import Cloud, wait_for
-from tests.sagemaker.remote.test_cli import cfg, trainyard
+from tests.sagemaker.remote.test_cli import cfg, shunter
 from tests.sagemaker.remote.test_jobs import options, submit
-from trainyard.components.utils import sh
-from trainyard.schedulers.aws.aws_errors import AwsCredentialsError
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
-from trainyard.schedulers.aws.session import AwsSession
-from trainyard.specs.status import AppState
 
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/"
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -29,7 +29,7 @@ def found(name: str, status: str, **more: Any) -> dict[str, Any]:
         "TrainingJobArn": ARN + name,
         "TrainingJobStatus": status,
         "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
-        "Tags": [{"Key": "trainyard/version", "Value": "1"}, {"Key": "trainyard/app-name", "Value": "mine"}],
+        "Tags": [{"Key": "shunter/version", "Value": "1"}, {"Key": "shunter/app-name", "Value": "mine"}],
         **more,
     }
     return {"TrainingJob": job}
@@ -45,7 +45,7 @@ def test_an_empty_page_is_not_the_last() -> None:
         "sagemaker", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
     )
     tags = [
-        {"Name": "Tags.trainyard/version", "Operator": "Exists"},
+        {"Name": "Tags.shunter/version", "Operator": "Exists"},
         {"Name": "Tags.torchx.pytorch.org/version", "Operator": "Exists"},
     ]
     request = {
@@ -115,18 +115,18 @@ def test_a_job_is_repeated_with_the_code_that_it_had(
     (project / "train.py").write_text("print('as it was')\n")
     (project / "large.bin").write_bytes(os.urandom(400_000))  # too large to be kept here
     words = ["train.script", "--script", "train.py", "--image", "i:1"]
-    first = trainyard("run", "-s", "aws_sagemaker", "-cfg", cfg(cloud), "--wait", *words)
+    first = shunter("run", "-s", "aws_sagemaker", "-cfg", cfg(cloud), "--wait", *words)
     handle = next(word for word in first.stdout.split() if word.startswith("aws_sagemaker://"))
     (project / "train.py").write_text("print('changed')\n")
     (project / "large.bin").unlink()
-    again = trainyard("rerun", "--wait", handle)
+    again = shunter("rerun", "--wait", handle)
     other = next(
         word for word in again.stdout.split() if word.startswith("aws_sagemaker://") and word != handle
     )
-    assert "as it was" in trainyard("log", other).stdout
-    for key in cloud.objects(prefix="trainyard/code/"):
+    assert "as it was" in shunter("log", other).stdout
+    for key in cloud.objects(prefix="shunter/code/"):
         cloud.client("s3").delete_object(Bucket=cloud.bucket, Key=key)
-    lost = trainyard("rerun", handle, code=3)
+    lost = shunter("rerun", handle, code=3)
     assert "no longer in S3, nor on this machine" in lost.stderr
 
 

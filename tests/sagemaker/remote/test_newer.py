@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from shunter.components.train import script
+from shunter.errors import ConfigError
+from shunter.progress import Silent
+from shunter.schedulers.aws import service_model
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import check_requests, make_job
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from shunter.schedulers.aws.sagemaker.submission import extend_plan
+from shunter.schedulers.aws.session import AwsSession
+from shunter.specs.app import AppDef, Role
+from shunter.specs.status import AppState
 from tests import backends
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import model, options, submit
-from trainyard.components.train import script
-from trainyard.errors import ConfigError
-from trainyard.progress import Silent
-from trainyard.schedulers.aws import service_model
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_requests, make_job
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from trainyard.schedulers.aws.sagemaker.submission import extend_plan
-from trainyard.schedulers.aws.session import AwsSession
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.status import AppState
 
 PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
 MLFLOW = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.specs.app import AppDef, Role
+from shunter.specs.mounts import parse_mounts
 from tests import backends
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.mounts import parse_mounts
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/Training"
 TYPES = ("ml.m5.large", "ml.c5.xlarge", "ml.p3.16xlarge", "ml.trn1.2xlarge", "ml.g5.xlarge")
@@ -213,7 +213,7 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
     ({"role": ""}, "role is empty"),
     ({"role": "/"}, "role is empty"),
     ({"tags": [{"a": "1"}, {"Key": "a", "Value": "2"}]}, "tags: 'a' is given twice"),
-    ({"tags": [{"trainyard/user": "x"}]}, "set by the launcher"),
+    ({"tags": [{"shunter/user": "x"}]}, "set by the launcher"),
     (
         {
             "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:1:function:f",

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from shunter.components.train import script
+from shunter.errors import ConfigError
+from shunter.progress import Silent
+from shunter.schedulers.aws.sagemaker.channels import local_path
+from shunter.schedulers.aws.sagemaker.code_archive import plan_code
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.submission import upload_code
+from shunter.schedulers.registry import get_scheduler_factories
+from shunter.specs.app import AppDef, Role
+from shunter.specs.workspace import Workspace
+from shunter.toolkit_import import store
 from tests import backends
-from trainyard.components.train import script
-from trainyard.errors import ConfigError
-from trainyard.progress import Silent
-from trainyard.schedulers.aws.sagemaker.channels import local_path
-from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.submission import upload_code
-from trainyard.schedulers.registry import get_scheduler_factories
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.workspace import Workspace
-from trainyard.toolkit_import import store
 
 
 @pytest.fixture

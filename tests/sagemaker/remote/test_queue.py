@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
+from shunter.components.train import script
+from shunter.components.utils import sh
+from shunter.errors import ConfigError, UnknownAppException
+from shunter.runner.preparation import inject
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.sagemaker import names, submission
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import make_job
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from shunter.specs.app import AppDef, Role
+from shunter.specs.status import AppState
 from tests.aws.fake import FakeAws, wire
 from tests.aws.fake.service_jobs import ServiceJob
 from tests.sagemaker.remote.conftest import Cloud, eventually
-from trainyard.components.train import script
-from trainyard.components.utils import sh
-from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.sagemaker import names, submission
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import make_job
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.status import AppState
 
 FROM_SAGEMAKER = "Received status from SageMaker: "
 
@@ -370,7 +370,7 @@ def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AW
     ],
 )
 def test_states(service: dict[str, Any], state: AppState, message: str) -> None:
-    from trainyard.schedulers.aws.sagemaker.queued_jobs import brief
+    from shunter.schedulers.aws.sagemaker.queued_jobs import brief
 
     response = brief("q:a", service)
     assert response.state == state

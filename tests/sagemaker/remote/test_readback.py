@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sagemaker.remote.conftest import Cloud, wait_for
-from tests.sagemaker.remote.test_jobs import options, submit
-from trainyard.components.train import script
-from trainyard.components.utils import sh
-from trainyard.schedulers.aws.sagemaker.container_setup import (
+from shunter.components.train import script
+from shunter.components.utils import sh
+from shunter.schedulers.aws.sagemaker.container_setup import (
     REPLICA,
     CodeInContainer,
     RoleCommand,
     container_command,
     read_command,
 )
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from trainyard.specs.substitution import macros
+from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from shunter.specs.substitution import macros
+from tests.sagemaker.remote.conftest import Cloud, wait_for
+from tests.sagemaker.remote.test_jobs import options, submit
 
 texts = st.text(
     st.one_of(st.sampled_from("ab'\"$;)( \n\r\u0085\u2028=*é"), st.characters(exclude_categories=["Cs"])),

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import InvalidRunConfigException
+from shunter.schedulers.aws.sagemaker import request_rules
+from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.schedulers.aws.sagemaker_local import request_validation
+from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
+from shunter.specs.app import AppDef, Role
 from tests import backends
-from trainyard.errors import InvalidRunConfigException
-from trainyard.schedulers.aws.sagemaker import request_rules
-from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local import request_validation
-from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
-from trainyard.specs.app import AppDef, Role
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
 GROUPS = [{"name": "a", "type": "ml.m5.large", "count": 1}, {"name": "b", "type": "ml.g5.xlarge", "count": 1}]
@@ -239,7 +239,7 @@ def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: p
     assert f" {said}" in refused.value.message
     if not answered:
         return
-    monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse_job", lambda app, problems: None)
+    monkeypatch.setattr("shunter.schedulers.aws.sagemaker.request.refuse_job", lambda app, problems: None)
     with pytest.raises(ApiError) as answer:
         request_validation.check_request(settle(made(options), {"<account>": "123456789012"}))
     assert answer.value.code == "ValidationException"
@@ -295,12 +295,12 @@ def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() 
         channel["ChannelName"]: channel["DataSource"]["S3DataSource"]["InstanceGroupNames"]
         for channel in request["InputDataConfig"]
     }
-    assert groups == {"left": ["a"], "all": ["a", "b"], "trainyard_code": ["a", "b"]}
+    assert groups == {"left": ["a"], "all": ["a", "b"], "shunter_code": ["a", "b"]}
     without = made({"instance_type": None, "instance_groups": GROUPS, "channels": {"all": "s3://b/x"}})
     assert "InstanceGroupNames" not in str(without)
     mixed = copy.deepcopy(request)
     del mixed["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
-    with pytest.raises(ApiError, match=r"some channels have InstanceGroupNames \(left, trainyard_code\)"):
+    with pytest.raises(ApiError, match=r"some channels have InstanceGroupNames \(left, shunter_code\)"):
         request_validation.check_request(mixed)
 
 

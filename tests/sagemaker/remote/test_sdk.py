@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.aws.sagemaker import names
+from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
+from shunter.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.specs.app import AppDef, Role
 from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case
-from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
-from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from trainyard.specs.app import AppDef, Role
 
 ACCOUNT = "123456789012"
 BUCKET = re.compile(r"s3://[^/\"]+/")
@@ -92,12 +92,12 @@ def normal(request: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(request)
     text = text.replace(request["TrainingJobName"], "<job>")
     text = text.replace("<job>/source/sourcedir.tar.gz", "<code>")
-    text = re.sub(r"trainyard/code/[^/]+/sourcedir.tar.gz", "<code>", text)
+    text = re.sub(r"shunter/code/[^/]+/sourcedir.tar.gz", "<code>", text)
     result: dict[str, Any] = json.loads(text)
     result.get("Environment", {}).pop("TORCHX_ROLE_NAME", None)
     if not result.get("Environment"):
         result.pop("Environment", None)
-    tags = [tag for tag in result.pop("Tags", []) if not tag["Key"].startswith("trainyard/")]
+    tags = [tag for tag in result.pop("Tags", []) if not tag["Key"].startswith("shunter/")]
     if tags:
         result["Tags"] = tags
     return result

@@ -9,15 +9,15 @@ import uuid
 
 import pytest
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.exec.container import inventory as docker_jobs
+from shunter.schedulers.exec.container import labels
+from shunter.schedulers.exec.container.inventory import remove_job
+from shunter.specs import AppDef, Role, is_terminal
 from tests.backends import need
 from tests.toolkit.image import make_image
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.schedulers.exec.container import inventory as docker_jobs
-from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.inventory import remove_job
-from trainyard.specs import AppDef, Role, is_terminal
 
 PATIENCE = 90
 
@@ -25,7 +25,7 @@ PATIENCE = 90
 @pytest.fixture(scope="session")
 def image():
     need("docker")
-    tag = f"trainyard-test-{uuid.uuid4().hex[:12]}:1"
+    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_image(tag)
     yield tag
     engine = Engine.from_env()

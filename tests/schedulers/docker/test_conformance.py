@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.specs import RetryPolicy
-from trainyard.testing import SchedulerConformance
+from shunter.specs import RetryPolicy
+from shunter.testing import SchedulerConformance
 
 from .conftest import Jobs
 

@@ -10,10 +10,10 @@ import uuid
 
 import pytest
 
-from trainyard.docker.engine import Engine
-from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.exec.container import inventory, labels
-from trainyard.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
+from shunter.docker.engine import Engine
+from shunter.errors import BackendError, ConfigError
+from shunter.schedulers.exec.container import inventory, labels
+from shunter.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
 
 from .conftest import states, wait_until
 
@@ -125,7 +125,7 @@ def test_exit_codes(jobs, script, code, reason):
 
 def test_mounts(jobs, tmp_path):
     (tmp_path / "given").write_text("from outside\n")
-    volume = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    volume = f"shunter-test-{uuid.uuid4().hex[:12]}"
     mounts = [
         BindMount(str(tmp_path), "/rw"),
         BindMount(str(tmp_path), "/ro", read_only=True),
@@ -172,7 +172,7 @@ def test_environment(jobs, monkeypatch):
 
 
 def test_entrypoint_of_the_image_is_replaced(jobs):
-    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     made = jobs.engine.request(
         "POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"], "Labels": {}}
     )
@@ -277,7 +277,7 @@ def test_host_network(jobs):
 
 
 def test_network_of_ones_own(jobs):
-    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     made = jobs.engine.request("POST", "/networks/create", json={"Name": name})
     try:
         app_id, response = jobs.run(jobs.role("exit 0", num_replicas=2), network=name)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.specs import AppState
 from tests.backends import need
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine, EngineUnavailableError
-from trainyard.specs import AppState
 
 from .conftest import Jobs, wait_until
 

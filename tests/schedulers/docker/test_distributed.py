@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker import image_store
+from shunter.docker.engine import Engine
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.exec.container.inventory import remove_job
+from shunter.specs import AppState, parse_app_handle
 from tests.backends import need
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
-from trainyard.docker import image_store
-from trainyard.docker.engine import Engine
-from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.exec.container.inventory import remove_job
-from trainyard.specs import AppState, parse_app_handle
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("docker")]
 
@@ -44,7 +44,7 @@ if rank == "0":
 @pytest.fixture(scope="module")
 def host_image() -> Iterator[str]:
     need("docker")
-    tag = f"trainyard-test-{uuid.uuid4().hex[:12]}:host"
+    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:host"
     make_host_image(tag)
     yield tag
     engine = Engine.from_env()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from shunter.docker import image_store
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.specs import Resource
 from tests.registry.server import logged_in, registry  # noqa: F401
-from trainyard.docker import image_store
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.specs import Resource
 
 
 def checks(found):

@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from trainyard.cli.command_line import run_command_line
-from trainyard.components import utils
-from trainyard.docker.engine import EngineError
-from trainyard.errors import BackendError, ConfigError
-from trainyard.runner.history import History
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.schedulers.exec.container import housekeeping, labels
-from trainyard.schedulers.exec.container import inventory as docker_jobs
-from trainyard.specs import AppState, BindMount, RetryPolicy
-from trainyard.workspace.images.base_files import LOOKING_LABEL
+from shunter.cli.command_line import run_command_line
+from shunter.components import utils
+from shunter.docker.engine import EngineError
+from shunter.errors import BackendError, ConfigError
+from shunter.runner.history import History
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.exec.container import housekeeping, labels
+from shunter.schedulers.exec.container import inventory as docker_jobs
+from shunter.specs import AppState, BindMount, RetryPolicy
+from shunter.workspace.images.base_files import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, signal_watcher, states, wait_until, watcher_pid
 
@@ -62,12 +62,12 @@ def test_cancel_from_another_process(jobs, home):
     app_id = jobs.submit("echo up; sleep 600")
     jobs.wait_for_line(app_id)
     program = (
-        "import sys; from trainyard.schedulers.docker.scheduler import create_scheduler\n"
+        "import sys; from shunter.schedulers.docker.scheduler import create_scheduler\n"
         "create_scheduler('x').cancel(sys.argv[1])"
     )
     environ = {
         **os.environ,
-        "TRAINYARD_HOME": str(home / "elsewhere"),
+        "SHUNTER_HOME": str(home / "elsewhere"),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     subprocess.run([sys.executable, "-c", program, app_id], env=environ, check=True, timeout=50)
@@ -195,7 +195,7 @@ def test_watcher_that_is_killed_is_replaced(jobs):
 def test_two_watchers_are_one_too_many(jobs):
     app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
     wait_until(lambda: watcher_pid(app_id), "a watcher")
-    from trainyard.schedulers.exec.container import watcher
+    from shunter.schedulers.exec.container import watcher
 
     done = subprocess.run([sys.executable, "-I", "-S", watcher.__file__, app_id], timeout=50, check=False)
     assert done.returncode == 0
@@ -227,7 +227,7 @@ def test_container_removed_by_hand(jobs, tmp_path):
 
 
 def test_image_removed_while_the_job_runs(jobs):
-    name = "trainyard-test-" + jobs.session
+    name = "shunter-test-" + jobs.session
     jobs.engine.request("POST", f"/images/{jobs.image}/tag", params={"repo": name, "tag": "1"})
     app_id = jobs.submit(jobs.role("echo up; sleep 1; echo done", image=f"{name}:1"))
     jobs.engine.request("DELETE", f"/images/{name}:1", params={"force": True})
@@ -239,9 +239,9 @@ def test_image_removed_while_the_job_runs(jobs):
 
 CHILD = """
 import os, sys, time
-from trainyard.docker import engine
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.specs import AppDef, Role
+from shunter.docker import engine
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.specs import AppDef, Role
 
 where, count, how, image, session = sys.argv[1:6]
 real, seen, done = engine.Engine.request, [], []
@@ -402,7 +402,7 @@ def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
 
 
 def test_gc_finds_ended_jobs_and_images_with_code(jobs):
-    repo = "trainyard-test-" + jobs.session
+    repo = "shunter-test-" + jobs.session
     made = jobs.engine.request("POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"]})
     changes = {"Labels": {labels.FINGERPRINT: "f" * 64}}
     jobs.engine.request(
@@ -455,7 +455,7 @@ def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
     with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
         scheduler.describe("x")
     assert scheduler.submit_dryrun  # made without contact
-    from trainyard.specs import AppDef, Role
+    from shunter.specs import AppDef, Role
 
     info = scheduler.submit_dryrun(AppDef("a", [Role("r", "i", entrypoint="e")]), {})
     assert json.loads(repr(info))["app_id"] == info.app_id

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.schedulers.exec.container.logs import LogWindow, open_log, read_timed
-from trainyard.specs import AppState
+from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.exec.container.logs import LogWindow, open_log, read_timed
+from shunter.specs import AppState
 
 from .conftest import wait_until
 
@@ -133,8 +133,8 @@ def test_reading_commands_import_little(jobs):
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.schedulers.base import LogQuery
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.base import LogQuery
 scheduler = create_scheduler("x")
 assert scheduler.describe({app_id!r}).state.name == "SUCCEEDED"
 assert scheduler.list()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trainyard.schedulers.exec.container import watcher_door
-from trainyard.specs import AppDef, AppState
+from shunter.schedulers.exec.container import watcher_door
+from shunter.specs import AppDef, AppState
 
 from .conftest import Jobs, kill_watcher, wait_until, watcher_pid
 
@@ -26,7 +26,7 @@ for name in sys.argv[1:]:
     door = socket.socket(socket.AF_UNIX)
     while True:
         try:
-            door.bind("\\0trainyard/" + name)
+            door.bind("\\0shunter/" + name)
             break
         except OSError:
             time.sleep(0.01)

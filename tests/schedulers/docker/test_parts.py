@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import BackendError
-from trainyard.parallel import for_all
-from trainyard.schedulers.docker.scheduler import create_scheduler
-from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.inventory import format_time, parse_time
-from trainyard.schedulers.exec.container.logs import (
+from shunter.errors import BackendError
+from shunter.parallel import for_all
+from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.exec.container import labels
+from shunter.schedulers.exec.container.inventory import format_time, parse_time
+from shunter.schedulers.exec.container.logs import (
     PIECE_LENGTH,
     Cursor,
     FrameReader,
@@ -26,7 +26,7 @@ from trainyard.schedulers.exec.container.logs import (
     time_ns,
     to_ns,
 )
-from trainyard.specs import AppDef, Resource, Role
+from shunter.specs import AppDef, Resource, Role
 
 MOMENTS = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1))
 
@@ -287,7 +287,7 @@ def test_named_devices():
     [("ROLE", 1, "on-failure"), ("REPLICA", 2, "on-failure"), ("ROLE", 2, "no")],
 )
 def test_who_restarts(policy, count, expected):
-    from trainyard.specs import RetryPolicy
+    from shunter.specs import RetryPolicy
 
     role = Role("r", "i", entrypoint="e", num_replicas=count, max_retries=3, retry_policy=RetryPolicy[policy])
     container = dryrun(role).request.containers[0]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from shunter.docker.engine import Engine, EngineError
+from shunter.errors import BackendError, ConfigError
+from shunter.runner import Runner, get_runner
+from shunter.runner.sweeps import Point
+from shunter.schedulers.exec.container import housekeeping, submission
+from shunter.schedulers.exec.container.inventory import results_dir
+from shunter.specs import AppState
 from tests.toolkit.image import docker
-from trainyard.docker.engine import Engine, EngineError
-from trainyard.errors import BackendError, ConfigError
-from trainyard.runner import Runner, get_runner
-from trainyard.runner.sweeps import Point
-from trainyard.schedulers.exec.container import housekeeping, submission
-from trainyard.schedulers.exec.container.inventory import results_dir
-from trainyard.specs import AppState
 
 WRITE = """
 import os, sys

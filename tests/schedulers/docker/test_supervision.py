@@ -2,10 +2,10 @@
 
 import pytest
 
+from shunter.schedulers.exec import outbox
+from shunter.schedulers.exec.container.inventory import results_dir
+from shunter.specs import AppState, Resource, RetryPolicy
 from tests.receiver import receiving
-from trainyard.schedulers.exec import outbox
-from trainyard.schedulers.exec.container.inventory import results_dir
-from trainyard.specs import AppState, Resource, RetryPolicy
 
 from .conftest import kill_watcher, wait_until
 
@@ -73,5 +73,5 @@ def test_a_container_that_hangs_is_stopped_and_its_stacks_are_in_its_log(jobs):
     assert "because it hung" in end.msg
     assert notes(end)[0].startswith("it hung: no output for 0.5 s")
     log = jobs.log(app_id)
-    assert "trainyard: end of the stacks\n" in log
+    assert "shunter: end of the stacks\n" in log
     assert any("sleep 600" in line for line in log if line.startswith("--- process"))

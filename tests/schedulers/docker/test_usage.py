@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.schedulers.exec.container.container_usage import sample_of
-from trainyard.schedulers.exec.container.inventory import gpus_of, usage_path
-from trainyard.schedulers.exec.usage_file import replica_usage
+from shunter.schedulers.exec.container.container_usage import sample_of
+from shunter.schedulers.exec.container.inventory import gpus_of, usage_path
+from shunter.schedulers.exec.usage_file import replica_usage
 
 #: Written after the documented answer of "Get container stats" (API 1.43, cgroups v2), shortened.
 STATS = {

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from trainyard.docker.networks import VARIABLE
-from trainyard.schedulers.exec.container import housekeeping
-from trainyard.schedulers.exec.container.watcher_door import open_door
-from trainyard.specs import AppState
+from shunter.docker.networks import VARIABLE
+from shunter.schedulers.exec.container import housekeeping
+from shunter.schedulers.exec.container.watcher_door import open_door
+from shunter.specs import AppState
 
 from .conftest import kill_watcher, states, wait_until, watcher_pid
 

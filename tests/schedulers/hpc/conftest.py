@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.hpc import ssh
 from tests import backends
 from tests.schedulers.hpc.fake_cluster import FakeCluster
-from trainyard.schedulers.hpc import ssh
 
 
 @pytest.fixture

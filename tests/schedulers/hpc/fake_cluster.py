@@ -7,13 +7,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, QueueWords
-from trainyard.schedulers.hpc.options import HpcOpts
-from trainyard.schedulers.hpc.queries import NativeJob
-from trainyard.schedulers.hpc.scheduler import HpcScheduler
-from trainyard.specs.options import option
-from trainyard.specs.status import AppState
+from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, QueueWords
+from shunter.schedulers.hpc.options import HpcOpts
+from shunter.schedulers.hpc.queries import NativeJob
+from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.specs.options import option
+from shunter.specs.status import AppState
 
 QUEUE = str(Path(__file__).with_name("fake_queue.py"))
 STATES = {

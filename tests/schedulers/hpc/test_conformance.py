@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from shunter.testing.conformance import SchedulerConformance
 from tests.schedulers.hpc.fake_cluster import FakeCluster
-from trainyard.testing.conformance import SchedulerConformance
 
 
 class TestFakeCluster(SchedulerConformance):

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.specs.app import AppDef, Resource
+from shunter.specs.status import AppState
 from tests.receiver import receiving
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.test_jobs import folder_of, role
-from trainyard.errors import ConfigError
-from trainyard.specs.app import AppDef, Resource
-from trainyard.specs.status import AppState
 
 PATIENCE = 90
 EXCEPTION = "printf 'Traceback (most recent call last):\\n  File\\nValueError: bad\\n' >&2; exit 1"
 #: Fails for want of memory at its first attempt.
-HUNGRY = '[ "$TRAINYARD_ATTEMPT" != 0 ] || { echo "MemoryError: no more" >&2; exit 1; }'
+HUNGRY = '[ "$SHUNTER_ATTEMPT" != 0 ] || { echo "MemoryError: no more" >&2; exit 1; }'
 
 
 def submit(cluster, script: str, **cfg) -> str:
@@ -113,7 +113,7 @@ def test_what_would_fail_again_is_not_repeated(cluster):
 
 @pytest.mark.slow
 def test_retries_end_and_each_has_its_log(cluster):
-    app_id = submit(cluster, "echo attempt $TRAINYARD_ATTEMPT; exit 7", retry={"other": "2"})
+    app_id = submit(cluster, "echo attempt $SHUNTER_ATTEMPT; exit 7", retry={"other": "2"})
     found = cluster.wait(app_id, PATIENCE)
     assert (found.state, found.num_restarts) == (AppState.FAILED, 2)
     assert "2 of 2 retries are used up" in found.msg
@@ -156,7 +156,7 @@ def test_a_silent_program_shows_its_stacks_and_goes_on(cluster):
     wait_until(lambda: "hangs: no output for 0.5 s" in cluster.describe(app_id).msg, "that it hangs")
     assert cluster.describe(app_id).state == AppState.RUNNING
     log = "".join(cluster.log_iter(app_id, "r"))
-    assert "trainyard: no output for 0.5 s and no GPU activity; the stacks of" in log
+    assert "shunter: no output for 0.5 s and no GPU activity; the stacks of" in log
     cluster.cancel(app_id)
 
 

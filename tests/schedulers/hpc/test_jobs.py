@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from shunter.components.train import script as train_script
+from shunter.errors import BackendError, ConfigError, UnknownAppException, UnreachableError, UsageError
+from shunter.runner import Runner
+from shunter.runner.preparation import prepare
+from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
+from shunter.schedulers.hpc.scheduler import Place
+from shunter.schedulers.responses import Dependency, LogQuery, LogRange, Stream
+from shunter.specs.app import AppDef, Role
+from shunter.specs.status import AppState
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
-from trainyard.components.train import script as train_script
-from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError, UsageError
-from trainyard.runner import Runner
-from trainyard.runner.preparation import prepare
-from trainyard.schedulers.hpc.commands import LocalCommands
-from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
-from trainyard.schedulers.hpc.scheduler import Place
-from trainyard.schedulers.responses import Dependency, LogQuery, LogRange, Stream
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.status import AppState
 
 
 def role(script: str, name: str = "r", **fields) -> Role:
@@ -246,9 +246,7 @@ def test_an_interrupt_lets_a_program_end_that_must(tmp_path, monkeypatch):
 
 def test_following_goes_on_with_the_next_attempt(cluster, queue, tmp_path):
     go = tmp_path / "go"
-    program = (
-        f"echo attempt $TRAINYARD_ATTEMPT; while [ ! -e {go} ]; do sleep 0.05; done; printf torn; exit 1"
-    )
+    program = f"echo attempt $SHUNTER_ATTEMPT; while [ ! -e {go} ]; do sleep 0.05; done; printf torn; exit 1"
     app_id = cluster.submit(AppDef("job", [role(program, max_retries=2)]), {})
     lines = []
     for block in cluster.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.schedulers.hpc.observe import FORGOTTEN_SECONDS, describe
-from trainyard.schedulers.hpc.queries import NativeJob
-from trainyard.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
-from trainyard.specs.status import AppState
+from shunter.schedulers.hpc.observe import FORGOTTEN_SECONDS, describe
+from shunter.schedulers.hpc.queries import NativeJob
+from shunter.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
+from shunter.specs.status import AppState
 
 NOW = 1_800_000_000.0
 

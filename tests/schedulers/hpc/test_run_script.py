@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.schedulers.hpc import shared_folder
+from shunter.schedulers.hpc.storage import LocalStorage
 from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
-from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.storage import LocalStorage
 
 SHELLS = [shell for shell in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])]
 
@@ -67,10 +67,8 @@ def folder(request, tmp_path):
 
 
 def test_a_replica_leaves_records_logs_and_an_index(folder):
-    folder.program(
-        'echo "$1|$2|$TRAINYARD_REPLICA|$TRAINYARD_ATTEMPT|$TORCHX_RANK0_HOST"; echo oops >&2; exit 7'
-    )
-    assert folder.run("replica", "r", "NUMBER-1", NUMBER="2", TRAINYARD_RANK0="first") == 7
+    folder.program('echo "$1|$2|$SHUNTER_REPLICA|$SHUNTER_ATTEMPT|$TORCHX_RANK0_HOST"; echo oops >&2; exit 7')
+    assert folder.run("replica", "r", "NUMBER-1", NUMBER="2", SHUNTER_RANK0="first") == 7
     assert folder.text("logs/r-1/0.out") == "one|two  three|1|0|first\n"
     assert folder.text("logs/r-1/0.err") == "oops\n"
     record = folder.seen().replicas["r", 1]
@@ -115,7 +113,7 @@ def test_python_may_be_called_python3_alone(folder, tmp_path):
 
 
 def test_each_attempt_has_its_log(folder):
-    folder.program('echo "attempt $TRAINYARD_ATTEMPT"; [ "$TRAINYARD_ATTEMPT" = 2 ]')
+    folder.program('echo "attempt $SHUNTER_ATTEMPT"; [ "$SHUNTER_ATTEMPT" = 2 ]')
     assert folder.run(*folder.around("--retries", "5")) == 0
     assert [folder.text(f"logs/r-0/{number}.out") for number in range(4)] == [
         "attempt 0\n", "attempt 1\n", "attempt 2\n", "",
@@ -164,7 +162,7 @@ def test_a_signal_to_a_replica_reaches_its_program(folder):
 
 
 def test_signals_that_warn_of_the_limit_are_the_clusters(folder):
-    process = start_saving(folder, "replica", "r", "0", TRAINYARD_WARNING_SIGNALS="XCPU")
+    process = start_saving(folder, "replica", "r", "0", SHUNTER_WARNING_SIGNALS="XCPU")
     process.send_signal(signal.SIGXCPU)
     process.communicate()
     assert process.returncode == 124
@@ -242,7 +240,7 @@ def test_a_folder_that_is_missing_is_the_reason(folder, tmp_path):
     folder.role(f"cd {tmp_path}/gone 2>/dev/null || no_folder {tmp_path}/gone\nset -- sh program\n")
     assert folder.run("replica", "r", "0") == 72
     words = f"the folder {tmp_path}/gone does not exist on node {os.uname().nodename}"
-    assert folder.text("logs/r-0/0.err") == f"trainyard: {words}\n"
+    assert folder.text("logs/r-0/0.err") == f"shunter: {words}\n"
     assert folder.seen().replicas["r", 0].reason == words
 
 
@@ -298,7 +296,7 @@ def test_a_command_can_be_run_beside_a_replica(folder):
     wait_until(lambda: "ready" in folder.text("logs/r-1/0.out"), "the program is ready")
     folder.role(f"export A='b c'\ncd {folder.path}/logs || exit 72\nset -- false\n")
     command = [*folder.shell, str(folder.path / "run.sh"), "enter", "r", "1"]
-    inside = [*command, "sh", "-c", 'echo "$A|$PWD|$TRAINYARD_REPLICA|$1"; exit 5', "sh", "x  y"]
+    inside = [*command, "sh", "-c", 'echo "$A|$PWD|$SHUNTER_REPLICA|$1"; exit 5', "sh", "x  y"]
     result = subprocess.run(inside, capture_output=True, text=True, check=False)
     assert result.stdout == f"b c|{folder.path}/logs|1|x  y\n"
     assert result.returncode == 5

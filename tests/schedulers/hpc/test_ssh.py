@@ -8,6 +8,15 @@ import threading
 
 import pytest
 
+from shunter.errors import BackendError, ConfigError, StateStoreError, UnreachableError
+from shunter.schedulers.hpc import ssh
+from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.ssh import SshCommands, commands_on
+from shunter.schedulers.hpc.storage import LocalStorage, RemoteStorage, archive_of
+from shunter.schedulers.hpc.submission import check_shared_folder
+from shunter.schedulers.responses import LogQuery, LogRange
+from shunter.specs.app import AppDef, Role
+from shunter.specs.status import AppState
 from tests import backends
 from tests.schedulers.hpc.conftest import (
     LoginNode,
@@ -17,15 +26,6 @@ from tests.schedulers.hpc.conftest import (
     wait_until,
 )
 from tests.schedulers.hpc.fake_cluster import FakeCluster
-from trainyard.errors import BackendError, ConfigError, StateStoreError, UnreachableError
-from trainyard.schedulers.hpc import ssh
-from trainyard.schedulers.hpc.commands import LocalCommands
-from trainyard.schedulers.hpc.ssh import SshCommands, commands_on
-from trainyard.schedulers.hpc.storage import LocalStorage, RemoteStorage, archive_of
-from trainyard.schedulers.hpc.submission import check_shared_folder
-from trainyard.schedulers.responses import LogQuery, LogRange
-from trainyard.specs.app import AppDef, Role
-from trainyard.specs.status import AppState
 
 # ---- commands
 
@@ -119,24 +119,24 @@ def test_an_option_is_not_a_host():
 def test_the_path_of_the_socket_is_short_enough(login_node, tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    monkeypatch.setenv("TRAINYARD_HOME", str(deep))
+    monkeypatch.setenv("SHUNTER_HOME", str(deep))
     commands = commands_on("login1")
     assert commands.run(["echo", "hi"]).out == b"hi\n"
     assert len(commands._socket()) <= ssh.LONGEST_SOCKET
 
 
 def test_a_directory_that_others_can_write_holds_no_connections(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / ("d" * 100)))
+    monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / ("d" * 100)))
     monkeypatch.setattr(ssh, "SHORT_PARENT", str(tmp_path))
-    (tmp_path / f"trainyard-ssh-{os.getuid()}").mkdir(mode=0o777)
-    (tmp_path / f"trainyard-ssh-{os.getuid()}").chmod(0o777)
+    (tmp_path / f"shunter-ssh-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"shunter-ssh-{os.getuid()}").chmod(0o777)
     with pytest.raises(ConfigError, match="is open to others"):
         SshCommands("login1").prepare()
 
 
 ASKING = """
 import sys
-from trainyard.schedulers.hpc.ssh import commands_on
+from shunter.schedulers.hpc.ssh import commands_on
 commands = commands_on("login1")
 print("first", commands.run(["echo", "hi"]).text.strip())
 print("second", commands.run(["echo", "hi"]).text.strip())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import system
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.specs import AppDef, AppState, Role, is_terminal
-from trainyard.system import processes
-from trainyard.system.identity import Process
+from shunter import system
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.specs import AppDef, AppState, Role, is_terminal
+from shunter.system import processes
+from shunter.system.identity import Process
 
 PATIENCE = 90
 #: What docs/schedulers/local_cwd.md says is weaker on other systems.

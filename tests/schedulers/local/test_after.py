@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
+from shunter.errors import ConfigError, UnknownAppException
+from shunter.runner import get_runner
+from shunter.schedulers.base import Stream
+from shunter.specs import AppDef, AppState, RetryPolicy
 from tests.schedulers.local.conftest import PATIENCE, linux_only, role, wait_until
-from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.runner import get_runner
-from trainyard.schedulers.base import Stream
-from trainyard.specs import AppDef, AppState, RetryPolicy
 
 
 @pytest.fixture

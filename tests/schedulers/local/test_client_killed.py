@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.runner import Runner
-from trainyard.runner.records import INTERRUPTED
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs import AppState
-from trainyard.system.identity import Process
+from shunter.runner import Runner
+from shunter.runner.records import INTERRUPTED
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs import AppState
+from shunter.system.identity import Process
 
 from .conftest import PATIENCE, Jobs, wait_until
 
-SUBMIT = [sys.executable, "-m", "trainyard", "run", "--detach", "utils.sh", "--", "sh", "-c"]
+SUBMIT = [sys.executable, "-m", "shunter", "run", "--detach", "utils.sh", "--", "sh", "-c"]
 SUBMIT += ["sleep 0.3; echo end"]
 #: Hands a job over, and dies before it hears that the job runs. "slow": the supervisor has not read it yet.
 DIES = """
 import os, signal, sys
-from trainyard.cli import console_main
-from trainyard.schedulers.exec.process import launcher
+from shunter.cli import console_main
+from shunter.schedulers.exec.process import launcher
 
 how = sys.argv.pop(1)
 
@@ -73,7 +73,7 @@ def test_killed_before_a_slow_supervisor_has_the_job(jobs: Jobs) -> None:
 
 
 def test_a_part_of_a_plan_is_no_job(tmp_path: Path) -> None:
-    from trainyard.schedulers.exec.process.launcher import Launcher
+    from shunter.schedulers.exec.process.launcher import Launcher
 
     launcher = Launcher()
     supervisor = launcher.supervisor()
@@ -109,7 +109,7 @@ def test_ended_at_any_moment(jobs: Jobs, end: Callable[[int, int], None]) -> Non
     for number in range(tries):
         submit_for(whole * (0.2 + number / tries), end)
         submit_for(0.001 * number, end, once_there_is_a_directory=True)
-    with Runner("trainyard") as runner:
+    with Runner("shunter") as runner:
         for job in submitted():
             jobs.end_of(job.name)
         outcomes = Counter((job.phase, job.state, job.msg) for job in runner.jobs())

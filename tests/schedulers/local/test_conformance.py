@@ -4,9 +4,9 @@ from contextlib import closing
 
 import pytest
 
-from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.specs import RetryPolicy
-from trainyard.testing import SchedulerConformance
+from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.specs import RetryPolicy
+from shunter.testing import SchedulerConformance
 
 
 class TestLocalCwd(SchedulerConformance):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.specs import AppDef, Resource, Role
+from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.specs import AppDef, Resource, Role
 
 
 def job(**resource):
@@ -24,8 +24,8 @@ def test_this_machine(home):
 
 def test_a_state_directory_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "file"))
-    monkeypatch.delenv("TRAINYARD_STATE_DIR", raising=False)
+    monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("SHUNTER_STATE_DIR", raising=False)
     files, _ = create_scheduler("test").doctor({})
     assert files.ok is False
     assert "file" in files.text

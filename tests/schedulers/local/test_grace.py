@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.components import utils
-from trainyard.specs import AppState, RetryPolicy
+from shunter.components import utils
+from shunter.specs import AppState, RetryPolicy
 
 from .conftest import role, wait_until
 

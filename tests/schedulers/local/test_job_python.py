@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.schedulers.exec.process import job_python
+from shunter.schedulers.exec.process import job_python
 
 #: What a job says of its Python: itself, and what a shell in it finds.
 SHOW = """
@@ -24,12 +24,12 @@ print(json.dumps([sys.executable, shutil.which("python") or shutil.which("python
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two environments: ``tool``, with trainyard and without any extra, and ``mine``, with nothing."""
+    """Two environments: ``tool``, with shunter and without any extra, and ``mine``, with nothing."""
     folder = tmp_path_factory.mktemp("environments")
     for name in ("tool", "mine"):
         venv.create(folder / name, symlinks=True)
     (packages,) = (folder / "tool/lib").glob("python*/site-packages")
-    for name in ("trainyard", "argcomplete", "docstring_parser"):
+    for name in ("shunter", "argcomplete", "docstring_parser"):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -45,10 +45,10 @@ class Shell:
         self.directory = directory
         left_out = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
         self.environ = {name: value for name, value in os.environ.items() if name not in left_out}
-        self.environ |= {"PATH": path, "TRAINYARD_SAGEMAKER_DOCKER": "never"}
+        self.environ |= {"PATH": path, "SHUNTER_SAGEMAKER_DOCKER": "never"}
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [str(self.tool / "bin/python"), "-m", "trainyard", *words]
+        command = [str(self.tool / "bin/python"), "-m", "shunter", *words]
         done = subprocess.run(
             command, cwd=self.directory, env=self.environ, capture_output=True, text=True, check=False
         )
@@ -108,7 +108,7 @@ def test_a_system_with_python3_alone(shell: Shell, environments: Path, tmp_path:
 def test_the_environment_of_an_ordinary_installation_is_the_users(shell: Shell) -> None:
     own = str(shell.tool / "bin/python")
     assert shell.pythons() == [own, own]
-    assert shell.plan()["python"].endswith(f" {own} (the environment that trainyard is installed in)")
+    assert shell.plan()["python"].endswith(f" {own} (the environment that shunter is installed in)")
 
 
 @pytest.mark.parametrize("is_tool", [True, False])
@@ -138,7 +138,7 @@ def test_without_any_other_python_the_tools_own_is_used_and_that_is_said(shell: 
     shell.environ["PATH"] = str(shell.directory)
     own = str(shell.tool / "bin/python")
     warned = shell.run("run", "--wait", "./show.py").stderr
-    assert f"no Python was found but {own}, which is trainyard's own" in warned
+    assert f"no Python was found but {own}, which is shunter's own" in warned
     assert shell.pythons() == [own, own]
 
 

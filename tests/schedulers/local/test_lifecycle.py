@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.base import Stream
-from trainyard.schedulers.exec.process import documents, job_directory
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs import NONE, AppState, RetryPolicy
-from trainyard.system.identity import identify
+from shunter.errors import ConfigError
+from shunter.schedulers.base import Stream
+from shunter.schedulers.exec.process import documents, job_directory
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs import NONE, AppState, RetryPolicy
+from shunter.system.identity import identify
 
 from .conftest import linux_only, members, role, wait_until
 
@@ -105,7 +105,7 @@ def test_keepers_are_distinguished_in_a_list_of_processes(jobs):
     state = jobs.state(app_id)
     for keeper in ("guard", "supervisor"):
         command = Path(f"/proc/{state[keeper][0]}/cmdline")
-        title = f"trainyard: {keeper} of {app_id}".encode()
+        title = f"shunter: {keeper} of {app_id}".encode()
         wait_until(lambda: command.read_bytes().rstrip(b"\0") == title, f"the title of the {keeper}")  # noqa: B023
 
 
@@ -165,8 +165,8 @@ def test_submission_that_was_interrupted(jobs):
 def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
     script = (
         "import sys, os, signal\n"
-        "from trainyard.schedulers.local.scheduler import create_scheduler\n"
-        "from trainyard.specs import AppDef, Role\n"
+        "from shunter.schedulers.local.scheduler import create_scheduler\n"
+        "from shunter.specs import AppDef, Role\n"
         "app = AppDef('job', [Role('r', '', entrypoint='sh', args=['-c', 'echo up; exec sleep 300'])])\n"
         "print(create_scheduler('test').submit(app, {}), flush=True)\n"
         "os.killpg(0, signal.SIGKILL)\n"
@@ -282,7 +282,7 @@ MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
 @linux_only
 @pytest.mark.skipif(not os.access(MEMORY_CGROUP / "tasks", os.W_OK), reason="no writable memory cgroup (v1)")
 def test_out_of_memory_is_distinguished_from_a_kill(jobs, tmp_path):
-    group = MEMORY_CGROUP / f"trainyard-test-{os.getpid()}"
+    group = MEMORY_CGROUP / f"shunter-test-{os.getpid()}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(64 << 20))

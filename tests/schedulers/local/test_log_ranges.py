@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.schedulers.exec.process.log_index import make_record
-from trainyard.schedulers.exec.process.log_ranges import (
+from shunter.schedulers.exec.process.log_index import make_record
+from shunter.schedulers.exec.process.log_ranges import (
     AttemptRanges,
     LogRanges,
     NoFile,
     NoIndex,
     read_part,
 )
-from trainyard.schedulers.exec.process.log_reader import GrowingFile
-from trainyard.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.exec.process.log_reader import GrowingFile
+from shunter.schedulers.responses import LogPart, LogRange, Stream
 
 LINES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 300)), max_size=60)
 
@@ -125,7 +125,7 @@ def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_part_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.schedulers.exec.process.log_reader import GrowingFile
+    from shunter.schedulers.exec.process.log_reader import GrowingFile
 
     line = b"x" * 99 + b"\n"
     (tmp_path / "stdout.log").write_bytes(line * 200_000)  # 20 MB

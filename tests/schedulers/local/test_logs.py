@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard import system
-from trainyard.errors import UsageError
-from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
-from trainyard.schedulers.exec.process.log_reader import Merger, ReplicaLog
-from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
+from shunter import system
+from shunter.errors import UsageError
+from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
+from shunter.schedulers.exec.process.log_reader import Merger, ReplicaLog
+from shunter.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 
 from .conftest import linux_only, role, wait_until
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.local.request import visible_gpus, without_enclosing_job
-from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
-from trainyard.specs.app import NO_IMAGE
+from shunter.errors import BackendError, ConfigError
+from shunter.schedulers.local.request import visible_gpus, without_enclosing_job
+from shunter.specs import AppDef, AppState, BindMount, Resource, Role
+from shunter.specs.app import NO_IMAGE
 
 from .conftest import role, wait_until
 
@@ -21,7 +21,7 @@ def four_gpus(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("TRAINYARD_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("SHUNTER_SLOTS_DIR", str(tmp_path / "slots"))
 
 
 def gpu_role(gpus: int, replicas: int, name: str = "r"):
@@ -55,8 +55,8 @@ def test_jobs_that_run_at_the_same_time_have_different_gpus(jobs, four_gpus, tmp
 
 def test_a_job_within_a_job_may_use_its_gpus(jobs, four_gpus, tmp_path):
     inner = (
-        "from trainyard.schedulers.local.scheduler import create_scheduler\n"
-        "from trainyard.specs import AppDef, Resource, Role\n"
+        "from shunter.schedulers.local.scheduler import create_scheduler\n"
+        "from shunter.specs import AppDef, Resource, Role\n"
         "scheduler = create_scheduler('test')\n"
         "one = Role('r', '', entrypoint='sh', args=['-c', 'echo [$CUDA_VISIBLE_DEVICES]'],"
         " resource=Resource(1, 1, 1))\n"
@@ -132,7 +132,7 @@ def test_a_program_that_is_not_in_path_is_found_in_the_working_directory(jobs, t
         jobs.submit(Role("r", "", entrypoint="notes"))
 
 
-def test_python_is_the_one_that_trainyard_runs_in(jobs, monkeypatch):
+def test_python_is_the_one_that_shunter_runs_in(jobs, monkeypatch):
     if sys.prefix == sys.base_prefix:
         pytest.skip("not in a virtual environment")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
@@ -157,7 +157,7 @@ def test_torchrun_is_asked_to_wait_as_long_as_the_grace_period(jobs):
 
 def test_only_what_describes_an_enclosing_job_is_not_inherited():
     users = {"TORCHX_TRACKERS": "t", "PET_NNODES": "2", "TORCHELASTIC_MINE": "1", "TORCHX_IMAGE": "i"}
-    assert without_enclosing_job({**users, "TRAINYARD_LOCAL_JOB": "/j"}) == users
+    assert without_enclosing_job({**users, "SHUNTER_LOCAL_JOB": "/j"}) == users
     kept = {"TORCHX_TRACKERS": "t", "PET_NNODES": "2"}
     assert without_enclosing_job({**users, "TORCHX_JOB_ID": "h", "PET_LOG_DIR": "/l"}) == kept
     assert without_enclosing_job({**users, "TORCHELASTIC_RUN_ID": "r"}) == {**kept, "TORCHX_IMAGE": "i"}

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.base import Stream
+from shunter.specs import AppState, AppStatus, is_terminal
 from tests.backends import need
 from tests.toolkit.test_host_namespaces import LOCKED
-from trainyard.errors import ConfigError
-from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.base import Stream
-from trainyard.specs import AppState, AppStatus, is_terminal
 
 from .conftest import linux_only
 
@@ -222,7 +222,7 @@ def test_replicas_are_the_hosts_of_a_distribution(
         assert status.state == AppState.SUCCEEDED, said
         if kind == "torchrun":
             # it may complain itself, with the paths of its files, when the agent with its store leaves first
-            said = [line for line in said if "trainyard" in line.replace(sys.prefix, "")]
+            said = [line for line in said if "shunter" in line.replace(sys.prefix, "")]
         else:  # mpirun says so when its child runs another program before mpirun has moved it to a group
             said = [line for line in said if "plm:rsh: Warning: setpgid" not in line]
         assert not said
@@ -234,7 +234,7 @@ def test_mpi_where_hosts_share_an_address(runner: Runner, project: Path) -> None
     need("mpi")
     (project / "train.py").write_text("")
     words = ["run", "train.script", "--script", "train.py", "--num_replicas", "2", "--distribution", "mpi"]
-    command = [*LOCKED, sys.executable, "-m", "trainyard", *words]
+    command = [*LOCKED, sys.executable, "-m", "shunter", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1, done.stderr
     assert "MPI cannot tell algo-2 from algo-1: both have the address 127.0.0.1" in done.stderr

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
+from shunter.diagnosis.waiting import explain_waiting
+from shunter.errors import BackendError, ConfigError
+from shunter.specs import AppDef, AppState, Resource
+from shunter.system.identity import myself
 from tests.schedulers.local.conftest import members, role, wait_until
-from trainyard.diagnosis.waiting import explain_waiting
-from trainyard.errors import BackendError, ConfigError
-from trainyard.specs import AppDef, AppState, Resource
-from trainyard.system.identity import myself
 
 ONE_GPU = Resource(cpu=1, gpu=1, memMB=-1)
 ALL_GPUS = Resource(cpu=1, gpu=2, memMB=-1)
@@ -20,7 +20,7 @@ HOLD = 'echo "gpus=$CUDA_VISIBLE_DEVICES"; while [ ! -e "{gate}" ]; do sleep 0.0
 @pytest.fixture(autouse=True)
 def slots_dir(tmp_path, monkeypatch):
     folder = tmp_path / "slots"
-    monkeypatch.setenv("TRAINYARD_SLOTS_DIR", str(folder))
+    monkeypatch.setenv("SHUNTER_SLOTS_DIR", str(folder))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     return folder
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import BackendError, StateStoreError
-from trainyard.runner import get_runner
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.schedulers.local import housekeeping
-from trainyard.specs import AppState
+from shunter.errors import BackendError, StateStoreError
+from shunter.runner import get_runner
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.local import housekeeping
+from shunter.specs import AppState
 
 from .conftest import role, wait_until
 
@@ -23,7 +23,7 @@ def small_disk(tmp_path):
     """A file system of half a megabyte."""
     path = tmp_path / "small"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "trainyard-test", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "shunter-test", str(path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("file systems cannot be mounted here")
     yield path
@@ -32,7 +32,7 @@ def small_disk(tmp_path):
 
 @needs_root
 def test_job_that_fills_the_disk_still_ends_properly(jobs, small_disk, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    monkeypatch.setenv("SHUNTER_HOME", str(small_disk))
     app_id, response = jobs.run(role("echo first; head -c 10000000 /dev/zero; echo $?; exit 5"))
     assert response.state == AppState.FAILED
     assert [r.exit_code for r in response.to_status().replicas()] == [5]
@@ -41,7 +41,7 @@ def test_job_that_fills_the_disk_still_ends_properly(jobs, small_disk, monkeypat
 
 @needs_root
 def test_full_disk_refuses_the_job_and_leaves_nothing(jobs, small_disk, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    monkeypatch.setenv("SHUNTER_HOME", str(small_disk))
     jobs.run(role("exit 0"))
     subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/filler"], check=False, capture_output=True)
     with pytest.raises(StateStoreError, match="No space left"):
@@ -52,7 +52,7 @@ def test_full_disk_refuses_the_job_and_leaves_nothing(jobs, small_disk, monkeypa
 @needs_root
 def test_history_on_a_full_disk(small_disk, monkeypatch):
     """What looks and what removes works; what begins a job says why it cannot."""
-    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    monkeypatch.setenv("SHUNTER_HOME", str(small_disk))
     with get_runner("test") as runner:
         over, running = (
             runner.run_component("utils.sh", words, "local_cwd") for words in (["true"], ["sleep", "300"])
@@ -80,7 +80,7 @@ def test_history_on_a_full_disk(small_disk, monkeypatch):
 
 @needs_root
 def test_reading_from_a_read_only_disk(jobs, small_disk, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    monkeypatch.setenv("SHUNTER_HOME", str(small_disk))
     app_id, _ = jobs.run(role("echo hi"))
     remount = ["mount", "-o", "remount,ro", str(small_disk)]
     wait_until(lambda: subprocess.run(remount, check=False).returncode == 0, "a disk that is not busy")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.exec import outbox
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs import AppState, RetryPolicy
+from shunter.toolkit_import import stack_dump
 from tests.receiver import receiving
-from trainyard.errors import ConfigError
-from trainyard.schedulers.exec import outbox
-from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs import AppState, RetryPolicy
-from trainyard.toolkit_import import stack_dump
 
 from .conftest import PATIENCE, linux_only, role, wait_until
 
@@ -104,7 +104,7 @@ def test_the_secret_is_in_no_dry_run_and_gone_at_the_end(jobs):
 
 
 def _app(*roles):
-    from trainyard.specs import AppDef
+    from shunter.specs import AppDef
 
     return AppDef("job", list(roles))
 
@@ -183,8 +183,8 @@ def test_a_replica_that_hangs_is_marked_and_may_go_on(jobs, tmp_path):
     end = jobs.end_of(app_id)
     assert end.state == AppState.SUCCEEDED
     log = "".join(jobs.log(app_id))
-    assert "trainyard: no output for 0.4 s and no GPU activity; the stacks of its process:" in log
-    assert "trainyard: end of the stacks" in log
+    assert "shunter: no output for 0.4 s and no GPU activity; the stacks of its process:" in log
+    assert "shunter: end of the stacks" in log
 
 
 @linux_only
@@ -196,8 +196,8 @@ def test_a_job_that_hangs_is_stopped_if_that_is_asked_for(jobs):
 
 @linux_only
 def test_output_and_results_are_signs_of_life(jobs, tmp_path):
-    from trainyard.schedulers.exec.process.hang_watch import HangWatch
-    from trainyard.schedulers.exec.process.replica import Replica
+    from shunter.schedulers.exec.process.hang_watch import HangWatch
+    from shunter.schedulers.exec.process.replica import Replica
 
     replica = Replica("r", 0, {"program": "", "argv": [], "env": {}, "log_dir": str(tmp_path)})
     replica.started_at = 1000.0
@@ -246,7 +246,7 @@ def test_python_shows_where_it_is(tmp_path):
     finally:
         child.kill()
         child.communicate()
-    assert "trainyard: headline" in log.read_text()
+    assert "shunter: headline" in log.read_text()
     assert "in waits_for_ever" in log.read_text()
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from shunter.errors import BackendError, ConfigError, StateStoreError, WorkspaceChangedError, WorkspaceError
+from shunter.paths import view_dir
+from shunter.schedulers.local import housekeeping
+from shunter.schedulers.local.housekeeping import SUBMISSION_SECONDS
+from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.specs import AppDef, AppState, Role
+from shunter.specs.workspace import Workspace
+from shunter.workspace import directory_shipment
+from shunter.workspace.code_store import Store
 from tests.workspace.conftest import take, write
-from trainyard.errors import BackendError, ConfigError, StateStoreError, WorkspaceChangedError, WorkspaceError
-from trainyard.paths import view_dir
-from trainyard.schedulers.local import housekeeping
-from trainyard.schedulers.local.housekeeping import SUBMISSION_SECONDS
-from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.specs import AppDef, AppState, Role
-from trainyard.specs.workspace import Workspace
-from trainyard.workspace import directory_shipment
-from trainyard.workspace.code_store import Store
 
 from .conftest import Jobs, role
 
@@ -180,7 +180,7 @@ def test_copies_without_a_job_are_collected(
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.schedulers.exec.process import launcher
+    from shunter.schedulers.exec.process import launcher
 
     monkeypatch.setattr(launcher, "GUARD", "/nowhere/guard.py")
     with pytest.raises(BackendError, match="was not started"):
@@ -253,7 +253,7 @@ def test_what_is_shown_meanwhile(project: Path) -> None:
     scheduler.ship(scheduler.submit_dryrun(app, {}, workspace), notes)
     assert notes.steps == ["copying the workspace"]
     assert notes.results == [
-        "left out, since it looks like a secret: .env (to ship it, name it in .trainyardignore: !/.env)",
+        "left out, since it looks like a secret: .env (to ship it, name it in .shunterignore: !/.env)",
         "left out: pipe is a named pipe, which cannot be shipped",
     ]
     again = Notes()

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainyard.specs import Resource
-from trainyard.testing import SchedulerConformance
+from shunter.specs import Resource
+from shunter.testing import SchedulerConformance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -23,7 +23,7 @@ class TestLsf(SchedulerConformance):
     def scheduler(self, lsf: Any) -> Any:
         from contextlib import closing
 
-        from trainyard.schedulers.lsf.scheduler import create_scheduler
+        from shunter.schedulers.lsf.scheduler import create_scheduler
 
         with closing(create_scheduler("conformance")) as scheduler:
             yield scheduler

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import BackendError, ConfigError, UnreachableError
+from shunter.schedulers.hpc.queries import NativeJob
+from shunter.schedulers.lsf.doctor import _version
+from shunter.schedulers.lsf.scheduler import LsfScheduler
+from shunter.specs import AppDef, AppState, is_terminal
 from tests.schedulers.shell_jobs import WAITS, ShellJobs, role
-from trainyard.errors import BackendError, ConfigError, UnreachableError
-from trainyard.schedulers.hpc.queries import NativeJob
-from trainyard.schedulers.lsf.doctor import _version
-from trainyard.schedulers.lsf.scheduler import LsfScheduler
-from trainyard.specs import AppDef, AppState, is_terminal
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def jobs(scheduler: LsfScheduler) -> Iterator[ShellJobs]:
 
 @pytest.mark.slow
 def test_replicas_are_placed_by_the_hosts_of_the_job(jobs: ShellJobs) -> None:
-    app_id = jobs.submit(role("echo $TRAINYARD_REPLICA $TORCHX_RANK0_HOST", num_replicas=3, cpu=2))
+    app_id = jobs.submit(role("echo $SHUNTER_REPLICA $TORCHX_RANK0_HOST", num_replicas=3, cpu=2))
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     assert [jobs.lines(app_id, k) for k in range(3)] == [[f"{k} host0"] for k in range(3)]
 

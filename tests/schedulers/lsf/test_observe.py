@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.hpc.queries import NativeJob
-from trainyard.schedulers.lsf import observe
-from trainyard.specs import AppState, is_terminal
+from shunter.schedulers.hpc.queries import NativeJob
+from shunter.schedulers.lsf import observe
+from shunter.specs import AppState, is_terminal
 
 NOW = time.mktime((2026, 3, 1, 12, 0, 0, 0, 0, -1))
 #: Written after answers of LSF 10.1 that users have published, escaped slashes and " L" included.

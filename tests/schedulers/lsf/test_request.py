@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.hpc.request import HpcRequest
+from shunter.schedulers.lsf.reasons import judge
+from shunter.schedulers.lsf.request import limit_minutes
+from shunter.schedulers.lsf.scheduler import create_scheduler
+from shunter.specs import AppDef, AppState, Resource, Role
 from tests.schedulers.golden import check
-from trainyard.errors import ConfigError
-from trainyard.schedulers.hpc.request import HpcRequest
-from trainyard.schedulers.lsf.reasons import judge
-from trainyard.schedulers.lsf.request import limit_minutes
-from trainyard.schedulers.lsf.scheduler import create_scheduler
-from trainyard.specs import AppDef, AppState, Resource, Role
 
 GOLDEN = Path(__file__).with_name("golden")
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import AccessError, ConfigError
+from shunter.schedulers.base import Dependency, DescribeAppResponse, LogQuery
+from shunter.schedulers.ray import remote_command
+from shunter.schedulers.ray.dashboard import DashboardUnreachableError
+from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from tests import backends
 from tests.cluster_hosts import wait_until
 from tests.ray_cluster import HEAD, WORKER, RayCluster, private_cluster, shared_cluster
-from trainyard.errors import AccessError, ConfigError
-from trainyard.schedulers.base import Dependency, DescribeAppResponse, LogQuery
-from trainyard.schedulers.ray import remote_command
-from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
-from trainyard.schedulers.ray.scheduler import RayScheduler
-from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SMALL = Resource(cpu=0, gpu=0, memMB=32)

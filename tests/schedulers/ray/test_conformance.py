@@ -1,6 +1,6 @@
 """Ray passes the suite that every scheduler passes, on a real cluster of two nodes.
 
-A job takes some seconds, so `make test-all` runs a part of the suite; TRAINYARD_RAY_SUITE=all runs all of it.
+A job takes some seconds, so `make test-all` runs a part of the suite; SHUNTER_RAY_SUITE=all runs all of it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.base import Scheduler
+from shunter.schedulers.ray.scheduler import create_scheduler
+from shunter.specs import Resource, RetryPolicy
+from shunter.testing import SchedulerConformance
 from tests.ray_cluster import RayCluster
-from trainyard.schedulers.base import Scheduler
-from trainyard.schedulers.ray.scheduler import create_scheduler
-from trainyard.specs import Resource, RetryPolicy
-from trainyard.testing import SchedulerConformance
 
-RUNS_ALL = os.environ.get("TRAINYARD_RAY_SUITE") == "all"  # read once: tests have an environment of their own
+RUNS_ALL = os.environ.get("SHUNTER_RAY_SUITE") == "all"  # read once: tests have an environment of their own
 CHOSEN = (
     "test_arguments_arrive_as_given",
     "test_blocks_of_all_replicas_hold_all_lines",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import AccessError, BackendError, ConfigError
+from shunter.http.connections import Connection
+from shunter.http.websocket import NotUpgradedError, WebSocket
+from shunter.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, address_of, token_in
 from tests.schedulers.ray.stub import StubDashboard, frame, stub_dashboard
-from trainyard.errors import AccessError, BackendError, ConfigError
-from trainyard.http.connections import Connection
-from trainyard.http.websocket import NotUpgradedError, WebSocket
-from trainyard.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, address_of, token_in
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.ray.options import RayOpts
+from shunter.schedulers.ray.request import make_request
+from shunter.schedulers.ray.shipped import replica_actor
+from shunter.schedulers.ray.shipped.ray_driver import Driver
+from shunter.schedulers.ray.shipped.replica_actor import ReplicaActor
+from shunter.specs import AppDef, RetryPolicy, Role
+from shunter.workspace.toolkit_files import toolkit_archive
 from tests.cluster_hosts import wait_until
 from tests.receiver import receiving
-from trainyard.schedulers.ray.options import RayOpts
-from trainyard.schedulers.ray.request import make_request
-from trainyard.schedulers.ray.shipped import replica_actor
-from trainyard.schedulers.ray.shipped.ray_driver import Driver
-from trainyard.schedulers.ray.shipped.replica_actor import ReplicaActor
-from trainyard.specs import AppDef, RetryPolicy, Role
-from trainyard.workspace.toolkit_files import toolkit_archive
 
 LOST_PEER = [
     "Traceback (most recent call last):",
@@ -167,7 +167,7 @@ def test_a_replica_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
     assert actor.process.stdin is not None
     actor.process.stdin.close()
     found = "no output for 0.5 s and no GPU activity"
-    assert f"err| trainyard: {found}; the stacks of its process:" in log
+    assert f"err| shunter: {found}; the stacks of its process:" in log
     assert "in waits" in log or "waits (" in log  # the latter by py-spy
     if on_hang == "report":
         assert (outcome["code"], outcome["hung"]) == (0, "")
@@ -199,15 +199,15 @@ def test_a_directory_that_another_user_made_is_not_used(
         monkeypatch.setattr(tempfile, "tempdir", place)
         folder = "job-1/train-0/code"
         script = (
-            f"mkdir -p {place}/nobodys/{folder} && {plant.format(root=f'{place}/trainyard-0', place=place)}"
+            f"mkdir -p {place}/nobodys/{folder} && {plant.format(root=f'{place}/shunter-0', place=place)}"
         )
-        script += f" && echo 'echo planted' > {place}/trainyard-0/{folder}/train.sh"
+        script += f" && echo 'echo planted' > {place}/shunter-0/{folder}/train.sh"
         subprocess.run(["runuser", "-u", "nobody", "--", "sh", "-c", script], check=True)
         role = Role("train", "", entrypoint="sh", args=["train.sh"])
         plan = make_request(AppDef("job", [role]), RayOpts(), "job-1", "http://head:8265", "gcs://p").plan
         actor = ReplicaActor(plan, plan["roles"][0], 0)
         error = actor.start(0, {})
-        assert f"{place}/trainyard-0: it is not a directory of this user alone" in error
+        assert f"{place}/shunter-0: it is not a directory of this user alone" in error
         assert actor.process is None
 
 

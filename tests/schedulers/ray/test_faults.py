@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from shunter.backoff import Clock
+from shunter.errors import BackendError, UnknownAppException
+from shunter.schedulers.base import LogQuery
+from shunter.schedulers.ray import logs
+from shunter.schedulers.ray.dashboard import DashboardUnreachableError
+from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.specs import AppDef, AppState, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
-from trainyard.backoff import Clock
-from trainyard.errors import BackendError, UnknownAppException
-from trainyard.schedulers.base import LogQuery
-from trainyard.schedulers.ray import logs
-from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
-from trainyard.schedulers.ray.scheduler import RayScheduler
-from trainyard.specs import AppDef, AppState, Role
 
 APP = AppDef("job", [Role("worker", "", entrypoint="true", num_replicas=2)])
-METADATA = {"trainyard.version": "1", "trainyard.name": "job", "trainyard.roles": '[["worker", 2]]'}
+METADATA = {"shunter.version": "1", "shunter.name": "job", "shunter.roles": '[["worker", 2]]'}
 
 
 def job(status: str, **more: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_a_head_that_was_replaced_ends_the_following_and_not_the_job(
 
 def test_the_end_is_known_when_the_head_is_gone(stub: StubDashboard, scheduler: RayScheduler) -> None:
     state = '{"state": "FAILED", "msg": "worker/0: exit code 3", "phase": "ended", "roles": []}'
-    text = f"{line('a')}trainyard-state {state}\n"
+    text = f"{line('a')}shunter-state {state}\n"
     stub.answer("GET", "/api/jobs/job-1", (200, job("FAILED")))
     stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": text}))
     assert scheduler.describe("job-1") is not None
@@ -155,7 +155,7 @@ def accept_packages(stub: StubDashboard) -> None:
 def test_a_submission_whose_answer_is_lost_is_found(stub: StubDashboard, scheduler: RayScheduler) -> None:
     accept_packages(stub)
     stub.answer("POST", "/api/jobs/", (0, ""))
-    ours = job("PENDING", metadata={**METADATA, "trainyard.token": "token-1"})
+    ours = job("PENDING", metadata={**METADATA, "shunter.token": "token-1"})
     stub.answer("GET", "/api/jobs/", (200, ours))
     assert submitted(scheduler).startswith("job-")
 
@@ -192,7 +192,7 @@ def test_a_404_of_somebody_else_says_nothing_of_a_job(stub: StubDashboard, sched
 def test_a_cancellation_that_ray_does_not_take_is_an_error(
     stub: StubDashboard, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.schedulers.ray.scheduler.STOP_PATIENCE", 0.0)
+    monkeypatch.setattr("shunter.schedulers.ray.scheduler.STOP_PATIENCE", 0.0)
     stub.answer("GET", "/api/jobs/job-1", (200, job("PENDING")))
     stub.answer("POST", "/api/jobs/job-1/stop", (200, {"stopped": False}))
     with pytest.raises(BackendError, match="did not accept the request to stop"):

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError, WorkspaceError
+from shunter.schedulers.ray import ray_package
+from shunter.schedulers.ray.options import RayOpts
+from shunter.schedulers.ray.reasons import role_statuses, state_of
+from shunter.schedulers.ray.request import RayRequest, bundle_of, make_request
+from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
-from trainyard.errors import ConfigError, WorkspaceError
-from trainyard.schedulers.ray import ray_package
-from trainyard.schedulers.ray.options import RayOpts
-from trainyard.schedulers.ray.reasons import role_statuses, state_of
-from trainyard.schedulers.ray.request import RayRequest, bundle_of, make_request
-from trainyard.schedulers.ray.scheduler import RayScheduler
-from trainyard.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role
 
 GOLDEN = Path(__file__).parent / "golden"
 ADDRESS = "http://head:8265"

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from shunter.schedulers.base import Scheduler
+from shunter.schedulers.sge.scheduler import create_scheduler
+from shunter.specs import Resource
+from shunter.testing import SchedulerConformance
 from tests.grid_engine import GridEngine
-from trainyard.schedulers.base import Scheduler
-from trainyard.schedulers.sge.scheduler import create_scheduler
-from trainyard.specs import Resource
-from trainyard.testing import SchedulerConformance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import BackendError, UnreachableError
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.base import LogQuery
+from shunter.schedulers.sge.scheduler import SgeScheduler, create_scheduler
+from shunter.specs import AppDef, AppState, is_terminal
 from tests.grid_engine import GridEngine
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
-from trainyard.errors import BackendError, UnreachableError
-from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.base import LogQuery
-from trainyard.schedulers.sge.scheduler import SgeScheduler, create_scheduler
-from trainyard.specs import AppDef, AppState, is_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -48,7 +48,7 @@ def test_replicas_on_two_hosts_know_each_other(jobs: ShellJobs) -> None:
 
 
 def test_a_failing_replica_stops_those_on_other_hosts(jobs: ShellJobs) -> None:
-    script = 'trap "echo stopped; exit 0" TERM; test "$TRAINYARD_REPLICA" = 1 && exit 7; sleep 600 & wait'
+    script = 'trap "echo stopped; exit 0" TERM; test "$SHUNTER_REPLICA" = 1 && exit 7; sleep 600 & wait'
     app_id = jobs.submit(role(script, num_replicas=2), pe="spread")
     response = jobs.end_of(app_id)
     assert response.state == AppState.FAILED
@@ -67,7 +67,7 @@ def test_hosts_that_do_not_hold_the_replicas_are_named(jobs: ShellJobs) -> None:
 
 @pytest.mark.timeout(600)
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs: ShellJobs) -> None:
-    script = "for i in 1 2 3 4 5; do echo $TRAINYARD_REPLICA.$i; done"
+    script = "for i in 1 2 3 4 5; do echo $SHUNTER_REPLICA.$i; done"
     app_id = jobs.submit(role(script, num_replicas=200), array=True)
     lines: dict[int, list[str]] = {k: [] for k in range(200)}
     everything = LogQuery(should_tail=True)
@@ -108,8 +108,8 @@ def test_refusals_are_in_the_words_of_grid_engine(jobs: ShellJobs) -> None:
 
 def test_a_job_goes_on_after_the_loss_of_its_host(own_engine: GridEngine, jobs: ShellJobs) -> None:
     script = (
-        'n=$(cat "$TRAINYARD_JOB_DIR/work/n" 2>/dev/null || echo 0); echo run $n on $(hostname); '
-        '[ $n = 1 ] || { echo 1 >"$TRAINYARD_JOB_DIR/work/n"; echo saved; sleep 600; }'
+        'n=$(cat "$SHUNTER_JOB_DIR/work/n" 2>/dev/null || echo 0); echo run $n on $(hostname); '
+        '[ $n = 1 ] || { echo 1 >"$SHUNTER_JOB_DIR/work/n"; echo saved; sleep 600; }'
     )
     app_id = jobs.submit(role(script, max_retries=1))
     followed = iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True))
@@ -142,7 +142,7 @@ def test_a_job_goes_on_after_the_loss_of_its_host(own_engine: GridEngine, jobs: 
 @pytest.mark.timeout(600)
 def test_a_job_of_two_hosts_goes_on_after_the_loss_of_one(own_engine: GridEngine, jobs: ShellJobs) -> None:
     script = (
-        'again="$TRAINYARD_JOB_DIR/work/again"; echo up; [ ! -e "$again" ] || exit 0; '
+        'again="$SHUNTER_JOB_DIR/work/again"; echo up; [ ! -e "$again" ] || exit 0; '
         'trap "echo stopped; exit 9" TERM; sleep 600 & wait'
     )
     app_id = jobs.submit(role(script, num_replicas=2, max_retries=1), pe="spread")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.sge import observe, reasons
-from trainyard.specs import AppState
+from shunter.schedulers.sge import observe, reasons
+from shunter.specs import AppState
 
 RECORDED = Path(__file__).with_name("recorded")
 WAITING = {AppState.PENDING, AppState.SUSPENDED, AppState.UNKNOWN, AppState.RUNNING}

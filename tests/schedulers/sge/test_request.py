@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from shunter.errors import ConfigError
+from shunter.schedulers.base import Dependency
+from shunter.schedulers.hpc.request import HpcRequest
+from shunter.schedulers.sge.request import job_name, limit_seconds, with_check
+from shunter.schedulers.sge.scheduler import create_scheduler
+from shunter.specs import AppDef, BindMount, Resource, Role
 from tests.schedulers.golden import check
-from trainyard.errors import ConfigError
-from trainyard.schedulers.base import Dependency
-from trainyard.schedulers.hpc.request import HpcRequest
-from trainyard.schedulers.sge.request import job_name, limit_seconds, with_check
-from trainyard.schedulers.sge.scheduler import create_scheduler
-from trainyard.specs import AppDef, BindMount, Resource, Role
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -109,6 +109,6 @@ def test_names_begin_with_a_letter() -> None:
 def test_success_is_checked_before_anything_else() -> None:
     made = request(role())
     script = with_check(made.script, made.folder, ["/shared/jobs/a b"])
-    assert f"\nsh {made.folder}/run.sh require '/shared/jobs/a b' || exit 0\nexport TRAINYARD" in script
+    assert f"\nsh {made.folder}/run.sh require '/shared/jobs/a b' || exit 0\nexport SHUNTER" in script
     assert with_check(made.script, made.folder, []) == made.script
     assert Dependency("a", True).any_end

@@ -2,11 +2,11 @@
 
 import pytest
 
+from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.specs import Resource, Role
 from tests import backends
 from tests.schedulers.shell_jobs import ShellJobs
 from tests.slurm_cluster import private_cluster, shared_cluster
-from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import Resource, Role
 
 SMALL = Resource(cpu=1, gpu=0, memMB=64)
 

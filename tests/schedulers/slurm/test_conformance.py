@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import AppState, RetryPolicy
-from trainyard.testing import SchedulerConformance
+from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.specs import AppState, RetryPolicy
+from shunter.testing import SchedulerConformance
 
 from .conftest import Jobs, only, role
 
@@ -77,8 +77,8 @@ def test_state_exit_code_node_and_reason_of_every_replica(kind, request):
     request.getfixturevalue(kind)
     jobs = Jobs()
     try:
-        wait = 'while [ ! -e "$TRAINYARD_JOB_DIR/state/r-1.0.exit" ]; do sleep 0.1; done; '
-        script = f'[ "$TRAINYARD_REPLICA" = 1 ] && exit 3; {wait}kill -KILL $$$$'
+        wait = 'while [ ! -e "$SHUNTER_JOB_DIR/state/r-1.0.exit" ]; do sleep 0.1; done; '
+        script = f'[ "$SHUNTER_REPLICA" = 1 ] && exit 3; {wait}kill -KILL $$$$'
         _, found = jobs.run(role(script, num_replicas=2), array=True)
         killed, failed = found.roles_statuses[0].replicas
         assert found.state == killed.state == failed.state == AppState.FAILED

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
+from shunter.errors import ConfigError, UnreachableError
+from shunter.specs import AppDef, AppState
 from tests import backends
 from tests.slurm_cluster import private_cluster
-from trainyard.errors import ConfigError, UnreachableError
-from trainyard.specs import AppDef, AppState
 
 from .conftest import Jobs, role
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 
 # Counts to 8, one file system entry for each step, and goes on where the last attempt was.
 COUNTING = """
-echo "attempt $TRAINYARD_ATTEMPT on $(hostname) from $(ls {done} | wc -l)"
+echo "attempt $SHUNTER_ATTEMPT on $(hostname) from $(ls {done} | wc -l)"
 trap 'echo stopped; exit 1' TERM
 while [ "$(ls {done} | wc -l)" -lt 8 ]; do
     touch {done}/$(ls {done} | wc -l)
@@ -120,9 +120,9 @@ def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatc
         jobs = Jobs()
         # neither fails before the other has started
         both = f"until [ -e {tmp_path}/0 ] && [ -e {tmp_path}/1 ]; do sleep 0.1; done"
-        fails = f'touch {tmp_path}/"$TRAINYARD_REPLICA"; {both}; exit 5'
+        fails = f'touch {tmp_path}/"$SHUNTER_REPLICA"; {both}; exit 5'
         good, bad = jobs.submit(role("true")), jobs.submit(role(fails, num_replicas=2))
-        array = jobs.submit(role('test "$TRAINYARD_REPLICA" != 2', num_replicas=4), array=True)
+        array = jobs.submit(role('test "$SHUNTER_REPLICA" != 2', num_replicas=4), array=True)
         waiting = jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"])
         jobs.scheduler.cancel(waiting)
         for app_id in (good, bad, array, waiting):
@@ -173,11 +173,11 @@ def test_what_a_client_leaves_that_is_killed_while_it_submits_a_chain(slurm, tmp
     program.chmod(0o755)
     words = ["run", "-s", "slurm", "--workspace", "", "-cfg", "chain=5", "utils.sh", "sleep", "300"]
     path = f"{program.parent}:{os.environ['PATH']}"
-    command = [sys.executable, "-m", "trainyard", *words]
+    command = [sys.executable, "-m", "shunter", *words]
     client = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, check=False)
     assert client.returncode != 0
     jobs = Jobs()
-    [app_id] = os.listdir(os.path.expanduser("~/.trainyard/jobs"))
+    [app_id] = os.listdir(os.path.expanduser("~/.shunter/jobs"))
     names = ["squeue", "-h", "-o", "%i", "-n", app_id]
     assert len(slurm.run(*names).split()) == 3
     assert app_id in [row.app_id for row in jobs.scheduler.list()]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.specs import AppState
 from tests import backends, slurm_cluster
 from tests.receiver import receiving
-from trainyard.specs import AppState
 
 from .conftest import Jobs, role
 
@@ -29,9 +29,7 @@ def test_every_end_is_told_once_and_failures_are_retried_by_class(jobs, slurm):
         retry = {"retry": {"oom": "3:1G", "exception": "0", "other": "1"}}
         ends = {
             jobs.submit(role("true"), **notify): "SUCCEEDED",
-            jobs.submit(
-                role('test "$TRAINYARD_REPLICA" = 0', num_replicas=2), array=True, **notify
-            ): "FAILED",
+            jobs.submit(role('test "$SHUNTER_REPLICA" = 0', num_replicas=2), array=True, **notify): "FAILED",
             (cancelled := jobs.submit(role("echo up; sleep 300"), **notify)): "CANCELLED",
             (
                 late := jobs.submit(role("trap : TERM; sleep 300 & wait; sleep 300"), time="1", **notify)
@@ -63,7 +61,7 @@ def test_every_end_is_told_once_and_failures_are_retried_by_class(jobs, slurm):
 
 def test_a_node_that_was_lost_is_avoided_and_noted(own_slurm):
     jobs = Jobs()
-    script = 'echo "on $(hostname)"; [ "$TRAINYARD_ATTEMPT" != 0 ] || sleep 300'
+    script = 'echo "on $(hostname)"; [ "$SHUNTER_ATTEMPT" != 0 ] || sleep 300'
     with receiving(f"{own_slurm.net}.1") as receiver:
         app_id = jobs.submit(role(script), retry={"node": "2", "exception": "0"}, notify=[receiver.url])
         jobs.wait_for_line(app_id, "on ")
@@ -102,7 +100,7 @@ def test_slurm_itself_ends_jobs_and_they_are_submitted_again(monkeypatch):
     with slurm_cluster.private_cluster(more=PREEMPTING_AND_BOUNDED) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         jobs = Jobs()
-        script = 'echo up; [ "$TRAINYARD_ATTEMPT" != 0 ] || sleep 300'
+        script = 'echo up; [ "$SHUNTER_ATTEMPT" != 0 ] || sleep 300'
         fills = "exec python3 -Sc \"import time; x = b'x' * (90 << 20); time.sleep(8)\""
         with receiving(f"{cluster.net}.1") as receiver:
             common = {"notify": [receiver.url]}

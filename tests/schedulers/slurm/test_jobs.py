@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from shunter.errors import BackendError, ConfigError
+from shunter.schedulers.base import Dependency, LogQuery, Stream
+from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.specs import AppDef, AppState, Resource
 from tests import backends
-from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.base import Dependency, LogQuery, Stream
-from trainyard.schedulers.hpc.commands import LocalCommands
-from trainyard.specs import AppDef, AppState, Resource
 
 from .conftest import SMALL, Jobs, role
 
@@ -111,9 +111,9 @@ def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "torchrun", "dist.ddp"])
 def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatch, how):
-    from trainyard.components.dist import ddp
-    from trainyard.components.train import script
-    from trainyard.runner import get_runner
+    from shunter.components.dist import ddp
+    from shunter.components.train import script
+    from shunter.runner import get_runner
 
     if how != "alone":
         backends.need("torch")
@@ -175,7 +175,7 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
     other = role("sleep 300", "other", resource=TWO_CPUS)
     shapes = jobs.submit(other, role("echo up; sleep 300", num_replicas=2))
     program = (
-        "import sys; from trainyard.schedulers.slurm.scheduler import create_scheduler\n"
+        "import sys; from shunter.schedulers.slurm.scheduler import create_scheduler\n"
         "s = create_scheduler('test'); sys.exit(s.execute(sys.argv[1], 'r', 1, sys.argv[2:], tty=False))"
     )
     for job in (app_id, array, two_each, shapes):
@@ -285,7 +285,7 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
-    script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
+    script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $SHUNTER_REPLICA.$i; done"
     tiny = Resource(cpu=1, gpu=0, memMB=8)
     app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, max_running=12)
     replicas = [("r", k) for k in range(200)]
@@ -329,8 +329,8 @@ def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path, monkeypatch):
-    from trainyard.runner import get_runner
-    from trainyard.runner.sweeps import Point
+    from shunter.runner import get_runner
+    from shunter.runner.sweeps import Point
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(sys.argv[1] == '2')")

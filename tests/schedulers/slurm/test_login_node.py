@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from shunter.schedulers.base import LogQuery
+from shunter.schedulers.hpc.ssh import SshCommands
+from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.specs import AppDef, AppState, RetryPolicy
+from shunter.testing import SchedulerConformance
 from tests import backends
 from tests.receiver import receiving
 from tests.schedulers.hpc.conftest import LoginNode, forget_connections, run_on_terminal, use_config
 from tests.slurm_cluster import private_cluster
-from trainyard.schedulers.base import LogQuery
-from trainyard.schedulers.hpc.ssh import SshCommands
-from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import AppDef, AppState, RetryPolicy
-from trainyard.testing import SchedulerConformance
 
 from .conftest import Jobs, only, role
 from .test_follow_up import HUNGRY
@@ -99,11 +99,11 @@ class Laptop:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir()
-        (directory / "trainyard.toml").write_text('[scheduler.slurm]\nhost = "login1"\n')
+        (directory / "shunter.toml").write_text('[scheduler.slurm]\nhost = "login1"\n')
         self("trust", "--yes")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "trainyard", *words]
+        command = [sys.executable, "-m", "shunter", *words]
         return subprocess.Popen(
             command, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -208,7 +208,7 @@ def test_what_follows_on_the_end_needs_no_connection(laptop, cluster):
 
 ASKING = """
 import sys
-from trainyard.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm.scheduler import create_scheduler
 scheduler = create_scheduler("test")
 scheduler.configured = lambda: {"host": "login1"}
 print("jobs", len(scheduler.list()))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.slurm import doctor, observe, rules
-from trainyard.schedulers.slurm.reasons import reason_of, state_of
-from trainyard.specs import AppState, is_terminal
+from shunter.schedulers.slurm import doctor, observe, rules
+from shunter.schedulers.slurm.reasons import reason_of, state_of
+from shunter.specs import AppState, is_terminal
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import ConfigError
-from trainyard.schedulers.slurm.scheduler import create_scheduler
-from trainyard.specs import AppDef, BindMount, Resource, RetryPolicy, Role
+from shunter.errors import ConfigError
+from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.specs import AppDef, BindMount, Resource, RetryPolicy, Role
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -163,7 +163,7 @@ def test_an_option_of_the_user_replaces_ours():
         ([role(mounts=[BindMount("/a", "/b")])], {}, "mounts need container"),
         ([role()], {"container": "podman"}, "one of pyxis"),
         ([role()], {"sbatch_args": ["nice"]}, "not an option"),
-        ([role()], {"sbatch_args": ["--job-name=x"]}, "trainyard sets '--job-name=x' itself"),
+        ([role()], {"sbatch_args": ["--job-name=x"]}, "shunter sets '--job-name=x' itself"),
         ([role()], {"max_running": 3}, "set array=True"),
         ([role()], {"gpu_flag": "gpus"}, "gpus-per-node or gres"),
         ([role()], {"replicas_per_node": 0}, "at least 1"),

@@ -1,1 +1,0 @@
-"""The launcher `trainyard` of Hydra."""

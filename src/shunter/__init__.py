@@ -1,0 +1,3 @@
+"""shunter: write a training script once, run it on any scheduler."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Programs that the components of `shunter.components.utils` and ``metrics`` start."""

@@ -1,0 +1,12 @@
+"""Copies one file: the toolkit's program, under TorchX's name."""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.toolkit_import import copying
+
+main = copying.main
+
+if __name__ == "__main__":
+    sys.exit(copying.run(sys.argv[1:]))

@@ -1,0 +1,481 @@
+"""CloudWatch Logs' reading operations, StartLiveTail too, on the logs of this machine's training jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shunter.aws_endpoint import wire_formats
+from shunter.aws_endpoint.log_patterns import matcher
+from shunter.aws_endpoint.training_jobs import find_job, jobs_of, page_of
+from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from shunter.schedulers.aws.sagemaker_local.logs import Log, LogLine
+from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError, check
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec.process.recovery import current_state
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+MOST_EVENTS = 10_000
+MOST_BYTES = 1 << 20
+#: CloudWatch adds this to the length of each event's text.
+EVENT_BYTES = 26
+#: How many bytes are searched for one answer. As on the service, a page may be empty with others after it.
+MOST_SEARCHED = 64 << 20
+
+#: Where an event is in the order of all: its time, stream and place.
+Key = tuple[int, str, int]
+
+
+SECONDS_BETWEEN_UPDATES = 1.0
+#: The service ends a session then.
+LONGEST_SESSION = 3 * 3600.0
+MOST_EVENTS_OF_UPDATE = 500
+
+
+@dataclass(frozen=True)
+class JobStream:
+    """A log stream.
+
+    Attributes:
+        name: such as ``JOB/algo-1-1700000000000``.
+        log: its log.
+        is_over: whether its job has ended.
+        job: its job.
+    """
+
+    name: str
+    log: Log
+    is_over: bool
+    job: TrainingJob
+
+    @classmethod
+    def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
+        """Return the stream of a job that is kept in a file."""
+        return cls(f"{job.name}/{file}", Log(job.log_path(file)), is_over, job)
+
+    def job_arn(self) -> str:
+        """Return its job's ARN; "" if the job has just been deleted."""
+        return str((self.job.read_request() or {}).get("arn", ""))
+
+
+#: Finds the streams of all jobs except the named ones, which are over.
+FindStreams = Callable[[set[str]], list[JobStream]]
+#: The next event of a stream, with its key, and those after it.
+_NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
+
+
+def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """DescribeLogGroups: the one group, which the first job's log makes."""
+    _check("DescribeLogGroups", params)
+    prefix, pattern = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
+    if prefix and pattern:
+        raise _wrong("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
+    streams = _streams("", region)
+    names = [_group_of(name) for name in params.get("logGroupIdentifiers") or [GROUP]]
+    is_wanted = GROUP.startswith(prefix) and pattern.lower() in GROUP.lower() and GROUP in names
+    kind = params.get("logGroupClass", "STANDARD")
+    if not (streams and is_wanted and kind == "STANDARD") or params.get("nextToken"):
+        return {"logGroups": []}
+    arn = _arn(min(streams, key=lambda stream: stream.log.created_ms))
+    row = {
+        "logGroupName": GROUP,
+        "creationTime": min(stream.log.created_ms for stream in streams),
+        "metricFilterCount": 0,
+        "arn": f"{arn}:*",
+        "logGroupArn": arn,
+        "logGroupClass": "STANDARD",
+        "storedBytes": sum(stream.log.size for stream in streams),
+    }
+    return {"logGroups": [row]}
+
+
+def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]:
+    """StartLiveTail."""
+    _check("StartLiveTail", params)
+    groups = params["logGroupIdentifiers"]
+    names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
+    if not all(group.startswith("arn:") for group in groups):
+        raise _wrong("logGroupIdentifiers are ARNs of log groups.")
+    if names and prefixes:
+        raise _wrong("logStreamNames and logStreamNamePrefixes cannot both be given.")
+    if (names or prefixes) and len(groups) > 1:
+        raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
+    if any(_group_of(group) != GROUP for group in groups):
+        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+    wanted = tuple(prefixes or names or [""])
+
+    def find_streams(over: set[str]) -> list[JobStream]:
+        found = {
+            stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
+        }
+        return [stream for name, stream in found.items() if not names or name in names]
+
+    return _live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
+
+
+def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """DescribeLogStreams."""
+    _check_group("DescribeLogStreams", params)
+    prefix = params.get("logStreamNamePrefix", "")
+    by_time = params.get("orderBy") == "LastEventTime"
+    if by_time and prefix:
+        raise _wrong("Cannot order by LastEventTime with a logStreamNamePrefix.")
+    rows = [_stream_row(stream) for stream in _streams(prefix, region)]
+    rows.sort(key=lambda row: row["logStreamName"])
+    if by_time:
+        rows.sort(key=lambda row: row.get("lastEventTimestamp", 0))
+    if params.get("descending"):
+        rows.reverse()
+    try:
+        page, token = page_of(rows, params, "limit", 50)
+    except ApiError:
+        raise _wrong("The specified nextToken is invalid.") from None
+    return {"logStreams": page, **({"nextToken": token["NextToken"]} if token else {})}
+
+
+def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """GetLogEvents. A token is a direction, and the place in the log up to which it has been read."""
+    _check_group("GetLogEvents", params)
+    stream = _stream(params["logStreamName"], region)
+    log = stream.log
+    direction, place = _place_of(params.get("nextToken"))
+    if not direction:
+        direction = "f" if params.get("startFromHead") else "b"
+        place = 0 if direction == "f" else log.size
+    if direction == "f":
+        events, first, last = _page_forward(stream, place, params)
+    else:
+        events, first, last = _page_backward(stream, place, params)
+    return {
+        "events": [_event_row(event) for event in events],
+        "nextForwardToken": f"f/{last:056d}",
+        "nextBackwardToken": f"b/{first:056d}",
+    }
+
+
+def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """FilterLogEvents, over all streams in order of time."""
+    _check_group("FilterLogEvents", params)
+    names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
+    if names and prefix:
+        raise _wrong("logStreamNames and logStreamNamePrefix cannot both be given.")
+    if params.get("startFromHead") is False:
+        raise _wrong("startFromHead=false: this machine shows the earliest events first.")
+    streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
+    found, token = _find_events(streams, params, matcher(params.get("filterPattern", "")))
+    return {
+        "events": [
+            {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
+            for stream, event in found
+        ],
+        "searchedLogStreams": [],
+        **({"nextToken": token} if token else {}),
+    }
+
+
+def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
+    """Return the events from a place on, where they begin, and the place up to which the log was read."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    events: list[LogLine] = []
+    size = 0
+    start = max(place, _start(stream, since))
+    for event in stream.log.events(start, stream.is_over):
+        if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
+            break
+        if until is not None and event.time_ms >= until:
+            break
+        place = event.end
+        if event.time_ms >= since:
+            events.append(event)
+            size += size_of_event(event)
+    return events, events[0].start if events else place, place
+
+
+def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
+    """Return the last events before a place, where they begin, and where they end."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    log = stream.log
+    end = min(place, _boundary(stream, until)) if until is not None else place
+    # more than one answer may hold need not be read
+    earliest = log.line_start(max(0, end - MOST_BYTES))
+    start = max(log.start_of_last(limit, end), earliest, _start(stream, since))
+    events: deque[LogLine] = deque()
+    size = 0
+    for event in log.events(start, stream.is_over):
+        if event.start >= end:
+            break
+        if event.time_ms < since:
+            continue
+        events.append(event)
+        size += size_of_event(event)
+        while len(events) > limit or size > MOST_BYTES:
+            size -= size_of_event(events.popleft())
+    if not events:
+        return [], place, min(start, place)  # and not in the midst of a line that is being written
+    return list(events), events[0].start, events[-1].end
+
+
+def _boundary(stream: JobStream, time_ms: int) -> int:
+    return stream.log.boundary(time_ms, stream.is_over)
+
+
+def _start(stream: JobStream, since: int) -> int:
+    """Return where the line begins that was being written at a time; 0 for no time."""
+    return stream.log.line_start(_boundary(stream, since)) if since else 0
+
+
+def _check_group(operation: str, params: dict[str, Any]) -> None:
+    _check(operation, params)
+    if params.get("logGroupName", _group_of(params.get("logGroupIdentifier", ""))) != GROUP:
+        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+
+
+def _check(operation: str, params: dict[str, Any]) -> None:
+    try:
+        check(operation, params, "logs")
+    except ApiError as error:
+        raise error if error.code == "SerializationException" else _wrong(error.message) from None
+
+
+def _group_of(identifier: str) -> str:
+    """Return the name of a log group that is given by its ARN, or its name."""
+    return identifier.rpartition("log-group:")[2]
+
+
+def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[JobStream]:
+    """Return the streams whose names begin with a prefix, except those of the skipped jobs."""
+    name, slash, rest = prefix.partition("/")
+    jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
+    found = []
+    for job in jobs:
+        if job.name in skipped:
+            continue
+        try:
+            files = sorted(os.listdir(job.file("logs")))
+        except FileNotFoundError:  # deleted just now
+            continue
+        wanted = [file for file in files if file.endswith(".log") and file.startswith(rest)]
+        is_over = _is_over(job) if wanted else True
+        found += [JobStream.of(job, file.removesuffix(".log"), is_over=is_over) for file in wanted]
+    return found
+
+
+def _stream(full: str, region: str) -> JobStream:
+    name, _, stream = full.partition("/")
+    job = find_job(name, region)
+    is_name = stream and "/" not in stream and not stream.startswith(".")
+    if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
+        return JobStream.of(job, stream, is_over=_is_over(job))
+    raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
+
+
+def _stream_row(stream: JobStream) -> dict[str, Any]:
+    row = {
+        "logStreamName": stream.name,
+        "creationTime": stream.log.created_ms,
+        "arn": f"{_arn(stream)}:log-stream:{stream.name}",
+        "storedBytes": 0,  # nor does the service tell it any more
+    }
+    span = stream.log.span()
+    if span is not None:
+        row.update(firstEventTimestamp=span[0], lastEventTimestamp=span[1], lastIngestionTime=span[1])
+    return row
+
+
+def _arn(stream: JobStream) -> str:
+    """Return the group's ARN in the account that a stream's job belongs to."""
+    _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
+    return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
+
+
+def _event_row(event: LogLine) -> dict[str, Any]:
+    return {
+        "timestamp": event.time_ms,
+        "message": message_of(event),
+        "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
+    }
+
+
+def _place_of(token: str | None) -> tuple[str, int]:
+    if not token:
+        return "", 0
+    direction, _, place = token.partition("/")
+    if direction not in ("f", "b") or not place.isascii() or not place.isdecimal() or len(place) > 56:
+        raise _wrong("The specified nextToken is invalid.")
+    return direction, int(place)
+
+
+def _wrong(message: str) -> ApiError:
+    return ApiError("InvalidParameterException", message)
+
+
+def _is_over(job: TrainingJob) -> bool:
+    state = current_state(job)
+    return state is None or state["status"] in TERMINAL
+
+
+# ---- searching
+
+
+def _find_events(
+    streams: list[JobStream], params: dict[str, Any], matches: Callable[[str], bool]
+) -> tuple[list[tuple[JobStream, LogLine]], str]:
+    """Return a page of events, and the token of the next one, or "".
+
+    Raises:
+        ApiError: the token is invalid.
+    """
+    since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
+    after = _key_of(params["nextToken"]) if params.get("nextToken") else None
+    found: list[tuple[JobStream, LogLine]] = []
+    size = searched = 0
+    last = after
+    for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
+        if until is not None and event.time_ms > until:
+            return found, ""
+        if after is not None and key <= after:
+            continue
+        if searched >= MOST_SEARCHED:
+            return found, _token_of(last)
+        searched += len(event.data)
+        if matches(message_of(event)):
+            if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
+                return found, _token_of(last)
+            found.append((stream, event))
+            size += size_of_event(event)
+        last = key
+    return found, ""
+
+
+def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
+    """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
+    waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
+    active: list[_NextEvent] = []
+    while active or waiting:
+        while waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
+            stream = waiting.pop()
+            _advance(active, stream, _events(stream, since))
+        if active:
+            key, event, stream, rest = heapq.heappop(active)
+            yield key, stream, event
+            _advance(active, stream, rest)
+
+
+def _advance(active: list[_NextEvent], stream: JobStream, rest: Iterator[LogLine]) -> None:
+    event = next(rest, None)
+    if event is not None:
+        key = (event.time_ms, stream.name, event.start)  # no two are equal, so nothing else is compared
+        heapq.heappush(active, (key, event, stream, rest))
+
+
+def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
+    events = stream.log.events(_start(stream, since), stream.is_over)
+    return (event for event in events if event.time_ms >= since)
+
+
+def size_of_event(event: LogLine) -> int:
+    """Return how much an event counts in an answer."""
+    return len(event.data) + EVENT_BYTES
+
+
+def message_of(event: LogLine) -> str:
+    """Return an event's text, without the end of its line."""
+    return event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
+def event_id(stream: JobStream, event: LogLine) -> str:
+    """Return an id that no other event has; clients that follow rely on it."""
+    number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
+    return f"{number:020d}{event.start:036d}"
+
+
+def _token_of(key: Key | None) -> str:
+    assert key is not None
+    time_ms, name, place = key
+    return f"{time_ms}/{place}/{name}"
+
+
+def _key_of(token: str) -> Key:
+    time_ms, _, rest = token.partition("/")
+    place, _, name = rest.partition("/")
+    for number in (time_ms, place):
+        if not (number.isascii() and number.isdecimal() and len(number) < 20):
+            raise _wrong("The specified nextToken is invalid.")
+    return int(time_ms), name, int(place)
+
+
+# ---- following: unlike on the service nothing is sampled, of many lines there are more updates
+
+
+def _live_session(
+    params: dict[str, Any], find_streams: FindStreams, matches: Callable[[str], bool]
+) -> Iterator[bytes]:
+    """Yield the events of a session, encoded."""
+    group = params["logGroupIdentifiers"][0]
+    places, over = _ends_of_logs(find_streams)
+    yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
+    names = ("logGroupIdentifiers", "logStreamNames", "logStreamNamePrefixes", "logEventFilterPattern")
+    start = {"requestId": str(uuid.uuid4()), "sessionId": str(uuid.uuid4())}
+    given = {name: params[name] for name in names if name in params}
+    yield wire_formats.event_message("sessionStart", {**start, **given})
+    deadline = time.monotonic() + LONGEST_SESSION
+    while time.monotonic() < deadline:
+        found = _new_events(find_streams, places, over)
+        rows = [_live_row(group, *pair) for pair in found if matches(message_of(pair[1]))]
+        for place in range(0, max(len(rows), 1), MOST_EVENTS_OF_UPDATE):
+            page = rows[place : place + MOST_EVENTS_OF_UPDATE]
+            content = {"sessionMetadata": {"sampled": False}, "sessionResults": page}
+            yield wire_formats.event_message("sessionUpdate", content)
+        time.sleep(SECONDS_BETWEEN_UPDATES)
+    yield wire_formats.exception_message("SessionTimeoutException", "The Live Tail session has timed out.")
+
+
+def _ends_of_logs(find_streams: FindStreams) -> tuple[dict[str, int], set[str]]:
+    """Return where the last whole lines of all streams end now, and which jobs are over."""
+    streams = find_streams(set())
+    places = {stream.name: _last_end(stream.log) for stream in streams}
+    return places, {stream.job.name for stream in streams if stream.is_over}
+
+
+def _last_end(log: Log) -> int:
+    size = log.size
+    if not size:
+        return 0
+    with open(f"{log.path}.log", "rb") as file:
+        file.seek(size - 1)
+        is_whole = file.read(1) == b"\n"
+    return size if is_whole else log.line_start(size)
+
+
+def _new_events(
+    find_streams: FindStreams, places: dict[str, int], over: set[str]
+) -> list[tuple[JobStream, LogLine]]:
+    """Return what has been written since the last call, in order of time."""
+    found: list[tuple[JobStream, LogLine]] = []
+    for stream in find_streams(over):
+        try:
+            for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
+                places[stream.name] = event.end
+                found.append((stream, event))
+        except FileNotFoundError:  # deleted just now
+            continue
+        if stream.is_over:
+            over.add(stream.job.name)
+    return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
+
+
+def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
+    return {
+        "logStreamName": stream.name,
+        "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),
+        **_event_row(event),
+    }

@@ -1,0 +1,26 @@
+"""Print the completion script of a shell.
+
+bash   eval "$(shunter completion bash)"         in ~/.bashrc
+zsh    eval "$(shunter completion zsh)"          in ~/.zshrc, after compinit
+fish   shunter completion fish | source          in ~/.config/fish/config.fish
+"""
+
+from __future__ import annotations
+
+from shunter.cli.console import out
+from shunter.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def run(args: Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    out(shellcode(["shunter"], shell=args.shell).strip("\n"))
+    return EXIT_OK

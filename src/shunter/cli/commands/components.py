@@ -1,0 +1,110 @@
+"""List components, show the help of one, or lint some.
+
+shunter components                     list all
+shunter components dist.ddp            show the help of one
+shunter components lint FILE[:fn]      report all problems of a file's components, or of one
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shunter.cli.console import BOLD, note, out, paint, print_json, warn
+from shunter.cli.parser import add_json_option, complete_with
+from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+    from shunter.components.file_linter import LinterMessage
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    name = parser.add_argument("name", nargs="?", metavar="NAME | lint", help="a component, or the word lint")
+    complete_with(name, "component_completer")
+    parser.add_argument("files", nargs="*", metavar="FILE[:fn]", help="after lint: what to check")
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    if args.name == "lint":
+        return _lint(args.files, args.json)
+    if args.files:
+        raise UsageError(f"unexpected argument {args.files[0]!r}", hint="Name one component at a time.")
+    return _show(args.name, args.json) if args.name else _list(args.json)
+
+
+def _list(as_json: bool) -> int:
+    from shunter.components.finder import list_components
+
+    infos = list_components()
+    if as_json:
+        print_json(
+            [{key: getattr(info, key) for key in ("name", "summary", "origin", "error")} for info in infos]
+        )
+        return EXIT_OK
+    width = max((len(info.name) for info in infos), default=0)
+    for info in infos:
+        out(f"{paint(info.name.ljust(width), BOLD, sys.stdout)}  {info.summary}".rstrip())
+        if info.error:
+            warn(f"{info.name}: {info.error}")
+    return EXIT_OK
+
+
+def _show(name: str, as_json: bool) -> int:
+    from shunter.components.finder import get_component
+
+    component = get_component(name)
+    if as_json:
+        print_json({"name": component.name, "help": component.help_text()})
+    else:
+        out(component.help_text().rstrip("\n"))
+    return EXIT_OK
+
+
+def _lint(targets: list[str], as_json: bool) -> int:
+    if not targets:
+        raise UsageError("nothing to lint", hint="Example: shunter components lint my_components.py:train")
+    found: list[dict[str, Any]] = []
+    for target in targets:
+        found += _lint_one(target)
+    if as_json:
+        print_json(found)
+    else:
+        for problem in found:
+            place = f"{problem['path']}:{problem['line']}:{problem['column']}"
+            out(f"{place}: {problem['severity']}: {problem['message']}")
+        note(f"{len(found)} problem{'s' if len(found) != 1 else ''}" if found else "no problems")
+    return EXIT_CONFIG if any(problem["severity"] == "error" for problem in found) else EXIT_OK
+
+
+def _lint_one(target: str) -> list[dict[str, Any]]:
+    from shunter.components.file_linter import SourceFile, component_functions, lint_component
+
+    path, _, function = target.partition(":")
+    if not os.path.isfile(path):
+        raise ConfigError(f"there is no file {path}", hint="Give the path of a Python file, or FILE:fn.")
+    unreadable = SourceFile(path).message
+    if unreadable is not None:
+        return [_as_json(path, function, unreadable)]
+    functions = [function] if function else component_functions(path)
+    if not functions:
+        raise ConfigError(
+            f"{path} has no component: no public function is annotated to return an AppDef",
+            hint=f"To see the problems of a function, name it: {path}:NAME",
+        )
+    return [_as_json(path, name, message) for name in functions for message in lint_component(path, name)]
+
+
+def _as_json(path: str, function: str, message: LinterMessage) -> dict[str, Any]:
+    return {
+        "path": path,
+        "function": function,
+        "line": message.line,
+        "column": message.char + 1,
+        "severity": message.severity,
+        "message": message.description,
+    }

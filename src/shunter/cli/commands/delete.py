@@ -1,0 +1,71 @@
+"""Remove ended jobs: their logs, the results in their directories, and their entries in lists.
+
+A pattern means every job of the history that has ended and whose name or id matches. It only shows them,
+unless --yes is given: `shunter delete --yes 'exp-*'`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shunter.cli.console import note, out, show_error
+from shunter.cli.parser import add_handle_argument
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from shunter.runner import Runner
+    from shunter.specs.status import AppStatus
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_handle_argument(parser, "+")
+    parser.add_argument("--yes", action="store_true", help="delete what patterns match")
+
+
+def run(args: Namespace) -> int:
+    """Run the command. If one job cannot be deleted, the others still are."""
+    from shunter.cli.selecting import named_jobs
+    from shunter.runner import get_runner
+
+    with get_runner() as runner:
+        jobs = named_jobs(runner, args.handles)
+        code = jobs.code
+        open_ones = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
+        wanted = [handle for handle in jobs.statuses if handle not in open_ones]
+        if jobs.by_pattern and not args.yes:
+            for handle in wanted:
+                out(f"{handle}  {jobs.statuses[handle].state}")
+            jobs.note_rest("have not ended", open_ones)
+            note("nothing is deleted by a pattern without --yes")
+            return code
+        results = {handle: _results_of(runner, handle, jobs.statuses[handle]) for handle in wanted}
+        for handle, error in runner.delete_many(wanted).items():
+            if error is None:
+                note(f"deleted {handle}{_fate(results[handle])}")
+            else:
+                show_error(error)
+                code = code or error.exit_code
+        jobs.note_rest("have not ended", open_ones)
+    return code
+
+
+def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
+    """Return the path of a job's results on this machine, or ""."""
+    from shunter.specs.handles import parse_app_handle
+    from shunter.specs.training import local_path
+
+    if not runner.scheduler(parse_app_handle(handle).scheduler_backend).is_local:
+        return ""
+    path = local_path(status.results) if status.results else ""
+    return path if path and os.path.exists(path) else ""
+
+
+def _fate(results: str) -> str:
+    """Return what happened to the results: those in the job's directory were removed."""
+    if not results:
+        return ""
+    return (
+        f"; its results remain in {results}" if os.path.exists(results) else f" and its results in {results}"
+    )

@@ -1,0 +1,66 @@
+"""Check whether jobs could run on a scheduler: credentials, queue, roles, logs, permissions.
+
+Options that are not given here come from the configuration, as for `run`.
+"""
+
+from __future__ import annotations
+
+from shunter.cli.console import note, out, print_json
+from shunter.cli.parser import add_json_option, add_scheduler_options
+from shunter.errors import EXIT_BACKEND, EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from shunter.schedulers.responses import Check
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_scheduler_options(parser, "the scheduler", required=True)
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command. It fails if a check fails."""
+    from shunter.runner import get_runner
+    from shunter.schedulers.responses import Check
+
+    with get_runner() as runner:
+        try:
+            scheduler = runner.scheduler(args.scheduler)
+            options = {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
+            checks = scheduler.doctor(options)
+        except NotImplementedError as nothing:
+            checks = [Check(args.scheduler, None, str(nothing))]
+    checks.append(_which_torchx())
+    failed = [check for check in checks if check.ok is False]
+    if args.json:
+        names = ("name", "ok", "text", "hint")
+        print_json([{name: getattr(check, name) for name in names} for check in checks])
+    else:
+        out("\n".join(map(check_line, checks)))
+        note(f"{len(failed)} of {len(checks)} checks failed" if failed else "jobs should run")
+    return EXIT_BACKEND if failed else EXIT_OK
+
+
+def _which_torchx() -> Check:
+    """Tell what `import torchx` finds."""
+    from shunter import torchx_alias
+    from shunter.schedulers.responses import Check
+
+    place = torchx_alias.installed_torchx()
+    if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
+        found = f"the TorchX in {place}" if place else "nothing"
+        hint = f"{torchx_alias.VARIABLE}={torchx_alias.INSTEAD} puts shunter in its place." if place else ""
+    else:
+        found, hint = "shunter", f"The TorchX in {place} is not used." if place else ""
+    return Check("torchx", None, f"`import torchx` finds {found}", hint)
+
+
+def check_line(check: Check) -> str:
+    """Return a finding as text: its mark, and what to do about it."""
+    mark = {True: "ok  ", False: "FAIL", None: "-   "}[check.ok]
+    text = check.text.replace("\n", "\n    ")
+    hint = f"\n    {check.hint}" if check.hint else ""
+    return f"{mark} {check.name}: {text}{hint}"

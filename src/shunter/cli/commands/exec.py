@@ -1,0 +1,78 @@
+"""Run a command, or a shell, in a running replica of a job.
+
+The command is connected to this terminal: it gets your keys, Ctrl-C included, and its exit code is returned.
+Without a terminal stdin and stdout are piped: `shunter exec - -- cat results.json >here.json`.
+"""
+
+from __future__ import annotations
+
+from shunter.cli.parser import add_handle_argument
+from shunter.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from shunter.cli.parser import Parser
+    from shunter.runner import Runner
+
+
+def add_arguments(parser: Parser) -> None:
+    add_handle_argument(parser)
+    parser.add_argument(
+        "replica", nargs="?", metavar="ROLE/ID", help="the replica; not needed if the job has only one"
+    )
+    parser.add_argument(
+        "--no-tty",
+        "--no_tty",
+        "-T",
+        action="store_true",
+        help="pipe stdin and stdout, even if they are a terminal",
+    )
+    parser.add_argument(
+        "command", nargs="*", metavar="-- COMMAND", help="program and arguments (default: a shell)"
+    )
+
+
+def parse(parser: Parser, argv: list[str]) -> Namespace:
+    """Parse what is before ``--``, and leave what follows as it is."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    args = parser.parse_arguments(argv[:end])
+    if args.command:
+        raise UsageError(
+            f"{parser.prog}: unexpected argument {args.command[0]!r}",
+            hint=f"The command comes after `--`: `{parser.prog} {' '.join(argv[:2])} -- {args.command[0]}`.",
+        )
+    args.command = argv[end + 1 :]
+    return args
+
+
+def run(args: Namespace) -> int:
+    from shunter.runner import get_runner
+    from shunter.schedulers.joined_terminal import has_terminal
+
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        role, k = _replica(runner, handle, args.replica)
+        try:
+            return runner.execute(handle, role, k, args.command, tty=has_terminal() and not args.no_tty)
+        except BrokenPipeError:  # nobody reads the output any more
+            from shunter.cli.console import OutputClosed
+
+            raise OutputClosed from None
+
+
+def _replica(runner: Runner, handle: str, text: str | None) -> tuple[str, int]:
+    """Return role and index of the replica that is named, or of the only one."""
+    if text is None:
+        there = runner.replicas(handle)
+        if len(there) != 1:
+            names = ", ".join(f"{role}/{k}" for role, k in there[:20])
+            raise UsageError(
+                f"{handle} has {len(there)} replicas: name one", hint=f"ROLE/ID is one of: {names}"
+            )
+        return there[0]
+    role, separator, index = text.rpartition("/")
+    if not separator or not role or not index.isdecimal():
+        raise UsageError(f"{text!r} does not name a replica", hint="Write ROLE/ID, such as trainer/0.")
+    return role, int(index)

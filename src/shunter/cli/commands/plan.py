@@ -1,0 +1,194 @@
+"""Show in full what `run` would do: the job, its options and their sources, its code, the request.
+
+It also shows what changed since the last job of the same name, and what the scheduler does not support. With
+--live it also asks the scheduler whether such a job could run now.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.cli.commands import run as run_command
+from shunter.cli.commands.doctor import check_line
+from shunter.cli.console import BOLD, out, paint, print_json, table, warn
+from shunter.cli.submitting import request_text, shown_request
+from shunter.cli.units import format_bytes
+from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
+from shunter.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from shunter.cli.parser import Parser
+    from shunter.cli.runrequest import RunRequest
+    from shunter.runner import Runner
+    from shunter.schedulers.base import Check
+    from shunter.specs.dryrun_info import AppDryRunInfo
+
+MOST_SECRETS = 10  # files that are named
+
+parse = run_command.parse
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--live", action="store_true", help="ask the scheduler whether such a job could run now"
+    )
+    run_command.add_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command. With ``--live`` it fails if a check does."""
+    from shunter.runner import get_runner
+
+    with get_runner() as runner:
+        try:
+            request, info = run_command.planned(args, runner)
+        except ComponentArgumentError as error:
+            run_command.hint_at_misplaced(error, args, "plan")
+            raise
+        checks = _checks(runner, info) if args.live else []
+        plan = _plan(runner, request, info, checks, args.json)
+    for warning in info.warnings:
+        warn(warning)
+    if args.json:
+        print_json({name: part for name, part in plan.items() if part is not None})
+    else:
+        _show(plan, checks)
+    return EXIT_BACKEND if any(check.ok is False for check in checks) else EXIT_OK
+
+
+def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
+    from shunter.schedulers.base import Check
+    from shunter.schedulers.capabilities import has_own
+
+    scheduler = runner.scheduler(info.scheduler)
+    found = scheduler.doctor(info.cfg) if has_own(scheduler, "doctor") else []
+    if all(check.ok is not False for check in found):
+        check_job = getattr(scheduler, "check_job", None)  # plugins may lack it
+        found = [*found, *(check_job(info) if check_job else ())]
+    return found or [Check(info.scheduler, None, "has no checks")]
+
+
+def _plan(
+    runner: Runner, request: RunRequest, info: AppDryRunInfo[Any], checks: Iterable[Check], as_json: bool
+) -> dict[str, Any]:
+    """Return the plan as JSON values, without secrets."""
+    import os
+
+    from shunter.runner.submission import describe_submission
+    from shunter.schedulers.capabilities import capabilities_of
+
+    scheduler = runner.scheduler(info.scheduler)
+    columns = describe_submission(scheduler, info, os.getcwd())
+    sources = request.sources()
+    last, changes = _changes(runner, columns, info)
+    lacking = [name for name, how in capabilities_of(scheduler).items() if not how]
+    return {
+        "scheduler": info.scheduler,
+        "app": columns["app"],
+        "options": {
+            name: {"value": value, "source": sources.get(name, "default")}
+            for name, value in columns["cfg"].items()
+        },
+        "python": columns["python"] and f"{columns['python']} ({info.record['python_origin']})",
+        "code": _code(info),
+        "lacking": lacking,
+        "last": last,
+        "changes": changes,
+        "request": shown_request(info) if as_json else request_text(info),
+        "checks": [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks] or None,
+    }
+
+
+def _changes(runner: Runner, columns: Mapping[str, Any], info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
+    """Return the id of the last job of this name ("" without one), and what would differ from it."""
+    from shunter.runner.compare import Comparison, PlannedJob
+    from shunter.workspace.code_store import Store
+
+    last = runner.history.latest_named(columns["name"])
+    if last is None:
+        return "", []
+    planned = PlannedJob(columns, None if info.shipment is None else info.shipment.manifest)
+    return last.app_id, list(Comparison(last, planned, Store()).summary())
+
+
+def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
+    if info.shipment is None or info.shipment.manifest is None:
+        return None
+    import os
+
+    from shunter.cli.commands.workspace import largest
+    from shunter.git import GitProbe
+
+    manifest, report = info.shipment.manifest, info.shipment.report
+    commit, dirty = GitProbe(os.getcwd()).facts()
+    return {
+        "fingerprint": manifest.fingerprint,
+        "files": manifest.files,
+        "size": manifest.size,
+        "largest": [{"path": entry.path, "size": entry.size} for entry in largest(manifest)],
+        "left_out": {reason: len(paths) for reason, paths in sorted(report.left_out.items())},
+        "secrets": report.secrets,
+        "commit": commit,
+        "uncommitted_changes": dirty,
+        "shipment": info.shipment.plan(),
+    }
+
+
+# ---- as text
+
+
+def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
+    from shunter.cli.commands.describe import app_text
+
+    out(f"{plan['scheduler']}: nothing is submitted\n")
+    out(app_text(plan["app"]))
+    _heading("Options")
+    rows = [
+        [name, "" if option["value"] is None else str(option["value"]), option["source"]]
+        for name, option in plan["options"].items()
+        if option["source"] != "default"
+    ]
+    if rows:
+        out(table(("OPTION", "VALUE", "SOURCE"), [[clean(cell) for cell in row] for row in rows]))
+    others = len(plan["options"]) - len(rows)
+    out(f"  {others} have their defaults; `shunter runopts {plan['scheduler']}` shows them")
+    if plan["python"]:
+        _heading("Python")
+        out(f"  {clean(plan['python'])}")
+    if plan["code"]:
+        _show_code(plan["code"])
+    if plan["lacking"]:
+        _heading(f"{plan['scheduler']} does not have")
+        out(f"  {', '.join(plan['lacking'])}; `shunter schedulers` explains them")
+    _heading(f"Changed since {plan['last']}" if plan["last"] else "No earlier job has this name")
+    for line in plan["changes"] or (["nothing"] if plan["last"] else []):
+        out(f"  {clean(line)}")
+    _heading("Request")
+    out(plan["request"])
+    if checks:
+        _heading("Checks")
+        out("\n".join(map(check_line, checks)))
+
+
+def _show_code(code: dict[str, Any]) -> None:
+    _heading("Code")
+    state = {True: ", with changes that are not committed", False: "", None: ""}[code["uncommitted_changes"]]
+    commit = f", commit {code['commit'][:12]}{state}" if code["commit"] else ""
+    out(f"  {code['files']} files, {format_bytes(code['size'])}, @{code['fingerprint'][:12]}{commit}")
+    for entry in code["largest"]:
+        out(f"  {format_bytes(entry['size']):>10}  {clean(entry['path'])}")
+    left_out = ", ".join(f"{count} by {reason}" for reason, count in code["left_out"].items())
+    if left_out:
+        out(f"  left out: {clean(left_out)}; `shunter workspace show` names them")
+    if code["secrets"]:
+        out(f"  left out, since they look like secrets: {clean(', '.join(code['secrets'][:MOST_SECRETS]))}")
+
+
+def _heading(text: str) -> None:
+    out("")
+    out(paint(text, BOLD, sys.stdout))

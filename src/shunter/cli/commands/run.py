@@ -1,0 +1,161 @@
+"""Start a job. Prints its handle, alone, on stdout; everything else goes to stderr.
+
+All words after the component are its arguments: `shunter run utils.echo --help` shows its help.
+
+A job of a local scheduler is followed to its end, and the exit code tells how it ended; --detach turns that
+off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to
+stop; otherwise it only stops watching (exit code 130), and the job keeps running.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.cli.jobstatus import check_exit_code_source
+from shunter.cli.parser import complete_with
+from shunter.cli.submitting import (
+    FollowPlan,
+    add_plan_options,
+    add_submission_options,
+    after_submission,
+    show_plan,
+    submitting,
+)
+from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from shunter.cli.parser import Parser
+    from shunter.cli.runrequest import RunRequest
+    from shunter.runner import Runner
+    from shunter.specs.dryrun_info import AppDryRunInfo
+
+
+def add_arguments(parser: Parser) -> None:
+    add_submission_options(parser)
+    add_plan_options(parser, "the current directory, if the scheduler ships code")
+    add_record_options(parser)
+    parser.add_argument(
+        "--tee_logs",
+        "--tee-logs",
+        action="store_true",
+        help="accepted for compatibility; lines always name their replica",
+    )
+    parser.add_argument("--stdin", action="store_true", help="read the job as JSON from stdin")
+    component = parser.add_argument(
+        "component", nargs="?", metavar="COMPONENT", help="utils.echo, path/to/file.py:fn, or ./script.py"
+    )
+    complete_with(component, "component_completer")
+    rest = parser.add_argument(
+        "component_args", nargs="...", metavar="...", help="arguments of the component"
+    )
+    complete_with(rest, "component_argument_completer")
+
+
+def add_record_options(parser: Parser) -> None:
+    """Add the options for what is recorded about a job."""
+    parser.add_argument(
+        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME[=REGEX]",
+        help="a metric in the log: a name is enough, such as loss; for unusual lines add a regular "
+        "expression with the value in parentheses; see `shunter metrics`; may be given several times",
+    )
+
+
+def parse(parser: Parser, argv: list[str]) -> Namespace:
+    """Parse the options before the component, and leave what follows it as it is."""
+    end = parser.index_of_argument(argv)
+    args = parser.parse_arguments(argv[:end])
+    rest = argv[end:]
+    args.component = rest[0] if rest and rest[0] != "--" else None
+    args.component_args = rest[1:]
+    own = [word for word in rest[1:] if parser.takes_value(word.partition("=")[0]) is not None]
+    args.misplaced = own[0] if own else None
+    return args
+
+
+def run(args: Namespace) -> int:
+    try:
+        return _run(args)
+    except ComponentArgumentError as error:
+        hint_at_misplaced(error, args, "run")
+        raise
+
+
+def hint_at_misplaced(error: ComponentArgumentError, args: Namespace, command: str) -> None:
+    """Add to an error about arguments of a component that one of them is an option of the command."""
+    if error.exit_code and args.misplaced:
+        error.hint += f"\n{args.misplaced} is an option of `shunter {command}`: put it before the component."
+
+
+def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[Any]]:
+    """Return the request of a command line and the job that it makes, without submitting it."""
+    from shunter.cli.runrequest import RunRequest
+
+    request = RunRequest(_with_stdin(args), runner.config)
+    runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
+    try:
+        return request, runner.dryrun_component(**request.arguments(runner))
+    except (ComponentArgumentError, UnknownSchedulerException) as error:
+        raise request.located(error) from None
+
+
+def _with_stdin(args: Namespace) -> Namespace:
+    if not args.stdin:
+        return args
+    from shunter.cli.runrequest import from_stdin
+
+    if args.component:
+        raise UsageError("--stdin already specifies the component", hint=f"Leave out {args.component!r}.")
+    return from_stdin(args, sys.stdin)
+
+
+def _run(args: Namespace) -> int:
+    from shunter.runner import get_runner
+
+    args = _with_stdin(args)
+    with get_runner() as runner:
+        if args.scheduler and not args.dryrun:  # its preparations take longest, so they start first
+            runner.scheduler(args.scheduler).expect_submission()
+        from shunter.cli.runrequest import RunRequest
+
+        request = RunRequest(args, runner.config)
+        try:
+            return _submit_and_follow(args, runner, request)
+        except (ComponentArgumentError, UnknownSchedulerException) as error:
+            raise request.located(error) from None
+
+
+def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
+    runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
+    scheduler = runner.scheduler(request.scheduler)
+    if not args.dryrun:
+        scheduler.expect_submission()
+    plan = FollowPlan(args, scheduler.is_local, request.following)
+    arguments = request.arguments(runner)
+    if args.dryrun:
+        return show_plan(runner, runner.dryrun_component(**arguments), args.json)
+    request.announce(runner)
+    with submitting(runner):
+        handle = _submit(runner, arguments, plan)
+    return after_submission(runner, handle, plan)
+
+
+def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
+    if plan.source is None:
+        return runner.run_component(**arguments)
+    info = runner.dryrun_component(**arguments)
+    roles = info.app.roles if info.app is not None else []
+    # before anything is started
+    check_exit_code_source(plan.source, [(role.name, k) for role in roles for k in range(role.num_replicas)])
+    return runner.schedule(info)

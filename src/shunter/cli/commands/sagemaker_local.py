@@ -1,0 +1,54 @@
+"""Serve SageMaker's API on this machine, for boto3, the AWS CLI and the SageMaker SDK.
+
+`shunter sagemaker-local serve` prints the variables that direct clients to it. Training jobs run on this
+machine; they keep running when the endpoint ends, and a new endpoint knows them.
+"""
+
+from __future__ import annotations
+
+from shunter.cli.console import note, out
+from shunter.cli.parser import number_between
+from shunter.errors import EXIT_OK
+from shunter.specs.limits import MOST_PORT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+DEFAULT_PORT = 4767
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=["serve"], help="serve: answer requests until Ctrl-C")
+    parser.add_argument(
+        "--port",
+        type=number_between(0, MOST_PORT),
+        default=DEFAULT_PORT,
+        help=f"port; 0 for any free port (default: {DEFAULT_PORT})",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="loopback address to listen on (default: 127.0.0.1)"
+    )
+
+
+def run(args: Namespace) -> int:
+    import signal
+    import threading
+
+    from shunter.aws_endpoint.server import EndpointServer
+    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
+
+    endpoint = EndpointServer(args.host, args.port, Settings.from_env())
+    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
+        out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")
+    note("serving; Ctrl-C ends the endpoint, not the jobs")
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    try:
+        stop.wait()
+    except KeyboardInterrupt:
+        pass
+    endpoint.shutdown()
+    endpoint.server_close()
+    return EXIT_OK

@@ -1,0 +1,47 @@
+"""Show the state of a job and its replicas."""
+
+from __future__ import annotations
+
+from shunter.cli.console import note, out, print_json
+from shunter.cli.jobstatus import check_roles, exit_code_of_look, job_json, status_of, status_text
+from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.errors import EXIT_INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_handle_argument(parser)
+    parser.add_argument("--roles", metavar="A,B", help="only these roles")
+    parser.add_argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="watch until the job has ended; if piped, print changes",
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    from shunter.runner import get_runner
+
+    roles = [role.strip() for role in args.roles.split(",") if role.strip()] if args.roles else None
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        status = status_of(runner, handle)
+        check_roles(status, roles or ())
+        if args.watch:
+            from shunter.cli.watching import watch
+
+            try:
+                status = watch(runner, handle, roles, as_json=args.json)
+            except KeyboardInterrupt:
+                note(f"\nno longer watching {handle}")
+                return EXIT_INTERRUPTED
+        elif args.json:
+            print_json(job_json(handle, status, roles))
+        else:
+            out(status_text(handle, status, roles))
+    return exit_code_of_look(status)

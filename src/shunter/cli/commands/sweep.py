@@ -1,0 +1,148 @@
+"""Start a sweep: run a component with several values of some options, as one job with a replica per point.
+
+Separate values by commas; 0..9 is a range, and @FILE reads one value per line. Every combination is a point.
+Quotes protect a comma: --msg '"a,b"'. The sweep has one handle for `status`, `log`, `cancel` and `rerun
+--failed`; `shunter points` shows the values and state of each point, and the best one. All points are
+checked before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.cli.commands import run as run_command
+from shunter.cli.console import note, out, table
+from shunter.cli.parser import complete_with, number_between
+from shunter.cli.submitting import (
+    FollowPlan,
+    add_plan_options,
+    add_submission_options,
+    after_submission,
+    show_plan,
+    submitting,
+)
+from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
+from shunter.specs.sweep_points import label_of
+from shunter.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from shunter.cli.parser import Parser
+    from shunter.cli.runrequest import RunRequest
+    from shunter.runner import Runner
+    from shunter.specs.sweep_points import Point
+
+SHOWN = 50
+MOST = 1_000_000
+
+parse = run_command.parse
+
+
+def add_arguments(parser: Parser) -> None:
+    add_submission_options(parser)
+    add_plan_options(parser, "the current directory, if the scheduler ships code")
+    parser.add_argument(
+        "--parallel",
+        type=number_between(1, MOST),
+        metavar="N",
+        help="how many points run at the same time (default: as many as fit)",
+    )
+    parser.add_argument(
+        "--sample", type=number_between(1, MOST), metavar="N", help="run only N points, chosen at random"
+    )
+    parser.add_argument(
+        "--seed-of-sample",
+        type=number_between(0, MOST),
+        default=0,
+        metavar="S",
+        help="random seed of --sample (default: 0)",
+    )
+    run_command.add_record_options(parser)
+    parser.add_argument(
+        "--resume",
+        metavar="HANDLE",
+        help="submit the points that are missing because the process that submitted them was killed",
+    )
+    component = parser.add_argument(
+        "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
+    )
+    complete_with(component, "component_completer")
+    rest = parser.add_argument(
+        "component_args", nargs="...", metavar="...", help="arguments of the component, with lists of values"
+    )
+    complete_with(rest, "component_argument_completer")
+
+
+def run(args: Namespace) -> int:
+    from shunter.cli.runrequest import RunRequest
+    from shunter.runner import get_runner
+
+    with get_runner() as runner:
+        if args.resume:
+            return _resume(args, runner)
+        request = RunRequest(args, runner.config)
+        try:
+            return _submit_and_follow(args, runner, request)
+        except (ComponentArgumentError, UnknownSchedulerException) as error:
+            if isinstance(error, ComponentArgumentError):
+                run_command.hint_at_misplaced(error, args, "sweep")
+            raise request.located(error) from None
+
+
+def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
+    from shunter.components.finder import get_component
+    from shunter.runner.sweeps import points_at_a_time, points_from_words
+
+    runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
+    plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+    if plan.source:
+        raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
+    arguments = request.arguments(runner)
+    words = arguments.pop("component_args")
+    points = points_from_words(get_component(request.component), words, args.sample, args.seed_of_sample)
+    info = runner.dryrun_sweep(points=points, parallel=args.parallel, **arguments)
+    if args.dryrun:
+        if not args.json:
+            out(f"# points\n{points_table(points)}\n")
+        return show_plan(runner, info, args.json)
+    request.announce(runner)
+    parallel = args.parallel or points_at_a_time(info)
+    at_once = f", at most {parallel} at a time" if parallel else ""
+    note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
+    with submitting(runner):
+        handle = runner.schedule(info)
+    return after_submission(runner, handle, plan)
+
+
+def _resume(args: Namespace, runner: Runner) -> int:
+    from shunter.runner.point_jobs import SWEEP, submit_points
+    from shunter.specs.handles import parse_app_handle
+
+    if args.component:
+        raise UsageError("--resume takes no component: the sweep already has one")
+    handle = runner.resolve_handle(args.resume)
+    parsed = parse_app_handle(handle)
+    if parsed.scheduler_backend != SWEEP:
+        raise UsageError(
+            f"{handle} is a single job, so none of its points can be missing",
+            hint="`shunter rerun --failed` repeats the points that failed.",
+        )
+    plan = FollowPlan(args, False)
+    submit_points(runner, parsed.app_id)
+    return after_submission(runner, handle, plan)
+
+
+def points_table(points: list[Point]) -> str:
+    """Return the points of a sweep that has not been submitted, as a table."""
+    from shunter.redaction import Redactor
+
+    names, redactor = list(points[0].values), Redactor()
+    rows = [
+        [str(index), *(clean(str(redactor.named(name, point.values[name]))) for name in names)]
+        for index, point in enumerate(points[:SHOWN])
+    ]
+    more = f"\n... and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
+    return table(("POINT", *names), rows, sys.stdout) + more

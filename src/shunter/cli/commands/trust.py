@@ -1,0 +1,133 @@
+"""Trust the configuration files of a project, as they are now.
+
+shunter trust                 show what the project's files would choose, ask, and trust them
+shunter trust DIR --yes       the same for another directory, without asking
+shunter trust --list          list the files that are trusted
+shunter trust --revoke        trust the files of this project no more
+
+A project's files may set looks and defaults of jobs. Programs, credentials, addresses, destinations and
+plug-ins that they name count only if you trust the files. A file that changes needs trust again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+
+from shunter.cli.console import is_tty, note, out, print_json
+from shunter.cli.parser import add_json_option
+from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
+from shunter.runner.config import load_config, read_project_file
+from shunter.runner.project_trust import is_trusted, revoke, trust, trusted_files
+from shunter.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from shunter.runner.config_files import Source
+    from shunter.runner.project_trust import SensitiveSetting
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--list", action="store_true", help="list the files that are trusted")
+    parser.add_argument("--revoke", action="store_true", help="trust the project's files no more")
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    if args.list and (args.revoke or args.yes):
+        raise UsageError("--list goes with neither --revoke nor --yes")
+    if args.json and not args.list:
+        raise UsageError("--json goes only with --list")
+    if args.list:
+        return _list(args.json)
+    if not os.path.isdir(args.directory) and not args.revoke:
+        raise ConfigError(f"there is no directory {args.directory}", hint="Name the project's directory.")
+    return _revoke(args.directory) if args.revoke else _trust(args.directory, args.yes)
+
+
+def _trust(directory: str, yes: bool) -> int:
+    with contextlib.chdir(directory):  # paths in the files are relative to it
+        config = load_config()
+        sources = [source for source in config.sources if source.project]
+        found = {source.path: config.sensitive_settings(source) for source in sources}
+    if not sources:
+        raise ConfigError(
+            f"no project's configuration file was found from {os.path.abspath(directory)} upwards",
+            hint="A project has shunter.toml, [tool.shunter] in pyproject.toml, or .torchxconfig.",
+        )
+    pending = [source for source in sources if found[source.path] and not is_trusted(source)]
+    for source in sources:
+        if source not in pending:
+            state = "is trusted already" if found[source.path] else "needs no trust: it sets only defaults"
+            note(f"{source.path} {state}")
+    for source in pending:
+        _show(source, found[source.path])
+    if not pending:
+        return EXIT_OK
+    if not yes and not _agrees():
+        note("nothing was changed")
+        return EXIT_CONFIG
+    for source in pending:
+        trust(source)
+        note(f"trusted {source.path}, until it changes")
+    return EXIT_OK
+
+
+def _show(source: Source, settings: list[SensitiveSetting]) -> None:
+    out(clean(source.path))
+    for name, setting, kind in settings:
+        value = json.dumps(setting.value, ensure_ascii=False, default=str)
+        out(f"  {clean(name)} = {clean(value)}")
+        out(f"      line {setting.origin.rpartition(':')[2]}, {kind}")
+
+
+def _agrees() -> bool:
+    if not is_tty(sys.stdin):
+        raise UsageError(
+            "nothing was changed: there is no terminal to ask on", hint="--yes trusts without asking."
+        )
+    sys.stderr.write("Trust these files? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _revoke(directory: str) -> int:
+    place = os.path.realpath(directory)
+    found = [path for path in trusted_files() if os.path.dirname(path) == place or path == place]
+    if not found and os.path.isdir(directory):  # the files may be those of a directory above
+        with contextlib.chdir(directory):
+            found = [source.real_path for source in load_config().sources if source.project]
+    revoked = [path for path in found if revoke(path)]
+    for path in revoked:
+        note(f"{path} is trusted no more")
+    if not revoked:
+        note(f"nothing in {place} was trusted")
+    return EXIT_OK
+
+
+def _list(as_json: bool) -> int:
+    rows = [{"path": path, "trusted": _is_current(path)} for path in trusted_files()]
+    if as_json:
+        print_json(rows)
+        return EXIT_OK
+    for row in rows:
+        out(clean(str(row["path"])) + ("" if row["trusted"] else "  (changed since)"))
+    if not rows:
+        note("no project is trusted")
+    return EXIT_OK
+
+
+def _is_current(path: str) -> bool:
+    try:
+        source = read_project_file(path)
+    except ConfigError:
+        return False
+    return source is not None and is_trusted(source)

@@ -1,0 +1,99 @@
+"""Serve a page on this machine that shows jobs: states, timelines, logs, charts, what differs, why they fail.
+
+It prints a URL with a token that lets one browser in, answers on the loopback address only, and ends with
+Ctrl-C; jobs keep running. Needs `pip install 'shunter[ui]'`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.cli.console import is_tty, note, out
+from shunter.cli.parser import number_between
+from shunter.errors import EXIT_OK, ConfigError, UsageError
+from shunter.specs.limits import MOST_PORT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+DEFAULT_PORT = 4768
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=number_between(0, MOST_PORT),
+        default=DEFAULT_PORT,
+        help=f"port; 0 for any free port (default: {DEFAULT_PORT})",
+    )
+    parser.add_argument(
+        "--open", action="store_true", help="open the page in a browser (the default on a desktop)"
+    )
+    parser.add_argument(
+        "--no-browser", "--no_browser", action="store_true", help="print the URL without opening a browser"
+    )
+
+
+def run(args: Namespace) -> int:
+    try:
+        from shunter.ui.web_server import PageServer
+    except ImportError as error:
+        raise ConfigError(
+            f"the page needs packages that are not installed: {error.name}",
+            hint="pip install 'shunter[ui]'",
+        ) from None
+    if args.open and args.no_browser:
+        raise UsageError("--open and --no-browser are mutually exclusive")
+    server = PageServer(args.port)
+    opens = args.open or (not args.no_browser and _has_desktop())
+
+    def announce() -> None:
+        out(server.url)
+        sys.stdout.flush()
+        note("serving; Ctrl-C ends the page, not the jobs")
+        if opens:
+            _open_browser(server.url)
+
+    try:
+        server.serve(announce)
+    except KeyboardInterrupt:
+        pass
+    return EXIT_OK
+
+
+def _has_desktop() -> bool:
+    import os
+
+    if not is_tty(sys.stdout) or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _open_browser(url: str) -> None:
+    """Open the page through a file that only this user can read: arguments of programs are visible to all."""
+    import os
+    import tempfile
+    import threading
+    import webbrowser
+
+    from shunter.cli.console import warn
+
+    handle, path = tempfile.mkstemp(prefix="shunter-ui-", suffix=".html")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={url}"><a href="{url}">shunter</a>'
+        )
+    if not webbrowser.open(f"file://{path}"):
+        warn("no browser could be opened: open the URL yourself")
+    cleanup = threading.Timer(60.0, _remove, [path])
+    cleanup.daemon = True
+    cleanup.start()
+
+
+def _remove(path: str) -> None:
+    import contextlib
+    import os
+
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,53 @@
+"""Wait until a job has ended. Exits with 0 if it succeeded, with 1 otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from shunter.cli.console import is_tty, note, out, print_json
+from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
+from shunter.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
+from shunter.errors import EXIT_INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+EXIT_TIMEOUT = 124
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_handle_argument(parser)
+    parser.add_argument(
+        "--timeout",
+        metavar="TIME",
+        help=f"give up after this (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
+    )
+    add_exit_code_option(parser)
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    from shunter.cli.liveview import StatusLines
+    from shunter.cli.units import parse_duration
+    from shunter.cli.watching import wait_for_end
+    from shunter.runner import get_runner
+
+    timeout = None if args.timeout is None else parse_duration(args.timeout)
+    check_exit_code_source(args.exit_code_from)
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        if args.exit_code_from:
+            check_exit_code_source(args.exit_code_from, runner.replicas(handle))
+        lines = StatusLines(handle, time.time()) if is_tty(sys.stderr) and not args.json else None
+        try:
+            status = wait_for_end(runner, handle, lines, timeout)
+        except KeyboardInterrupt:
+            note(f"\nno longer waiting; the job keeps running. `shunter wait {handle}` waits again")
+            return EXIT_INTERRUPTED
+    print_json(job_json(handle, status)) if args.json else out(str(status.state))
+    if not status.is_terminal():
+        note(f"{handle} has not ended after {args.timeout}")
+        return EXIT_TIMEOUT
+    return exit_code_of(status, args.exit_code_from)

@@ -1,0 +1,156 @@
+"""Writing to the terminal: text, tables, JSON, messages. Plain when the stream is not a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shunter.errors import BackendError
+from shunter.terminal import clean, coloured, render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, TextIO
+
+    from shunter.errors import ShunterError
+
+RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "33", "34", "35", "36"
+BOLD, FAINT = "1", "2"
+
+STATE_COLOURS = {
+    "RUNNING": CYAN,
+    "SUCCEEDED": GREEN,
+    "FAILED": RED,
+    "CANCELLED": YELLOW,
+    "PENDING": FAINT,
+    "SUSPENDED": YELLOW,
+    "SUBMITTED": FAINT,
+    "UNREACHABLE": MAGENTA,
+}
+
+
+class OutputClosed(Exception):
+    """The reader of the output has closed it (``| head``). The command ends without a message."""
+
+
+class OutputError(BackendError):
+    """The output cannot be written, for example because the disk is full."""
+
+
+def output_failed(error: OSError) -> NoReturn:
+    """Raise the exception for a failed write to stdout or stderr."""
+    if isinstance(error, BrokenPipeError):
+        raise OutputClosed from error
+    raise OutputError(f"cannot write the output: {error.strerror or error}") from error
+
+
+def is_tty(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal; a closed one is not."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def wants_colour(stream: TextIO | None) -> bool:
+    """Tell whether to colour what is written: on a capable terminal, unless ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR") or os.environ.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return is_tty(stream) and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: TextIO | None) -> str:
+    """Colour a text if the stream wants colours; only `out` and `note` render them."""
+    return coloured(text, colour) if colour and wants_colour(stream) else text
+
+
+def paint_state(state: str, stream: TextIO | None) -> str:
+    """Colour the name of a state."""
+    return paint(state, STATE_COLOURS.get(state, ""), stream)
+
+
+def out(text: str = "") -> None:
+    """Print a line of the command's result on stdout and flush. Control characters are shown as escapes."""
+    _write(sys.stdout, render(text) + "\n")
+
+
+def note(text: str = "") -> None:
+    """Print a line that is not part of the result on stderr. See `out`."""
+    _write(sys.stderr, render(text) + "\n")
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        output_failed(error)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    note(f"{paint('warning:', YELLOW, sys.stderr)} {_indented(text)}")
+
+
+def show_error(error: ShunterError) -> None:
+    """Print an error and its hint, without secrets of the command line."""
+    note(f"{paint('error:', RED, sys.stderr)} {_indented(without_secrets(error.message))}")
+    if error.hint:
+        note(_without_given_secrets(error.hint))
+
+
+def _indented(message: str) -> str:
+    """Indent all lines but the first, so that foreign text cannot look like one of our messages."""
+    first, *rest = message.split("\n")
+    return "\n".join([first, *(line if line[:1] in ("", " ", "\t") else f"  {line}" for line in rest)])
+
+
+def without_secrets(text: str) -> str:
+    """Return a message without secrets: many repeat the invalid value."""
+    from shunter.redaction import redact_text
+
+    return redact_text(_without_given_secrets(text))
+
+
+def _without_given_secrets(text: str) -> str:
+    from shunter.redaction import REDACTED, secrets_in
+
+    for secret in sorted(secrets_in(sys.argv[1:]), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    return text
+
+
+def print_json(data: Any) -> None:
+    """Print a value as JSON, in ASCII for any terminal and pipe."""
+    from shunter.plain_json import pretty
+
+    out(pretty(data, str))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:
+    """Return a table as text, its columns aligned. A column headed STATE is coloured."""
+    cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    at = cells[0].index("STATE") if "STATE" in headers else None
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[-1] = padded[-1].rstrip()
+        if at is not None:
+            padded[at] = padded[at].replace(row[at], paint_state(row[at], stream), 1)
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def terminal_size(descriptor: int = 2) -> tuple[int, int]:
+    """Return columns and lines of the terminal, by default the one on stderr."""
+    try:
+        size = os.get_terminal_size(descriptor)
+    except OSError:
+        return 80, 24
+    return size.columns or 80, size.lines or 24

@@ -1,0 +1,166 @@
+"""A job's status: asked for, shown as text and as JSON, turned into an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from shunter.cli.console import is_tty, paint_state
+from shunter.errors import (
+    EXIT_BACKEND,
+    EXIT_JOB_FAILED,
+    EXIT_OK,
+    BackendError,
+    UnknownAppException,
+    UsageError,
+    did_you_mean,
+)
+from shunter.specs.limits import cut
+from shunter.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from shunter.runner import Runner
+    from shunter.specs.status import AppStatus
+
+ANY = "any"
+
+
+def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) -> AppStatus:
+    """Return the status of a job; UNREACHABLE, with the reason, if it cannot be seen now.
+
+    Raises:
+        AccessError: the scheduler refuses the credentials, and ``refusal_is_final``.
+        UnknownAppException: there is no such job.
+    """
+    status = runner.status(handle, refusal_is_final=refusal_is_final)
+    if status is None:
+        from shunter.runner.observation import unknown_job
+
+        raise unknown_job(handle)
+    return status
+
+
+def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
+    """Refuse to watch a job that was never started, or that its scheduler has lost: it would never end.
+
+    Raises:
+        UnknownAppException: the job does not exist (any more).
+    """
+    if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
+        return
+    if _is_gone(runner, handle, status.state):
+        reason = status.reason or "its scheduler no longer knows the job"
+        raise UnknownAppException(f"{handle}: {reason}", hint="`shunter list --all` shows all known jobs.")
+
+
+def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
+    from shunter.runner.records import REFUSED
+    from shunter.specs.handles import parse_app_handle
+
+    if state == AppState.UNSUBMITTED:
+        record = runner.history.find(handle)
+        return record is None or record.phase == REFUSED
+    parsed = parse_app_handle(handle)
+    scheduler = runner.scheduler(parsed.scheduler_backend)
+    if state == AppState.SUBMITTED and not scheduler.is_local:
+        return False  # a remote scheduler may take a while to show a job that it has accepted
+    try:
+        return not scheduler.exists(parsed.app_id)
+    except (BackendError, OSError):
+        return False
+
+
+def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
+    """Return a job's status as text; on a terminal the states are coloured."""
+    text = f"Job: {handle}\n{status.format(roles)}"
+    if not is_tty(sys.stdout):
+        return text
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if line.startswith(("State: ", "  [")):
+            words = line.split(" ")
+            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
+            if state:  # a reason of several lines may look like these
+                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
+    return "\n".join(lines)
+
+
+def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return a job as JSON values: its names, then its status if known."""
+    from shunter.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(handle)
+    data: dict[str, Any] = {
+        "handle": handle,
+        "app_id": parsed.app_id,
+        "scheduler": parsed.scheduler_backend,
+        "session": parsed.session_name,
+    }
+    if status is not None:
+        data |= status.to_json(roles)
+        data["ui_url"] = status.ui_url
+    return data
+
+
+def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
+    """Refuse roles that the job does not have.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    there = [role.role for role in status.roles]
+    for role in wanted:
+        if there and role not in there:
+            raise UsageError(f"the job has no role {role!r}", hint=did_you_mean(role, there))
+
+
+def exit_code_of(status: AppStatus, source: str | None = None) -> int:
+    """Return the exit code of a command that watched a job to its end.
+
+    ``source`` is None for 0 or 1, ``ROLE/ID`` for that replica's own code, or ``any`` for the code of the
+    replica that failed first.
+    """
+    if status.state == AppState.UNREACHABLE:
+        return EXIT_BACKEND
+    plain = EXIT_OK if status.state == AppState.SUCCEEDED else EXIT_JOB_FAILED
+    if source is None:
+        return plain
+    if source == ANY:
+        ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
+        return next((replica.exit_code for replica in ended if replica.exit_code), plain)
+    role, _, number = source.partition("/")
+    named = (role, number.lstrip("0") or "0")
+    codes = [replica.exit_code for replica in status.replicas() if (replica.role, str(replica.id)) == named]
+    return next((code for code in codes if code is not None), plain)
+
+
+def exit_code_of_look(status: AppStatus) -> int:
+    """Return the exit code of a command that only looked at a job: whether it could be seen."""
+    return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
+
+
+def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
+    """Check the value of ``--exit-code-from``, also against the job's replicas if they are given.
+
+    Raises:
+        UsageError: it is neither ``ROLE/ID`` nor ``any``, or the job has no such replica.
+    """
+    if source is None or source == ANY:
+        return
+    role, slash, number = source.partition("/")
+    if not role or (slash and not number.isdecimal()):
+        raise UsageError(
+            f"--exit-code-from must be ROLE/ID or any, not {source!r}", hint="Example: trainer/0."
+        )
+    if replicas is None:
+        return
+    names = [f"{name}/{k}" for name, k in replicas]
+    wanted = f"{role}/{number.lstrip('0') or '0'}"
+    if wanted not in names:
+        raise UsageError(
+            f"--exit-code-from {cut(source)}: the job has no such replica",
+            hint=did_you_mean(cut(wanted), names[:50]),
+        )

@@ -1,0 +1,332 @@
+"""Writes logs to a stream, each line prefixed with its replica.
+
+It works on blocks of many lines, not on single lines: a million lines take well under a second.
+"""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections import Counter, deque
+
+from shunter.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
+from shunter.schedulers.responses import LogBlock
+from shunter.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import BinaryIO, TextIO
+
+_PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
+
+
+def bytes_of(stream: TextIO) -> BinaryIO:
+    """Return what takes the bytes of a text stream, which in notebooks and under tests may be text only."""
+    return getattr(stream, "buffer", None) or _TextOnly(stream)  # type: ignore[return-value]
+
+
+class _TextOnly:
+    """Takes bytes for a stream that takes text; a character may be cut between two writes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._stream.write(self._decoder.decode(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _write(stream: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write all and flush.
+
+    Raises:
+        OutputClosed: the reader has closed the stream.
+    """
+    try:
+        for piece in pieces:
+            stream.write(piece)
+        stream.flush()
+    except OSError as error:
+        output_failed(error)
+
+
+class LogWriter:
+    r"""Writes blocks as they arrive.
+
+    A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``. Each line gets the prefix ``ROLE/ID ``, in
+    the replica's colour if ``colour`` is set, and the time if there is a ``stamp``. An unfinished line is
+    ended before another replica's line.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        colour: bool = False,
+        prefixes: bool = True,
+        stamp: Stamp | None = None,
+    ) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._prefixes = prefixes
+        self._stamp = stamp
+        self._made: dict[tuple[str, int], bytes] = {}
+        self._source: tuple[str, int] | None = None
+        self._last = b"\n"  # the byte written last
+
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            self.write(block)
+
+    def write(self, block: LogBlock) -> None:
+        """Write a block and flush it.
+
+        Raises:
+            OutputClosed: the reader has closed the stream.
+        """
+        data = block.data
+        if not data:
+            return
+        source = (block.role, block.replica)
+        pieces: list[bytes | memoryview] = []
+        if source != self._source:
+            if self._last != b"\n":
+                pieces.append(b"\n")
+                self._last = b"\n"
+            self._source = source
+        elif self._last == b"\r" and data.startswith(b"\n"):  # a \r\n that was cut in the middle
+            pieces.append(b"\n")
+            data = data[1:]
+            self._last = b"\n"
+        if data:
+            prefix = self._prefix(source)
+            if self._stamp is not None:
+                prefix += f"{self._stamp.text(block.time_ns)} ".encode()
+            pieces += self._prefixed(data, prefix)
+            self._last = data[-1:]
+        _write(self._stream, pieces)
+
+    def finish(self) -> None:
+        """End an unfinished last line, unless lines are written without prefixes."""
+        if self._last not in (b"\n", b"\r") and self._prefixes:
+            _write(self._stream, [b"\n"])
+            self._last = b"\n"
+
+    def _prefixed(self, data: bytes, prefix: bytes) -> list[bytes | memoryview]:
+        if not prefix:
+            return [data]
+        text = data.replace(b"\n", b"\n" + prefix)
+        if b"\r" in data:
+            # a prefix after every \r, then none between \r and \n; exact, since no prefix begins with \n
+            text = text.replace(b"\r", b"\r" + prefix).replace(b"\r" + prefix + b"\n", b"\r\n")
+        end = len(text) - (len(prefix) if data.endswith((b"\n", b"\r")) else 0)
+        starts_line = self._last in (b"\n", b"\r")
+        return [prefix if starts_line else b"", memoryview(text)[:end]]
+
+    def _prefix(self, source: tuple[str, int]) -> bytes:
+        if not self._prefixes:
+            return b""
+        made = self._made.get(source)
+        if made is None:
+            name = f"{clean(source[0])}/{source[1]}"
+            if self._colour:
+                name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
+            made = self._made[source] = f"{name} ".encode()
+        return made
+
+
+class Stamp:
+    """Shows times as ISO 8601, to the millisecond: ``2026-03-01T12:00:00.123+01:00``, in UTC with ``Z``."""
+
+    def __init__(self, *, utc: bool) -> None:
+        self._utc = utc
+        self._second = -1
+        self._begin = self._zone = ""
+
+    def text(self, time_ns: float) -> str:
+        """Return a time; ``-`` for 0, which is not known."""
+        if not time_ns:
+            return "-"
+        second, rest = divmod(int(time_ns), 1_000_000_000)
+        if second != self._second:
+            at = time.gmtime(second) if self._utc else time.localtime(second)
+            self._second, self._begin = second, time.strftime("%Y-%m-%dT%H:%M:%S", at)
+            zone = time.strftime("%z", at)
+            self._zone = "Z" if self._utc else f"{zone[:3]}:{zone[3:]}"
+        return f"{self._begin}.{rest // 1_000_000:03d}{self._zone}"
+
+
+class _LineSplitter:
+    """Splits blocks into lines without their ends; keeps the unfinished last line of each replica."""
+
+    def __init__(self) -> None:
+        self._rests: dict[tuple[str, int], bytes] = {}
+
+    def split(self, block: LogBlock) -> tuple[tuple[str, int], list[bytes]]:
+        """Return the replica of a block, and the lines that it ends."""
+        source = (block.role, block.replica)
+        *lines, rest = (self._rests.pop(source, b"") + block.data).split(b"\n")
+        if rest:
+            self._rests[source] = rest
+        return source, [line.removesuffix(b"\r") for line in lines]
+
+    def pop_rests(self) -> list[tuple[tuple[str, int], bytes]]:
+        """Return the unfinished lines, and forget them."""
+        rests = [(source, line.removesuffix(b"\r")) for source, line in self._rests.items()]
+        self._rests.clear()
+        return rests
+
+
+class CollapsingLogWriter:
+    """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first.
+
+    Lines are held back until every replica has written them, the window has passed, or many wait.
+
+    Args:
+        replicas: role and index of each replica whose log is read.
+        window: how long a line waits for the other replicas, in seconds; None: until the log ends.
+    """
+
+    MOST_HELD = 20_000
+
+    def __init__(self, stream: BinaryIO, replicas: Iterable[tuple[str, int]], window: float | None) -> None:
+        from threading import Event, Lock, Thread
+
+        self._writer = LogWriter(stream, prefixes=False)
+        self._sizes = Counter(role for role, _ in replicas)
+        self._window = window
+        self._splitter = _LineSplitter()
+        self._held: deque[_Line] = deque()
+        self._waiting: dict[tuple[str, bytes], deque[_Line]] = {}
+        self._lock, self._finished = Lock(), Event()
+        self._clock = Thread(target=self._release_in_time, daemon=True) if window is not None else None
+        if self._clock is not None:
+            self._clock.start()
+
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            source, lines = self._splitter.split(block)
+            with self._lock:
+                for line in lines:
+                    self._add(*source, line)
+                self._release()
+
+    def finish(self) -> None:
+        """Write what is held back, and the unfinished last lines."""
+        self._finished.set()
+        if self._clock is not None:
+            self._clock.join()
+        with self._lock:
+            for source, line in self._splitter.pop_rests():
+                self._add(*source, line)
+            self._release(everything=True)
+
+    def _add(self, role: str, replica: int, text: bytes) -> None:
+        same = self._waiting.setdefault((role, text), deque())
+        line = next((each for each in same if replica not in each.replicas), None)
+        if line is None:
+            line = _Line(role, text, time.monotonic())
+            same.append(line)
+            self._held.append(line)
+        line.replicas.add(replica)
+
+    def _release(self, everything: bool = False) -> None:
+        """Write the lines at the head for which nothing more is expected."""
+        now, pieces = time.monotonic(), []
+        while self._held:
+            line = self._held[0]
+            is_late = self._window is not None and now - line.since >= self._window
+            is_whole = len(line.replicas) >= self._sizes.get(line.role, 1)
+            if not (everything or is_whole or is_late or len(self._held) > self.MOST_HELD):
+                break
+            self._held.popleft()
+            same = self._waiting[line.role, line.text]
+            same.popleft()
+            if not same:
+                del self._waiting[line.role, line.text]
+            pieces.append(b"%s %s\n" % (line.name().encode(), line.text))
+        if pieces:
+            self._writer.write(LogBlock("", 0, b"".join(pieces)))
+
+    def _release_in_time(self) -> None:
+        while not self._finished.wait((self._window or 0) / 2):
+            with self._lock:
+                self._release()
+
+
+class _Line:
+    """A line, and the replicas that have written it."""
+
+    def __init__(self, role: str, text: bytes, since: float) -> None:
+        self.role, self.text, self.since = role, text, since
+        self.replicas: set[int] = set()
+
+    def name(self) -> str:
+        """Return ``ROLE/3`` for one replica, ``ROLE[0-3,7]`` for several."""
+        if len(self.replicas) == 1:
+            return f"{clean(self.role)}/{next(iter(self.replicas))}"
+        return f"{clean(self.role)}[{ranges(self.replicas)}]"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as text: ``0-3,7``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+class JsonLogWriter:
+    """Writes each line as a JSON object with ``role``, ``replica`` and ``line``, one per line, in ASCII.
+
+    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD. With a ``stamp`` there is also a
+    ``time``, null if unknown. With several jobs, ``names`` maps each shown role name to the ``job`` and the
+    role that it stands for.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        stamp: Stamp | None = None,
+        names: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        self._stream = stream
+        self._stamp = stamp
+        self._names = names or {}
+        self._splitter = _LineSplitter()
+        self._time_ns: dict[tuple[str, int], float] = {}
+
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            source, lines = self._splitter.split(block)
+            self._time_ns[source] = block.time_ns
+            self._write(source, lines)
+
+    def finish(self) -> None:
+        """Write the unfinished last lines."""
+        for source, line in self._splitter.pop_rests():
+            self._write(source, [line])
+
+    def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
+        import json
+
+        shown, replica = source
+        job, role = self._names.get(shown, (None, shown))
+        facts: dict[str, str | int | None] = {"job": job} if job else {}
+        facts |= {"role": role, "replica": replica}
+        if self._stamp is not None:
+            time_ns = self._time_ns.get(source)
+            facts["time"] = self._stamp.text(time_ns) if time_ns else None
+        head = f'{json.dumps(facts)[:-1]}, "line": '
+        texts = (line.decode("utf-8", "replace") for line in lines)
+        _write(self._stream, (f"{head}{json.dumps(text)}}}\n".encode() for text in texts))

@@ -1,0 +1,24 @@
+"""`import shunter.compat.torchx`: from now on `import torchx` finds shunter, unless TorchX is installed.
+
+The modules are also served below this name: `shunter.compat.torchx.specs` is ours whatever `torchx` is.
+"""
+
+from __future__ import annotations
+
+from shunter import torchx_alias
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__path__: list[str] = []  # its modules are found by the finder
+
+torchx_alias.install()
+
+
+def __getattr__(name: str) -> Any:
+    return torchx_alias.look_up(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return torchx_alias.names_in(__name__)

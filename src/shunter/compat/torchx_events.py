@@ -1,0 +1,184 @@
+"""TorchX's events (``torchx.runner.events``): the same calls, sent to the receivers of shunter's events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+import uuid
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from shunter.runner import events
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+log = logging.getLogger(__name__)
+TORCHX_INTERNAL_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
+CURRENT_SESSION_ID: str | None = None
+
+
+class SourceType(str, Enum):
+    """Who made a call."""
+
+    UNKNOWN = "<unknown>"
+    INTERNAL = "INTERNAL"
+    EXTERNAL = "EXTERNAL"
+
+
+@dataclass
+class TorchxEvent:
+    """What happened in one call."""
+
+    session: str
+    scheduler: str
+    api: str
+    app_id: str | None = None
+    app_image: str | None = None
+    app_metadata: dict[str, str] | None = None
+    runcfg: str | None = None
+    raw_exception: str | None = None
+    source: SourceType = SourceType.UNKNOWN
+    cpu_time_usec: int | None = None
+    wall_time_usec: int | None = None
+    start_epoch_time_usec: int | None = None
+    workspace: str | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+    exception_source_location: str | None = None
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @staticmethod
+    def deserialize(data: str | TorchxEvent) -> TorchxEvent:
+        """Read what `serialize` wrote."""
+        if isinstance(data, TorchxEvent):
+            return data
+        fields = json.loads(data)
+        return TorchxEvent(**{**fields, "source": SourceType(fields.get("source", SourceType.UNKNOWN.value))})
+
+    def serialize(self) -> str:
+        """Return the event as a JSON text."""
+        return json.dumps(asdict(self))
+
+
+_in_hand = threading.local()
+
+
+def receive() -> None:
+    """From now on, record the events of shunter's runner as TorchX events too."""
+    events.remove_handler(_record_as_torchx)
+    events.add_handler(_record_as_torchx, "torchx")
+
+
+def _record_as_torchx(event: events.Event) -> None:
+    if getattr(_in_hand, "event", None) is not None:  # it came from TorchX's `record`
+        return
+    _in_hand.event = event
+    try:
+        values = {field.name: getattr(event, field.name) for field in fields(TorchxEvent)}
+        values |= {"session": get_session_id_or_create_new(), "source": SourceType.UNKNOWN}
+        record(TorchxEvent(**values))
+    finally:
+        _in_hand.event = None
+
+
+def record(event: TorchxEvent, destination: str = "null") -> None:
+    """Give an event to the receivers of shunter's events, and to TorchX's logger of this destination."""
+    if getattr(_in_hand, "event", None) is None:
+        _in_hand.event = event
+        try:
+            events.record(events.Event(**{**asdict(event), "source": str(event.source.value)}))
+        finally:
+            _in_hand.event = None
+    logger = _logger(destination)
+    try:
+        logger.info(event.serialize())
+    except Exception:
+        log.exception("an event could not be written")
+
+
+def _logger(destination: str) -> logging.Logger:
+    logger = logging.getLogger(f"torchx-events-{destination}")
+    if not logger.handlers:
+        logger.setLevel(os.environ.get("LOGLEVEL", "INFO"))
+        logger.propagate = False
+        logger.addHandler(get_logging_handler(destination))
+    return logger
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """Return the handler that writes events: ``null`` drops them, ``console`` is stderr, others are plugins'.
+
+    Plugins offer a handler, or a function that makes one, in the group ``torchx.events.handlers``.
+
+    Raises:
+        KeyError: there is no such destination.
+    """
+    if destination == "null":
+        return logging.NullHandler()
+    if destination == "console":
+        return logging.StreamHandler(sys.stderr)
+    from shunter.plugins import entry_points
+
+    for point in entry_points("events.handlers"):
+        if point.name == destination:
+            offered = point.load()
+            return offered if isinstance(offered, logging.Handler) else offered()
+    raise KeyError(destination)
+
+
+class TorchxLogEvent:
+    """Context manager that times a call and records its event, also when it fails."""
+
+    def __init__(
+        self,
+        api: str,
+        scheduler: str | None = None,
+        app_id: str | None = None,
+        app_image: str | None = None,
+        app_metadata: dict[str, str] | None = None,
+        runcfg: str | None = None,
+        workspace: str | None = None,
+    ) -> None:
+        session = get_session_id_or_create_new()
+        self._torchx_event = TorchxEvent(
+            session, scheduler or "", api, app_id, app_image, app_metadata, runcfg, workspace=workspace
+        )
+        self._timer = events.log_event(api, scheduler or "", session)
+
+    def __enter__(self) -> TorchxLogEvent:
+        started = self._timer.__enter__()
+        self._torchx_event.start_epoch_time_usec = started.start_epoch_time_usec
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        made = self._timer.finished(kind, error, trace)
+        for name in ("wall_time_usec", "cpu_time_usec", "exception_type", "exception_message"):
+            setattr(self._torchx_event, name, getattr(made, name))
+        self._torchx_event.exception_source_location = made.exception_source_location
+        if kind is not None:
+            from shunter.redaction import redact_text
+
+            self._torchx_event.raw_exception = redact_text("".join(traceback.format_exception(error)))
+        record(self._torchx_event)
+
+
+def get_session_id_or_create_new() -> str:
+    """Return the id of this process's session, created on first use; its jobs get it in a variable."""
+    global CURRENT_SESSION_ID
+    CURRENT_SESSION_ID = get_torchx_session_id() or str(uuid.uuid4())
+    return CURRENT_SESSION_ID
+
+
+def get_torchx_session_id() -> str | None:
+    """Return the id of the session, from the variable in a job; None before a session has begun."""
+    return CURRENT_SESSION_ID or os.environ.get(TORCHX_INTERNAL_SESSION_ID)

@@ -1,0 +1,202 @@
+"""TorchX's runner: ours, with its names, defaults and the shapes of its answers."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import copy
+import functools
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from shunter.compat import torchx_events
+from shunter.compat.torchx_components import exits_like_argparse
+from shunter.compat.torchx_schedulers import as_torchx_rows, get_scheduler_factories
+from shunter.compat.torchx_specs import TorchxAppStatus, as_torchx_status
+from shunter.errors import PluginError, UnknownAppException
+from shunter.runner import events
+from shunter.runner.api import Runner
+from shunter.schedulers.registry import SchedulerFactory
+from shunter.schedulers.responses import ListAppResponse
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+S = TypeVar("S")
+T = TypeVar("T")
+DEFAULT_SESSION = "torchx"
+_ALL = get_scheduler_factories
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    **scheduler_params: Any,
+) -> TorchxRunner:
+    """Return a runner with all schedulers: built-in ones and those of plugins."""
+    factories = None if get_scheduler_factories is _ALL else get_scheduler_factories()
+    return TorchxRunner(name or DEFAULT_SESSION, factories, component_defaults, scheduler_params)
+
+
+def get_configured_trackers() -> dict[str, str | None]:
+    """Return the trackers that the configuration names, with their configuration."""
+    from shunter.runner.config import load_config
+
+    return load_config().trackers(submitting=True)
+
+
+def _keep_events_out_of_other_logs() -> None:
+    """Keep events out of the program's log, as TorchX does, unless their logger has been configured."""
+    logger = logging.getLogger(events.LOGGER)
+    if not logger.handlers and logger.level == logging.NOTSET:
+        logger.propagate = False
+
+
+def _holds_no_files(workspace: str) -> bool:
+    """Tell whether a workspace is one directory without files; TorchX submits such a job."""
+    folder = workspace.removeprefix("file://")
+    return os.path.isdir(folder) and not any(files for _, _, files in os.walk(folder))
+
+
+def _with_names_of_variables(app: AppDef) -> AppDef:
+    """Return the job with variables as processes see them: what follows a name's first "=" is the value.
+
+    TorchX sends names with "=" as they are; torchft's examples have one.
+    """
+    roles = getattr(app, "roles", None)
+    if not isinstance(roles, list) or not all(isinstance(getattr(role, "env", None), dict) for role in roles):
+        return app  # it is refused, with the reason
+    odd = sorted({name for role in roles for name in role.env or {} if name.find("=") > 0})
+    if not odd:
+        return app
+    warnings.warn(f"names of variables hold '=', which begins the value: {', '.join(odd)}", stacklevel=3)
+    changed = copy.copy(app)
+    changed.roles = [copy.copy(role) for role in roles]
+    for role in changed.roles:
+        pairs = [f"{name}={value}".partition("=") for name, value in (role.env or {}).items()]
+        role.env = {name: value for name, _, value in pairs}
+    return changed
+
+
+class TorchxRunner(Runner):
+    """Submits jobs and looks after them, as TorchX's runner does."""
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
+        _keep_events_out_of_other_logs()
+        torchx_events.receive()
+
+    def run(  # type: ignore[override]
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        dryrun: bool = False,
+        **more: Any,
+    ) -> Any:
+        """Submit a job and return its handle; with ``dryrun`` only make the request, and return that."""
+        if dryrun:
+            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        return super().run(app, scheduler, cfg, workspace, parent_run_id, **more)
+
+    def dryrun(  # type: ignore[override]
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        **more: Any,
+    ) -> AppDryRunInfo[Any]:
+        """Make the request that `run` would send. A workspace without files is left out, with a warning."""
+        if workspace and _holds_no_files(str(workspace)):
+            warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
+            workspace = None
+        info = super().dryrun(_with_names_of_variables(app), scheduler, cfg, workspace, parent_run_id, **more)
+        info.given = app  # type: ignore[attr-defined]
+        return info
+
+    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
+        """Return the job that a component makes. Arguments that do not fit raise `SystemExit` too."""
+        return exits_like_argparse(super().component_app)(component, component_args)
+
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs; tests replace `get_configured_trackers`."""
+        return get_configured_trackers()
+
+    def status(self, app_handle: str, **more: Any) -> TorchxAppStatus | None:
+        """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""
+        return as_torchx_status(super().status(app_handle, **more))
+
+    def wait(
+        self, app_handle: str, wait_interval: float = 10, timeout: float | None = None
+    ) -> TorchxAppStatus | None:
+        """Block until a job has ended, and return its state; None if there is no such job."""
+        return as_torchx_status(super().wait(app_handle, wait_interval, timeout))
+
+    def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs that the scheduler knows."""
+        return as_torchx_rows(super().list(scheduler, cfg))
+
+    def cancel(self, app_handle: str) -> None:
+        """Ask a job to stop, if there is such a job."""
+        with contextlib.suppress(UnknownAppException):
+            super().cancel(app_handle)
+
+    def delete(self, app_handle: str) -> None:
+        """Remove what the scheduler keeps of a job, if there is such a job."""
+        with contextlib.suppress(UnknownAppException):
+            super().delete(app_handle)
+
+    def log_lines(self, app_handle: str, role_name: str, *args: Any, **more: Any) -> Iterable[str]:
+        """Return the log lines of a replica; those of a plugin's scheduler as it gives them."""
+        lines = super().log_lines(app_handle, role_name, *args, **more)
+        return getattr(lines, "as_given", lines)
+
+    # ---- internals that products built on TorchX use
+
+    def _scheduler(self, scheduler: str) -> Any:
+        """Return a scheduler as its factory made it.
+
+        Raises:
+            Exception: what the factory raises, as with TorchX.
+        """
+        try:
+            found = self.scheduler(scheduler)
+        except PluginError as error:
+            raise error.__cause__ or error from error.__cause__
+        return getattr(found, "made", found)
+
+    def _scheduler_app_id(self, app_handle: str, check_session: bool = True) -> tuple[Any, str, str]:
+        """Return a job's scheduler, the scheduler's name, and the job's id there."""
+        found, app_id = self._locate(app_handle)
+        return self._scheduler(found.backend), found.backend, app_id
+
+    @functools.cached_property
+    def _apps(self) -> dict[str, AppDef]:
+        """The definitions of jobs, by handle, that this runner submitted or was given."""
+        return {}
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send the request that `dryrun` made; returns the job's handle."""
+        handle = super().schedule(dryrun_info)
+        if dryrun_info.app is not None:
+            self._apps[handle] = getattr(dryrun_info, "given", dryrun_info.app)
+        return handle
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """Return the definition of a job: as it was submitted by this runner, or from its scheduler."""
+        return self._apps.get(app_handle) or super().describe(app_handle)

@@ -1,0 +1,19 @@
+"""Which TorchX we are compatible with, and the image that its builtin components use."""
+
+from __future__ import annotations
+
+from shunter import __version__ as ours
+
+#: Later than 0.7.0, since what TorchX's main branch had added by August 2026 is served too.
+__version__ = f"0.8.0.dev0+shunter.{ours}"
+
+TORCHX_IMAGE: str
+
+
+def __getattr__(name: str) -> str:
+    """Find `TORCHX_IMAGE` on each use: a plugin (``torchx.version``) may name another image."""
+    if name != "TORCHX_IMAGE":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from shunter.runner.default_image import default_image
+
+    return default_image()

@@ -1,0 +1,188 @@
+"""Importing the files and modules of users.
+
+A file is imported under a unique name in ``sys.modules`` and with its directory on ``sys.path``, so that
+dataclasses, pickling, relative data and imports of its neighbours work as in any module. Output of user code
+goes to stderr, since stdout is for the command's result, and no ``__pycache__`` is written beside user files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from stat import S_ISREG
+
+from shunter.errors import ComponentNotFoundException, ConfigError, ShunterError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
+
+
+class guarded:
+    """Context manager for user code: its output goes to stderr, its exceptions become errors that say where.
+
+    Raises:
+        ConfigError: the code raised anything but a `ShunterError`.
+    """
+
+    def __init__(self, attempt: str, path: str) -> None:
+        self._attempt = attempt
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._stdout, sys.stdout = sys.stdout, sys.stderr
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        sys.stdout = self._stdout
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, ShunterError):
+            where = _line_in(error, self._path)
+            raise ConfigError(f"{self._attempt}: {type(error).__name__}: {error}{where}") from error
+
+
+def _line_in(error: BaseException, path: str) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" ({path}:{line})" if line else f" ({path})"
+
+
+def load_file(path: str) -> ModuleType:
+    """Import a file; again only if it has changed.
+
+    Raises:
+        ComponentNotFoundException: there is no such file.
+        ConfigError: it cannot be read or raises when it is imported.
+    """
+    path = os.path.realpath(path)
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
+    if not S_ISREG(stat.st_mode):
+        raise ComponentNotFoundException(f"cannot read {path}: it is not a regular file")
+    stamp = (stat.st_mtime_ns, stat.st_size)
+    if path in _loaded and _loaded[path][0] == stamp:
+        return _loaded[path][1]
+    root, name = _module_name(path)
+    with guarded(f"importing {path} failed", path), _importing_from(root):
+        module = _import(path, name)
+    _loaded[path] = (stamp, module)
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module by its dotted name; the current directory counts as on the path.
+
+    Raises:
+        ComponentNotFoundException: there is no such module.
+        ConfigError: it raises when it is imported.
+    """
+    with guarded(f"importing {name} failed", name), _importing_from(os.getcwd()):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(error.name + ".")):
+                raise ComponentNotFoundException(
+                    f"there is no module {error.name!r} (looked in {os.getcwd()} and on sys.path)",
+                    hint="For a file, write its path: ./path/to/file.py:function.",
+                ) from None
+            raise
+
+
+def _module_name(path: str) -> tuple[str, str]:
+    """Return the directory to import from, and the dotted name that the file has there."""
+    root, filename = os.path.split(path)
+    parts = [filename.removesuffix(".py")]
+    while os.path.isfile(os.path.join(root, "__init__.py")) and os.path.basename(root).isidentifier():
+        root, package = os.path.split(root)
+        parts.insert(0, package)
+    if parts[-1] == "__init__":
+        parts.pop()
+    name = ".".join(parts)
+    if all(part.isidentifier() for part in parts) and _is_free(name, path, root):
+        return root, name
+    import hashlib
+
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    stem = "".join(char if char.isalnum() else "_" for char in parts[-1])
+    return root, f"component_{stem}_{digest}"
+
+
+def _is_free(name: str, path: str, root: str) -> bool:
+    """Tell whether the name does not collide with another module."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return False
+    if name in sys.modules:
+        return _file_of(sys.modules[name]) == path
+    if top in sys.modules:
+        found = _file_of(sys.modules[top])
+    else:
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(top)
+        found = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+
+
+def _file_of(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return os.path.realpath(file) if file else "built in"
+
+
+def _import(path: str, name: str) -> ModuleType:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    importlib.invalidate_caches()
+    parent, _, leaf = name.rpartition(".")
+    package = importlib.import_module(parent) if parent else None
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    if package is not None:
+        setattr(package, leaf, module)  # as an import statement does
+    return module
+
+
+class _importing_from:
+    """Context manager that puts a directory first on ``sys.path`` for an import.
+
+    It stays on the path for later imports, but last: a user's ``types.py`` must not shadow modules that we
+    import late.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        from shunter import torchx_alias  # late: builtin components do without
+
+        torchx_alias.install()  # which the code was written for, maybe
+        self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        self._was_present = self._directory in sys.path
+        sys.path.insert(0, self._directory)
+
+    def __exit__(self, *exception: object) -> None:
+        sys.dont_write_bytecode = self._writes
+        if self._directory in sys.path:
+            sys.path.remove(self._directory)
+        if not self._was_present:
+            sys.path.append(self._directory)

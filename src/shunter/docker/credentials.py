@@ -1,0 +1,366 @@
+"""Credentials for registries, by the rules of the ``docker`` command.
+
+The first source with credentials for the host wins: the Docker client's ``config.json`` (``credHelpers``,
+``auths``, ``credsStore``), then Podman's ``auth.json``, and for ECR the AWS credentials, through boto3.
+https://docs.docker.com/reference/cli/docker/login/ and
+https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from dataclasses import dataclass, field
+
+from shunter import system
+from shunter.docker.daemon_address import docker_config_dir
+from shunter.docker.image_reference import HUB_NAMES
+from shunter.errors import ConfigError
+from shunter.paths import xdg
+from shunter.regular_files import read_regular_file
+from shunter.system.identity import home
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+#: Under this key the ``docker`` command keeps its credentials for Docker Hub.
+HUB_KEY = "https://index.docker.io/v1/"
+#: The user name by which helpers say that the secret is an identity token.
+TOKEN_USER = "<token>"
+HELPER_TIMEOUT = 60.0
+# https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html, general/latest/gr/ecr.html
+_ECR_PRIVATE = re.compile(
+    r"(?P<account>[0-9]{12})\.dkr[.-]ecr(?P<fips>-fips)?\.(?P<region>[a-z0-9-]+)"
+    r"\.(?:amazonaws\.(?:com|com\.cn|eu)|on\.aws|on\.amazonwebservices\.com\.cn)"
+)
+ECR_PUBLIC_HOST = "public.ecr.aws"
+#: ECR Public issues its tokens in this region only.
+ECR_PUBLIC_REGION = "us-east-1"
+
+
+class CredentialsError(ConfigError):
+    """Credentials are configured, but cannot be read."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A login for a registry. Secrets are not in its ``repr``.
+
+    Attributes:
+        username: name of the user; "" with tokens.
+        password: password, or a token that counts as one.
+        identity_token: OAuth2 refresh token, exchanged for access tokens.
+        registry_token: bearer token, sent as it is.
+        host: registry that they are for.
+        origin: where they were found, for messages.
+    """
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    registry_token: str = field(default="", repr=False)
+    host: str = ""
+    origin: str = ""
+
+
+def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Credentials | None:
+    """Return what is configured for a registry.
+
+    Args:
+        host: the registry as image names have it: ``docker.io``, ``ghcr.io``, ``localhost:5000``.
+        environ: the environment; that of the process by default.
+
+    Returns:
+        The credentials, or None, which is fine for public images.
+
+    Raises:
+        CredentialsError: a file, a helper or AWS's answer is not usable.
+    """
+    env = os.environ if environ is None else environ
+    for path in _config_files(env):
+        config = _read_config(path)
+        found = _from_config(config, host, path, env) if config else None
+        if found is not None:
+            return found
+    registry = EcrHost.parse(host)
+    return ecr_credentials(registry, env) if registry is not None else None
+
+
+def engine_auth_header(credentials: Credentials | None) -> str:
+    """Return the value of ``X-Registry-Auth`` for the Docker Engine API, of pull and push.
+
+    https://docs.docker.com/reference/api/engine/version/v1.41/#section/Authentication
+    """
+    document: dict[str, str] = {}
+    if credentials is not None:
+        fields = {
+            "username": credentials.username,
+            "password": credentials.password,
+            "identitytoken": credentials.identity_token,
+            "registrytoken": credentials.registry_token,
+            "serveraddress": HUB_KEY if credentials.host in HUB_NAMES else credentials.host,
+        }
+        document = {key: value for key, value in fields.items() if value}
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
+
+
+def _config_files(env: Mapping[str, str]) -> Iterator[str]:
+    yield os.path.join(docker_config_dir(env), "config.json")
+    if env.get("REGISTRY_AUTH_FILE"):
+        yield env["REGISTRY_AUTH_FILE"]
+    if runtime := xdg("XDG_RUNTIME_DIR", env):
+        yield os.path.join(runtime, "containers", "auth.json")
+    config_home = xdg("XDG_CONFIG_HOME", env) or os.path.join(home(env), ".config")
+    yield os.path.join(config_home, "containers", "auth.json")
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    try:
+        config = json.loads(read_regular_file(path, special=system.is_pipe_path(path)) or b"{}")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise CredentialsError(
+            f"cannot read the registries' credentials in {path}: {error.strerror}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # the text may hold secrets: it is not shown
+        raise CredentialsError(
+            f"{path} is not JSON", hint="Correct the file, or log in again: docker login"
+        ) from error
+    if not isinstance(config, dict):
+        raise CredentialsError(
+            f"{path} is not a JSON object", hint="Correct the file, or log in again: docker login"
+        )
+    return config
+
+
+def _from_config(config: dict[str, Any], host: str, path: str, env: Mapping[str, str]) -> Credentials | None:
+    helpers = _mapping(config, "credHelpers")
+    for name in _names(host):
+        for key, helper in helpers.items():
+            if _bare_host(key) == name and helper:
+                return _from_helper(str(helper), host, key, path, env)
+    entries = {_bare_host(key): entry for key, entry in _mapping(config, "auths").items()}
+    for name in _names(host):
+        found = _from_entry(entries.get(name), host, path)
+        if found is not None:
+            return found
+    if config.get("credsStore"):
+        for name in (HUB_KEY,) if host in HUB_NAMES else (host, f"https://{host}"):
+            found = _from_helper(str(config["credsStore"]), host, name, path, env)
+            if found is not None:
+                return found
+    return None
+
+
+def _mapping(config: dict[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _names(host: str) -> list[str]:
+    """Return the hosts under which credentials for a host may be kept, the best first."""
+    return [host, *sorted(HUB_NAMES - {host})] if host in HUB_NAMES else [host]
+
+
+def _bare_host(key: str) -> str:
+    """Return the host of a key, which may have a scheme and a path: ``https://ghcr.io/v2/``."""
+    return key.partition("://")[2].partition("/")[0] if "://" in key else key.partition("/")[0]
+
+
+def _from_entry(entry: Any, host: str, path: str) -> Credentials | None:
+    """Read an entry of ``auths``; None if it is empty, as when a store holds the secret."""
+    if not isinstance(entry, dict):
+        return None
+    identity, registry = str(entry.get("identitytoken") or ""), str(entry.get("registrytoken") or "")
+    username, password = str(entry.get("username") or ""), str(entry.get("password") or "")
+    if entry.get("auth"):
+        username, password = _decode(str(entry["auth"]), host, path)
+    if not (username or password or identity or registry):
+        return None
+    return Credentials(username, password, identity, registry, host=host, origin=path)
+
+
+def _decode(auth: str, host: str, path: str) -> tuple[str, str]:
+    """Read the ``auth`` field: base64 of ``user:password``."""
+    try:
+        username, colon, password = base64.b64decode(auth, validate=False).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise CredentialsError(
+            f"the entry of {host} in {path} is damaged: its auth is not base64 of user:password",
+            hint=f"Log in again: docker login {host}",
+        )
+    return username, password.rstrip("\0")
+
+
+def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, str]) -> Credentials | None:
+    """Ask ``docker-credential-HELPER get``, with the key on its standard input.
+
+    https://github.com/docker/docker-credential-helpers#development
+    """
+    import shutil
+    import subprocess
+
+    program = f"docker-credential-{helper}"
+    what = f"cannot ask {program} for the credentials of {host}, as {path} says"
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise CredentialsError(
+            f"{what}: it is not installed",
+            hint=f"Install {program}, or remove it from {path} and log in again.",
+        )
+    try:
+        answer = subprocess.run(
+            [found, "get"],
+            input=key,
+            capture_output=True,
+            text=True,
+            env=dict(env),
+            timeout=HELPER_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        # the exception's own text may hold what the helper printed
+        why = error.strerror if isinstance(error, OSError) else f"no answer in {HELPER_TIMEOUT:.0f} seconds"
+        raise CredentialsError(f"{what}: {why}", hint=f"Try it: echo {key} | {program} get") from None
+    if answer.returncode != 0:
+        said = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
+        if any("credentials not found" in line.lower() for line in said):
+            return None
+        raise CredentialsError(
+            f"{what}: it failed with exit code {answer.returncode}"
+            + (f": {_short(said[-1])}" if said else ""),
+            hint=f"Try it: echo {key} | {program} get",
+        )
+    try:
+        document = json.loads(answer.stdout)
+        username, secret = str(document["Username"]), str(document["Secret"])
+    except (ValueError, KeyError, TypeError):  # the text may hold a secret: it is not shown
+        raise CredentialsError(f"{what}: its answer has no Username and Secret") from None
+    if not secret:
+        return None
+    if username == TOKEN_USER:
+        return Credentials(identity_token=secret, host=host, origin=program)
+    return Credentials(username, secret, host=host, origin=program)
+
+
+def _short(text: str) -> str:
+    from shunter.redaction import redact_text
+    from shunter.terminal import clean
+
+    return clean(redact_text(text))[:300]
+
+
+# ---- Amazon ECR
+
+
+@dataclass(frozen=True)
+class EcrHost:
+    """A registry of Amazon ECR. ``account`` is "" for ECR Public."""
+
+    host: str
+    account: str
+    region: str
+    fips: bool = False
+
+    @classmethod
+    def parse(cls, host: str) -> EcrHost | None:
+        """Read a host; None if it is not one of ECR."""
+        if host == ECR_PUBLIC_HOST:
+            return cls(host, "", ECR_PUBLIC_REGION)
+        match = _ECR_PRIVATE.fullmatch(host)
+        return cls(host, match["account"], match["region"], bool(match["fips"])) if match else None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it is ECR Public, from which anybody may pull."""
+        return not self.account
+
+
+def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credentials | None:
+    """Return a token for a registry of ECR, good for some hours.
+
+    Returns:
+        User ``AWS`` and the token; None for ECR Public without a token, since pulling from it needs none.
+
+    Raises:
+        CredentialsError: boto3 is missing, there are no AWS credentials, or AWS refuses.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
+    except ImportError:
+        if registry.is_public:
+            return None
+        raise CredentialsError(
+            f"cannot log in to {registry.host}: boto3, which asks AWS for a token, is not installed",
+            hint=f"pip install 'shunter[aws]', or: {login_line(registry)}",
+        ) from None
+    try:
+        # an explicit profile overrides keys in the environment; one from the environment does not
+        profile = None if environ is os.environ else environ.get("AWS_PROFILE") or None
+        session = boto3.session.Session(profile_name=profile)
+        client: Any = session.client(
+            "ecr-public" if registry.is_public else "ecr",
+            region_name=registry.region,
+            config=Config(use_fips_endpoint=registry.fips or None),
+            **_keys(environ),
+        )
+        answer = client.get_authorization_token()
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        if registry.is_public:
+            return None
+        raise CredentialsError(
+            f"cannot log in to {registry.host}: there are no AWS credentials",
+            hint=f"Set AWS_PROFILE or AWS_ACCESS_KEY_ID, run aws sso login, or: {login_line(registry)}",
+        ) from error
+    except (BotoCoreError, ClientError) as error:
+        if registry.is_public:
+            return None
+        raise CredentialsError(
+            f"cannot get a token for {registry.host} from AWS: {error}",
+            hint="The AWS user needs the permission ecr:GetAuthorizationToken.",
+        ) from error
+    return _ecr_token(answer, registry)
+
+
+def _keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the client's settings from an environment other than that of the process."""
+    if environ is os.environ:
+        return {}
+    names = {
+        "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+        "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "aws_session_token": "AWS_SESSION_TOKEN",
+        "endpoint_url": "AWS_ENDPOINT_URL",
+    }
+    return {key: environ[name] for key, name in names.items() if environ.get(name)}
+
+
+def _ecr_token(answer: dict[str, Any], registry: EcrHost) -> Credentials:
+    data = answer["authorizationData"]
+    entry = data[0] if isinstance(data, list) else data
+    username, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
+    return Credentials(username, password, host=registry.host, origin="the AWS credentials")
+
+
+def login_line(registry: EcrHost) -> str:
+    """Return the shell command that logs in to a registry of ECR."""
+    service = "ecr-public" if registry.is_public else "ecr"
+    return (
+        f"aws {service} get-login-password --region {registry.region}"
+        f" | docker login --username AWS --password-stdin {registry.host}"
+    )

@@ -1,0 +1,302 @@
+"""Calling Git: which commit a directory is at, which files it tracks or ignores. Reads only.
+
+A checkout may be hostile: Git runs programs that the repository's own configuration names even when it only
+reads (``core.fsmonitor``, hooks, attribute filters, and programs that fetch missing objects). All are
+switched off through the environment, which overrides every file. Git's ``safe.directory`` decides whose
+checkouts are read at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+SETTINGS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.sshCommand": "false",
+    "core.pager": "cat",
+    "core.alternateRefsCommand": "",
+    "diff.external": "",
+    "protocol.allow": "never",
+    "safe.bareRepository": "explicit",
+}
+#: Variables that make Git look at another repository. They are set while a hook runs.
+REPOSITORY_VARIABLES = frozenset(
+    [
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_LITERAL_PATHSPECS",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    ]
+)
+#: Variables that name programs.
+_PROGRAM_VARIABLES = frozenset(
+    ["GIT_ASKPASS", "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_PROXY_COMMAND", "GIT_SSH", "GIT_SSH_COMMAND"]
+)
+_LARGEST_CONFIG = 1 << 20
+_CONFIG_SECONDS = 1.0
+#: A checkout in which Git takes longer to list files is a trap: an ignore file that is a FIFO, say.
+LISTING_SECONDS = 120.0
+#: If Git takes longer to tell the commit, none is recorded.
+COMMIT_SECONDS = 2.0
+
+
+class GitFailed(Exception):
+    """Git is not installed or does not answer; the message says why."""
+
+
+def checkout_of(directory: str) -> str | None:
+    """Return the root of the checkout that a directory is in, or None. Does not call Git."""
+    path = os.path.realpath(directory)
+    while not os.path.lexists(os.path.join(path, ".git")):
+        parent = os.path.dirname(path)
+        if parent == path:
+            return None
+        path = parent
+    return path
+
+
+def reading_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment in which Git reads a repository and runs no other program.
+
+    Args:
+        extra: further settings of Git, such as those of `without_filters`.
+    """
+    environ = _clean_environment()
+    count = environ.get("GIT_CONFIG_COUNT", "")
+    start = int(count) if count.isdecimal() else 0
+    settings = [*SETTINGS.items(), *(extra or {}).items()]
+    for number, (key, value) in enumerate(settings, start):
+        environ[f"GIT_CONFIG_KEY_{number}"] = key
+        environ[f"GIT_CONFIG_VALUE_{number}"] = value
+    return {
+        **environ,
+        "GIT_CONFIG_COUNT": str(start + len(settings)),
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
+
+
+def without_filters(directory: str, top: str) -> dict[str, str]:
+    """Return the settings that disable the repository's own filters; the user's own stay.
+
+    Args:
+        directory: a directory in the checkout.
+        top: the checkout's root.
+
+    Raises:
+        GitFailed: Git cannot list them, so that it is not known what it would run.
+    """
+    if _has_no_filters(os.path.join(top, ".git", "config")):
+        return {}
+    words = ["config", "--list", "--includes", "--show-scope", "--name-only", "-z"]
+    fields = _run(words, directory, reading_environment(), _CONFIG_SECONDS).split(b"\0")
+    settings: dict[str, str] = {}
+    for scope, name in zip(fields[::2], fields[1::2], strict=False):
+        if name.lower().startswith(b"filter.") and scope in (b"local", b"worktree"):
+            driver = os.fsdecode(name.rpartition(b".")[0])
+            settings |= {f"{driver}.{key}": "" for key in ("clean", "smudge", "process")}
+            settings[f"{driver}.required"] = "false"
+    return settings
+
+
+def safe_directories() -> list[str]:
+    """Return what the user's and the system's configuration list as ``safe.directory``."""
+    words = ["config", "-z", "--includes", "--get-all", "safe.directory"]
+    try:
+        # run outside of any repository: its own configuration must not count
+        output = _run(words, "/", _clean_environment(), 5, accepted=(0, 1))
+    except GitFailed:
+        return []
+    listed: list[str] = []
+    for entry in output.split(b"\0")[:-1]:
+        if entry:
+            listed.append(os.path.expanduser(os.fsdecode(entry)))
+        else:  # an empty entry cancels those before it
+            listed.clear()
+    return listed
+
+
+def list_files(directory: str) -> list[str]:
+    """Return what Git tracks or does not ignore below a directory, relative to it.
+
+    A submodule is one entry, an untracked repository one that ends with a slash. Deleted files are included.
+
+    Raises:
+        GitFailed: Git cannot list them.
+    """
+    words = ["--no-optional-locks", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    output = _run(words, directory, reading_environment(), LISTING_SECONDS)
+    return [os.fsdecode(path) for path in output.split(b"\0") if path]
+
+
+def ignored_paths(directory: str, paths: Sequence[str]) -> set[str]:
+    """Return those of the paths, relative to a directory, that Git ignores.
+
+    Raises:
+        GitFailed: Git cannot tell.
+    """
+    given = b"\0".join(os.fsencode(path) for path in paths) + b"\0"
+    words = ["--no-optional-locks", "check-ignore", "-z", "--stdin"]
+    output = _run(words, directory, reading_environment(), LISTING_SECONDS, given, accepted=(0, 1))
+    return {os.fsdecode(path) for path in output.split(b"\0") if path}
+
+
+class GitProbe:
+    """A running ``git status``, which tells the commit that a job is submitted from. It never raises.
+
+    Args:
+        directory: where it runs.
+        seconds: how long it may take in all.
+    """
+
+    def __init__(self, directory: str, seconds: float = COMMIT_SECONDS) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._output: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        top = checkout_of(directory)
+        if top is None:
+            return
+        import subprocess
+        import tempfile
+
+        # within a submodule Git would obey the submodule's configuration
+        command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
+        command += ["--ignore-submodules=dirty", "--no-renames"]
+        try:
+            environ = reading_environment(without_filters(directory, top))
+        except GitFailed:
+            return
+        try:
+            # a file rather than a pipe, so that nobody has to read while Git writes
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
+            self._process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            self._discard()
+
+    def done(self) -> bool:
+        """Tell whether `facts` would return at once."""
+        return self._process is None or self._process.poll() is not None
+
+    def facts(self) -> tuple[str | None, bool | None]:
+        """Return commit and dirtiness, None for what is not known. Waits, within the time allowed."""
+        if self._process is None:
+            return None, None
+        import contextlib
+        import subprocess
+
+        try:
+            code = self._process.wait(max(self._deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            code = -1
+            self._process.kill()
+            # a process that waits for a dead network file system cannot even be killed
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
+        try:
+            return self._parse() if code == 0 else (None, None)
+        finally:
+            self._discard()
+
+    def abandon(self) -> None:
+        """Stop it; its facts are not wanted."""
+        self._deadline = 0.0
+        self.facts()
+
+    def _parse(self) -> tuple[str | None, bool | None]:
+        commit = None
+        self._output.seek(0)
+        for line in self._output:
+            if line.startswith(b"# branch.oid "):
+                text = line.split()[2].decode("ascii", "replace")
+                commit = None if text == "(initial)" else text
+            elif not line.startswith(b"#"):
+                return commit, True
+        return commit, False
+
+    def _discard(self) -> None:
+        if self._output is not None:
+            self._output.close()
+        self._output = self._process = None
+
+
+def _clean_environment() -> dict[str, str]:
+    unwanted = REPOSITORY_VARIABLES | _PROGRAM_VARIABLES
+    return {key: value for key, value in os.environ.items() if key not in unwanted}
+
+
+def _has_no_filters(config: str) -> bool:
+    """Tell whether a repository's configuration has no filter, nor anything that may include one."""
+    from shunter.regular_files import read_regular_file
+
+    try:
+        text = read_regular_file(config, _LARGEST_CONFIG).lower()
+    except OSError:
+        return False  # in a worktree or submodule, .git is a file
+    return not any(word in text for word in (b"filter", b"include", b"worktreeconfig"))
+
+
+def _run(
+    words: list[str],
+    directory: str,
+    environ: dict[str, str],
+    seconds: float,
+    given: bytes = b"",
+    accepted: Sequence[int] = (0,),
+) -> bytes:
+    """Run git in a directory and return its output."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=directory,
+            env=environ,
+            input=given,
+            capture_output=True,
+            check=False,
+            timeout=seconds,
+        )
+    except FileNotFoundError as error:
+        raise GitFailed("git is not installed") from error
+    except OSError as error:
+        raise GitFailed(f"git cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"git did not answer within {seconds:.0f} s") from error
+    if done.returncode not in accepted:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if lines and "dubious ownership" in lines[0]:
+            top = checkout_of(directory) or directory
+            raise GitFailed(f"it belongs to another user: git config --global --add safe.directory {top}")
+        raise GitFailed(lines[0] if lines else f"git ended with exit code {done.returncode}")
+    return done.stdout

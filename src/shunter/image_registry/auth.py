@@ -1,0 +1,255 @@
+"""Logging in to a registry: Basic, or tokens of a token server.
+
+https://distribution.github.io/distribution/spec/auth/token/ and .../auth/oauth/
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from shunter.image_registry.registry_errors import (
+    Purpose,
+    RegistryAuthError,
+    RegistryError,
+    Trouble,
+    connection_trouble,
+    read_document,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shunter.docker.credentials import Credentials
+    from shunter.http.url_client import UrlClient
+
+_CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
+_SEPARATORS = re.compile(r"[\s,]*")
+_WORD = re.compile(r"[^\s,]*")
+_PARAMETER = re.compile(
+    r'\s*(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s,"]*))\s*,?'
+)
+CLIENT_ID = "shunter"
+
+
+class Challenge(NamedTuple):
+    """What a 401 asks for."""
+
+    scheme: str
+    parameters: dict[str, str]
+
+
+class TokenServerError(RegistryError):
+    """A token server did not answer as it should; it may later."""
+
+    def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message, status=status)
+        self.headers = headers
+
+
+def parse_challenges(header: str) -> list[Challenge]:
+    """Read ``WWW-Authenticate``: ``Bearer realm="...",service="...", Basic realm="..."``.
+
+    What is not of this form is skipped.
+    """
+    challenges: list[Challenge] = []
+    position = 0
+    while (position := _skip(_SEPARATORS, header, position)) < len(header):
+        scheme = _CHALLENGE.match(header, position)
+        if scheme is None:
+            position = max(position + 1, _skip(_WORD, header, position))
+            continue
+        position, parameters = scheme.end(), {}
+        while (match := _PARAMETER.match(header, position)) is not None:
+            quoted = match["quoted"]
+            value = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters[match["key"].lower()] = value
+            position = match.end()
+        challenges.append(Challenge(scheme["scheme"].lower(), parameters))
+    return challenges
+
+
+def _skip(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
+
+
+def merged_scopes(ours: tuple[str, ...], asked: str) -> list[str]:
+    """Return our scopes, and those that a challenge asks for beyond them."""
+    return [*ours, *(scope for scope in asked.split() if not any(_covers(own, scope) for own in ours))]
+
+
+def _covers(ours: str, theirs: str) -> bool:
+    name, _, actions = ours.rpartition(":")
+    other, _, wanted = theirs.rpartition(":")
+    return name == other and set(wanted.split(",")) <= set(actions.split(","))
+
+
+class Authorizer:
+    """Knows what to put into ``Authorization`` for one registry. Safe for use by several threads.
+
+    Args:
+        registry: name of the registry, for messages.
+        urls: reaches the token server.
+        lookup: returns the credentials, or None; called when the registry first asks for a login, and again
+            when it no longer accepts what it accepted before.
+        allow_http: whether a token server may be reached without TLS.
+    """
+
+    def __init__(
+        self,
+        registry: str,
+        urls: UrlClient,
+        lookup: Callable[[], Credentials | None],
+        *,
+        allow_http: bool = False,
+    ) -> None:
+        self._registry = registry
+        self._urls = urls
+        self._lookup = lookup
+        self._allow_http = allow_http
+        self._credentials: Credentials | None = None
+        self._asked = False
+        self._scheme = ""
+        self._headers: dict[tuple[str, ...], str] = {}
+        self._worked: set[str] = set()
+        self._lock = threading.RLock()
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The credentials that were found; None if there are none, or if they were not needed yet."""
+        return self._credentials
+
+    def header(self, scopes: tuple[str, ...]) -> str:
+        """Return the value for a request with these scopes; "" while no login is known to be required."""
+        with self._lock:
+            return self._headers.get(() if self._scheme == "basic" else scopes, "")
+
+    def accepted(self, header: str) -> None:
+        """Remember that a value was accepted: if it is refused later, it has expired."""
+        if header:
+            with self._lock:
+                self._worked.add(header)
+
+    def renew(self, challenge_header: str, scopes: tuple[str, ...], used: str) -> bool:
+        """Find a new value after a 401; False if no other could be better.
+
+        Args:
+            challenge_header: ``WWW-Authenticate`` of the answer.
+            scopes: those of the request, ``repository:NAME:pull,push``.
+            used: the value that was refused, "" if there was none.
+
+        Raises:
+            RegistryAuthError, TokenServerError: the token server gives no token.
+            CredentialsError: the credentials cannot be read.
+        """
+        with self._lock:
+            if self.header(scopes) != used:
+                return True  # another thread has a newer one
+            if used and used not in self._worked:
+                return False
+            challenges = {challenge.scheme: challenge for challenge in parse_challenges(challenge_header)}
+            if not self._asked or used:
+                self._credentials, self._asked = self._lookup(), True
+            self._worked.discard(used)
+            if "bearer" in challenges:
+                self._scheme = "bearer"
+                self._headers[scopes] = f"Bearer {self._token(challenges['bearer'], scopes)}"
+                return True
+            if "basic" in challenges and self._credentials is not None:
+                self._scheme = "basic"
+                self._headers[()] = _basic(self._credentials)
+                return self._headers[()] != used
+            return False
+
+    def _token(self, challenge: Challenge, scopes: tuple[str, ...]) -> str:
+        credentials = self._credentials
+        if credentials is not None and credentials.registry_token:
+            return credentials.registry_token
+        realm = challenge.parameters.get("realm", "")
+        parts = urlsplit(realm)
+        if parts.scheme not in (("http", "https") if self._allow_http else ("https",)) or not parts.hostname:
+            raise RegistryAuthError(
+                f"cannot log in to {self._registry}: its token server {realm!r} does not use https",
+                status=401,
+            )
+        wanted = merged_scopes(scopes, challenge.parameters.get("scope", ""))
+        document = self._ask(realm, challenge.parameters.get("service", ""), wanted)
+        token = document.get("token") or document.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise TokenServerError(f"the token server {parts.hostname} sent no token", 0, {})
+        return token
+
+    def _ask(self, realm: str, service: str, scopes: list[str]) -> dict[str, object]:
+        credentials = self._credentials
+        headers = {"Accept": "application/json"}
+        body = None
+        if credentials is not None and credentials.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "service": service,
+                "client_id": CLIENT_ID,
+                "scope": " ".join(scopes),
+                "refresh_token": credentials.identity_token,
+            }
+            body = urlencode(form).encode()
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            url = realm
+        else:
+            query = [("service", service)] if service else []
+            query += [("scope", scope) for scope in scopes]
+            if credentials is not None:
+                query.append(("account", credentials.username))
+                headers["Authorization"] = _basic(credentials)
+            url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
+        server = urlsplit(realm).netloc
+        try:
+            answer = self._urls.send("GET" if body is None else "POST", url, headers, body)
+            content = read_document(answer)
+        except OSError as error:
+            trouble = connection_trouble(error, Purpose("pull", server, ""), insecure=self._allow_http)
+            if not isinstance(trouble, Trouble):
+                raise trouble from error
+            raise TokenServerError(f"the token server {server}: {trouble.problem}", 0, {}) from error
+        return self._read(answer.status, answer.headers, content, server)
+
+    def _read(self, status: int, headers: Mapping[str, str], body: bytes, server: str) -> dict[str, object]:
+        if status in (400, 401, 403):
+            raise RegistryAuthError(self.refused(), hint=self.login_hint(), status=status)
+        if status != 200:
+            raise TokenServerError(f"the token server {server} answered {status}", status, headers)
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise TokenServerError(f"the answer of the token server {server} is not JSON", 0, headers)
+        return document
+
+    def refused(self) -> str:
+        """Say what a 401 means, with whose credentials."""
+        credentials = self._credentials
+        if credentials is None:
+            return f"{self._registry} requires a login, and no credentials are configured for it"
+        who = f"the password of the user {credentials.username!r}" if credentials.username else "the token"
+        where = f" (from {credentials.origin})" if credentials.origin else ""
+        return f"{self._registry} does not accept {who}{where}"
+
+    def login_hint(self) -> str:
+        """Say how to log in."""
+        from shunter.docker.credentials import EcrHost, login_line
+
+        ecr = EcrHost.parse(self._registry)
+        if ecr is not None:
+            return f"Log in: {login_line(ecr)}"
+        name = "" if self._registry == "docker.io" else f" {self._registry}"
+        return f"Log in: docker login{name}"
+
+
+def _basic(credentials: Credentials) -> str:
+    login = f"{credentials.username}:{credentials.password}"
+    return f"Basic {base64.b64encode(login.encode()).decode()}"

@@ -1,0 +1,345 @@
+"""Images of a registry: digests, media types, the manifest for one platform, and the configuration.
+
+Registries are not trusted. What they send may be damaged or malicious, so no value of a document is used
+before its type has been checked, and only verified digests are put into URLs.
+
+https://github.com/opencontainers/image-spec/blob/main/manifest.md, .../image-index.md, .../config.md,
+.../media-types.md, and https://distribution.github.io/distribution/spec/manifest-v2-2/
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform as machine
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shunter.errors import ConfigError
+from shunter.image_registry.registry_errors import RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from hashlib import _Hash
+
+    from shunter.docker.image_reference import Reference
+    from shunter.image_registry.client import ManifestDocument, RegistryClient
+
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+MANIFEST_TYPES = (OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST)
+LISTS = frozenset({DOCKER_LIST, OCI_INDEX})
+IMAGES = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
+CONFIGS = frozenset({DOCKER_CONFIG, OCI_CONFIG})
+_LAYERS = {
+    DOCKER_MANIFEST: {"tar": DOCKER_LAYER, "gzip": f"{DOCKER_LAYER}.gzip"},
+    OCI_MANIFEST: {"tar": OCI_LAYER, "gzip": f"{OCI_LAYER}+gzip", "zstd": f"{OCI_LAYER}+zstd"},
+}
+#: More layers than any runtime takes; Docker's own limit is 127.
+MOST_LAYERS = 1000
+LONGEST_CONFIG = 8 << 20
+_LARGEST_SIZE = 1 << 62
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+# https://github.com/opencontainers/image-spec/blob/main/image-index.md: GOOS and GOARCH of Go
+_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "amd64": "amd64",
+    "aarch64": "arm64",
+    "arm64": "arm64",
+    "armv7l": "arm/v7",
+    "armv6l": "arm/v6",
+    "i686": "386",
+    "i386": "386",
+}
+
+
+# ---- digests and media types
+
+
+def is_digest(value: object) -> bool:
+    """Tell whether something is a digest that can be verified."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def encode_config(config: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an image's configuration; their digest is the image's id."""
+    return json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+def digest_of(content: bytes) -> str:
+    """Return the ``sha256:`` digest."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def hasher(digest: str) -> _Hash:
+    """Return a new hash of a digest's kind.
+
+    Raises:
+        RegistryError: the digest is of another kind than can be verified.
+    """
+    if not is_digest(digest):
+        raise RegistryError(f"{digest[:150]!r} is not a digest that can be verified (sha256 or sha512)")
+    return hashlib.new(digest.partition(":")[0])
+
+
+def matches(content: bytes, digest: str) -> bool:
+    """Tell whether content has a digest."""
+    value = hasher(digest)
+    value.update(content)
+    return value.hexdigest() == digest.partition(":")[2]
+
+
+def is_foreign(media_type: str) -> bool:
+    """Tell whether a layer is not distributed by registries, but fetched from its URLs."""
+    return ".foreign." in media_type or ".nondistributable." in media_type
+
+
+def layer_type(media_type: str, manifest_type: str) -> str:
+    """Return the media type that a layer has in a manifest of another kind.
+
+    Raises:
+        ConfigError: a manifest of this kind cannot have such layers.
+    """
+    name = media_type.rpartition(".")[2] if media_type.endswith(".gzip") else media_type.rpartition("+")[2]
+    compression = name if name in ("gzip", "zstd") else "tar"
+    if compression not in _LAYERS[manifest_type]:
+        raise ConfigError(
+            f"the base image has Docker's format (schema 2), which has no {compression} layers",
+            hint="Use a layer compressed with gzip.",
+        )
+    return _LAYERS[manifest_type][compression]
+
+
+# ---- documents
+
+
+def parse_object(body: bytes, what: str) -> dict[str, Any]:
+    """Return a document that is a JSON object; messages call it ``what``: ``the manifest of IMAGE``.
+
+    Raises:
+        RegistryError: it is not.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RegistryError(f"{what} is not a JSON object")
+    return value
+
+
+def check_manifest(document: dict[str, Any], what: str) -> None:
+    """Check the manifest of one image.
+
+    Raises:
+        RegistryError: a member is missing, or has the wrong type.
+    """
+    _check_descriptor(document.get("config"), f"{what}: config")
+    layers = _list(document, "layers", what)
+    if len(layers) > MOST_LAYERS:
+        raise _damaged(f"{what}: layers", f"{len(layers)} of them, more than {MOST_LAYERS}")
+    for number, layer in enumerate(layers):
+        _check_descriptor(layer, f"{what}: layers[{number}]")
+    _check_texts(document.get("annotations") or {}, None, f"{what}: annotations")
+
+
+def _check_index(document: dict[str, Any], what: str) -> None:
+    """Check a list of manifests for several platforms."""
+    for number, entry in enumerate(_list(document, "manifests", what)):
+        where = f"manifests[{number}]"
+        _check_descriptor(entry, f"{what}: {where}")
+        platform = entry.get("platform")
+        if platform is not None:
+            _check_texts(platform, ("os", "architecture", "variant"), f"{what}: {where}.platform")
+
+
+def _check_config(document: dict[str, Any], what: str) -> None:
+    rootfs = document.get("rootfs")
+    if not isinstance(rootfs, dict):
+        raise _damaged(f"{what}: rootfs", "not an object")
+    for number, digest in enumerate(_list(rootfs, "diff_ids", f"{what}: rootfs")):
+        if not is_digest(digest):
+            raise _damaged(f"{what}: rootfs.diff_ids[{number}]", "not a digest")
+    _check_texts(document, ("os", "architecture", "variant"), what)
+    inner = document.get("config") or {}
+    _check_texts(inner, ("WorkingDir", "User"), f"{what}: config")
+    _check_texts(inner.get("Labels") or {}, None, f"{what}: config.Labels")
+    for number, step in enumerate(_list(document, "history", what) if document.get("history") else ()):
+        if not isinstance(step, dict):
+            raise _damaged(f"{what}: history[{number}]", "not an object")
+
+
+def _list(document: dict[str, Any], key: str, what: str) -> list[Any]:
+    value = document.get(key)
+    if not isinstance(value, list):
+        raise _damaged(f"{what}: {key}", "not a list")
+    return value
+
+
+def _check_descriptor(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise _damaged(where, "not an object")
+    if not is_digest(value.get("digest")):
+        raise _damaged(f"{where}.digest", "not a digest of sha256 or sha512")
+    size = value.get("size")
+    if type(size) is not int or not 0 <= size <= _LARGEST_SIZE:
+        raise _damaged(f"{where}.size", "not a number of bytes")
+    _check_texts(value, ("mediaType",), where)
+
+
+def _check_texts(value: Any, names: tuple[str, ...] | None, where: str) -> None:
+    """Check that members of an object are text or absent: those that are named, or all."""
+    if not isinstance(value, dict):
+        raise _damaged(where, "not an object")
+    for name in value if names is None else names:
+        if not isinstance(value.get(name), str | None):
+            raise _damaged(f"{where}.{name}"[:200], "not text")
+
+
+def _damaged(where: str, problem: str) -> RegistryError:
+    return RegistryError(
+        f"{where} is {problem}",
+        hint="The image is damaged in its registry, or the registry is broken. Push the image again.",
+    )
+
+
+# ---- images
+
+
+@dataclass(frozen=True)
+class RegistryImage:
+    """An image for one platform.
+
+    Attributes:
+        reference: as it was asked for.
+        digest: of the image's own manifest.
+        media_type: of that manifest.
+        manifest: its content.
+        config: content of the image's configuration.
+        platform: ``linux/amd64``.
+        selected_digest: what the reference led to: the index's digest where there is one, else ``digest``.
+    """
+
+    reference: Reference
+    digest: str
+    media_type: str
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    platform: str
+    selected_digest: str
+
+
+def own_platform() -> str:
+    """Return the platform of this machine's containers, ``linux/amd64``."""
+    name = machine.machine().lower()
+    return f"linux/{_ARCHITECTURES.get(name, name)}"
+
+
+def read_image(
+    client: RegistryClient, reference: Reference, platform: str | None = None, *, scopes: tuple[str, ...] = ()
+) -> RegistryImage:
+    """Fetch manifest and configuration of an image.
+
+    Args:
+        client: of the reference's registry.
+        reference: the image.
+        platform: ``os/architecture[/variant]``; this machine's by default, where there is a choice.
+        scopes: what to ask a token server for.
+
+    Raises:
+        ConfigError: there is no such image, or none for the platform.
+        RegistryError: the registry refuses, or cannot be reached.
+    """
+    what = f"the manifest of {reference}"
+    top = client.manifest(reference.repository, reference.selector, scopes=scopes)
+    if top is None:
+        raise ConfigError(
+            f"there is no image {reference} in its registry",
+            hint="Check the name and the tag, and that the image was pushed.",
+        )
+    found, document = top, parse_object(top.body, what)
+    kind = top_kind = _kind(top, document)
+    if kind in LISTS:
+        _check_index(document, what)
+        entry = _choose(document, platform or own_platform(), reference)
+        chosen = client.manifest(reference.repository, entry, scopes=scopes)
+        if chosen is None:
+            raise RegistryError(
+                f"the image {reference} is damaged: its registry has no manifest {entry}", status=404
+            )
+        found, document = chosen, parse_object(chosen.body, what)
+        kind = _kind(chosen, document)
+    if kind in IMAGES:
+        check_manifest(document, what)
+    if kind not in IMAGES or document["config"].get("mediaType") not in CONFIGS:
+        raise ConfigError(
+            f"{reference} is not an image that others can be built on ({_description(kind, document)})",
+            hint="Use an image in the format of OCI, or of Docker (schema 2).",
+        )
+    config = read_config(client, reference, document, scopes=scopes)
+    has = _platform_of(config)
+    if platform is not None and kind == top_kind and not _fits(has, platform):
+        raise ConfigError(f"the image {reference} is for {has}, not for {platform}")
+    return RegistryImage(reference, found.digest, kind, document, config, has, top.digest)
+
+
+def read_config(
+    client: RegistryClient, reference: Reference, manifest: dict[str, Any], *, scopes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the configuration that a manifest names, checked."""
+    what = f"the configuration of {reference}"
+    digest = manifest["config"]["digest"]
+    value = parse_object(client.read_blob(reference.repository, digest, LONGEST_CONFIG, scopes=scopes), what)
+    _check_config(value, what)
+    return value
+
+
+def _kind(document: ManifestDocument, value: dict[str, Any]) -> str:
+    """Return the media type: OCI's may be missing in the document, and a plain server may not know it."""
+    for candidate in (value.get("mediaType"), document.media_type):
+        if isinstance(candidate, str) and candidate in LISTS | IMAGES:
+            return candidate
+    if value.get("schemaVersion") == 2 and "mediaType" not in value:
+        return OCI_INDEX if "manifests" in value else OCI_MANIFEST
+    return str(value.get("mediaType") or document.media_type)[:200]
+
+
+def _description(kind: str, document: dict[str, Any]) -> str:
+    if document.get("schemaVersion") == 1:
+        return "its manifest is of the obsolete schema 1"
+    config = document["config"].get("mediaType", "") if kind in IMAGES else ""
+    return f"manifest {kind or 'of no known type'}" + (f", configuration {config}" if config else "")
+
+
+def _choose(index: dict[str, Any], platform: str, reference: Reference) -> str:
+    others: set[str] = set()
+    for entry in index["manifests"]:
+        has = _platform_of(entry.get("platform") or {})
+        if _fits(has, platform):
+            digest: str = entry["digest"]
+            return digest
+        if not has.startswith("unknown"):  # attestations
+            others.add(has)
+    there = ", ".join(sorted(others)) or "nothing"
+    raise ConfigError(
+        f"the image {reference} is not available for {platform}, only for {there}",
+        hint="Choose a platform that it has, or another image.",
+    )
+
+
+def _platform_of(value: dict[str, Any]) -> str:
+    parts = (value.get("os") or "unknown", value.get("architecture") or "unknown", value.get("variant") or "")
+    return "/".join(str(part) for part in parts if part)
+
+
+def _fits(has: str, wanted: str) -> bool:
+    """Tell whether a platform is the wanted one; a variant counts only where both name one."""
+    return has == wanted or has.startswith(f"{wanted}/") or wanted.startswith(f"{has}/")

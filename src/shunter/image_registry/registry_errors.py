@@ -1,0 +1,249 @@
+"""What goes wrong with registries: the errors, and what an answer or a broken connection means."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from typing import TYPE_CHECKING, NamedTuple
+
+from shunter.errors import BackendError
+from shunter.redaction import redact_text
+from shunter.terminal import clean
+
+if TYPE_CHECKING:
+    from shunter.http.connections import Response
+    from shunter.image_registry.auth import Authorizer
+
+#: Longest answer that is read as a whole, in bytes; manifests and configurations are far smaller.
+LONGEST_DOCUMENT = 16 << 20
+
+#: Answers after which the same request may succeed a little later.
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: What a registry may say along with a 500 that no waiting will change.
+FINAL_CODES = frozenset(
+    {
+        "DENIED",
+        "DIGEST_INVALID",
+        "MANIFEST_BLOB_UNKNOWN",
+        "MANIFEST_INVALID",
+        "MANIFEST_UNVERIFIED",
+        "NAME_INVALID",
+        "SIZE_INVALID",
+        "TAG_INVALID",
+        "UNSUPPORTED",
+    }
+)
+_FULL_DISK = "no space left"
+
+
+class RegistryError(BackendError):
+    """A registry refused something. ``status`` is that of HTTP; 0 if there was no answer."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class RegistryAuthError(RegistryError):
+    """The registry does not accept our login, or does not permit this."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """The registry could not be reached, or kept failing, until we gave up."""
+
+
+class ContentMismatchError(RegistryError):
+    """What a registry sent does not have the digest that it should have."""
+
+
+class CancelledError(RegistryError):
+    """Another part of the same push failed, or it was interrupted."""
+
+
+class Trouble(Exception):
+    """Something failed that is worth another try. Never leaves this package."""
+
+    def __init__(
+        self, problem: str, *, retry_after: float = 0.0, status: int = 0, cause: Exception | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.retry_after = retry_after
+        self.status = status
+        self.cause = cause
+
+
+class Purpose(NamedTuple):
+    """What a request is for."""
+
+    verb: str  # "push" or "pull"
+    registry: str
+    repository: str
+
+    def __str__(self) -> str:
+        if not self.repository:
+            return f"reach {self.registry}"
+        return f"{'push to' if self.verb == 'push' else 'pull from'} {self.registry}/{self.repository}"
+
+
+def read_document(answer: Response) -> bytes:
+    """Return the whole body of an answer, and close it.
+
+    Raises:
+        RegistryError: it is longer than any document.
+        OSError: the connection broke.
+    """
+    parts, size = [], 0
+    with answer:
+        while part := answer.read1():
+            parts.append(part)
+            size += len(part)
+            if size > LONGEST_DOCUMENT:
+                place = answer.url.partition("?")[0]  # what follows may be a signature
+                raise RegistryError(f"{place} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
+    return b"".join(parts)
+
+
+def codes_and_words(body: bytes) -> tuple[set[str], str]:
+    """Read the document of an error: its codes, and what the registry says, at most 300 characters.
+
+    https://github.com/opencontainers/distribution-spec/blob/main/spec.md#error-codes
+    """
+    try:
+        errors = json.loads(body)["errors"]
+        entries = [entry for entry in errors if isinstance(entry, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set(), ""
+    words = []
+    for entry in entries:
+        word = str(entry.get("message") or entry.get("code") or "")
+        if _FULL_DISK in str(entry.get("detail")).lower():
+            word += f" ({_FULL_DISK} on device)"
+        words.append(word)
+    said = clean(redact_text("; ".join(filter(None, words))))
+    return {str(entry.get("code", "")) for entry in entries}, said[:300]
+
+
+def refusal(purpose: Purpose, status: int, body: bytes, auth: Authorizer) -> RegistryError:
+    """Return the error for an answer that will not change."""
+    codes, said = codes_and_words(body)
+    words = f": {said}" if said else ""
+    if status == 401:
+        return RegistryAuthError(f"cannot {purpose}: {auth.refused()}", hint=auth.login_hint(), status=401)
+    if status == 403 or "DENIED" in codes:
+        return denied(purpose, status, auth, words)
+    if "NAME_UNKNOWN" in codes or (status == 404 and purpose.verb == "push"):
+        return _no_repository(purpose, status, words)
+    if status == 413:
+        return RegistryError(
+            f"cannot {purpose}: it accepts no request of this size (413), not even in small pieces",
+            hint="A proxy in front of the registry limits the size; nginx calls it client_max_body_size.",
+            status=status,
+        )
+    if status == 405 or "UNSUPPORTED" in codes:
+        return RegistryError(
+            f"cannot {purpose}: the registry does not support it{words}",
+            hint="It may be a read-only mirror; push to another registry.",
+            status=status,
+        )
+    if status == 507 or _FULL_DISK in said:
+        return full_disk(purpose, status, words)
+    return RegistryError(f"cannot {purpose}: the registry answered {status}{words}", status=status)
+
+
+def full_disk(purpose: Purpose, status: int, words: str) -> RegistryError:
+    """Return the error for a registry that has no room."""
+    return RegistryError(
+        f"cannot {purpose}: the registry has no space left{words}",
+        hint="Free space in the registry's storage, or push to another registry.",
+        status=status,
+    )
+
+
+def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> RegistryAuthError:
+    """Return the error for a registry that accepts our login, but does not permit this."""
+    from shunter.docker.credentials import EcrHost
+
+    credentials = auth.credentials
+    if credentials is None:
+        who = "those who are not logged in"
+        hint = f"{auth.login_hint()}. Or correct the name: registries often say this of missing images."
+    else:
+        who = f"the user {credentials.username!r}" if credentials.username else "the owner of the token"
+        who += f" (from {credentials.origin})" if credentials.origin else ""
+        hint = f"Ask for the permission to {purpose.verb}, or use another account. {auth.login_hint()}"
+        if EcrHost.parse(purpose.registry):
+            hint = _ecr_permissions(purpose.verb)
+    return RegistryAuthError(
+        f"cannot {purpose}: the registry does not let {who} do it{words}", hint=hint, status=status
+    )
+
+
+def _ecr_permissions(verb: str) -> str:
+    pull = "ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability"
+    push = "ecr:InitiateLayerUpload, ecr:UploadLayerPart, ecr:CompleteLayerUpload, ecr:PutImage"
+    return f"The AWS user needs {pull}" + (f", {push}." if verb == "push" else ".")
+
+
+def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
+    from shunter.docker.credentials import EcrHost
+
+    ecr = EcrHost.parse(purpose.registry)
+    hint = "Create the repository first, or correct its name."
+    if ecr is not None:
+        service = "ecr-public" if ecr.is_public else "ecr"
+        hint = (
+            f"Create it: aws {service} create-repository --region {ecr.region}"
+            f" --repository-name {purpose.repository}"
+        )
+    return RegistryError(f"cannot {purpose}: there is no such repository{words}", hint=hint, status=status)
+
+
+def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryUnavailableError:
+    """Return the error for a registry that could not be reached, or kept failing."""
+    tried = f" (tried for {seconds:.0f} seconds)" if seconds >= 1 else ""
+    hint = f"Check that the registry is up and can be reached: curl -I {_probe_url(purpose)}"
+    if trouble.status == 429:
+        hint = "It limits the number of requests: wait, or log in, which often raises the limit."
+    error = RegistryUnavailableError(
+        f"cannot {purpose}: {trouble.problem}{tried}", hint=hint, status=trouble.status
+    )
+    error.__cause__ = trouble.cause
+    return error
+
+
+def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) -> Exception:
+    """Return what to raise when there was no answer: `Trouble`, or an error if trying again cannot help."""
+    registry = purpose.registry
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return RegistryUnavailableError(
+            f"cannot {purpose}: its certificate is not trusted: {error.verify_message}",
+            hint=f"Put its authority's certificate into /etc/docker/certs.d/{registry}/ca.crt,"
+            " or name a file with it in SSL_CERT_FILE.",
+        )
+    if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return RegistryUnavailableError(
+            f"cannot {purpose}: the TLS connection failed: {error.reason or error}",
+            hint="" if insecure else f"If it speaks http only: export SHUNTER_INSECURE_REGISTRIES={registry}",
+        )
+    if isinstance(error, socket.gaierror):
+        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
+            return RegistryUnavailableError(
+                f"cannot {purpose}: there is no host of this name", hint="Check the name of the registry."
+            )
+        return Trouble(f"its name cannot be resolved ({error.strerror})", cause=error)
+    if isinstance(error, TimeoutError):
+        return Trouble("no answer in time", cause=error)
+    if isinstance(error, ConnectionRefusedError):
+        return Trouble("connection refused", cause=error)
+    if isinstance(error, OSError) and error.strerror:
+        return Trouble(f"the connection failed: {error.strerror}", cause=error)
+    return Trouble(f"the connection broke: {str(error) or type(error).__name__}", cause=error)
+
+
+def _probe_url(purpose: Purpose) -> str:
+    from shunter.docker.image_reference import api_host, is_loopback
+
+    scheme = "http" if is_loopback(purpose.registry) else "https"
+    return f"{scheme}://{api_host(purpose.registry)}/v2/"

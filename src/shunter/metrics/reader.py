@@ -1,0 +1,348 @@
+"""Reading the metrics of a job on any scheduler: once, or repeatedly while it runs.
+
+A `MetricReader` keeps its position, so each update reads only what is new. Where the scheduler has files
+(`Scheduler.log_growth`) an update opens them; elsewhere a thread follows the log as `shunter log -f` does.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+
+from shunter.diagnosis.log_end import without_prefix
+from shunter.errors import StateStoreError, UnknownAppException
+from shunter.metric_search import MetricSearch, lines_of
+from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
+from shunter.metrics.result_files import ResultFiles
+from shunter.metrics.series import LOG, MetricTable
+from shunter.metrics.undeclared import UndeclaredMetrics
+from shunter.metrics.usage import PREFIX, UsageMetrics
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppState, is_terminal
+from shunter.specs.training import local_path, specification
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, Self
+
+    from shunter.metrics.series import Series
+    from shunter.metrics.stored_results import StoredResults
+    from shunter.runner import Runner
+    from shunter.runner.records import JobRecord
+    from shunter.schedulers.responses import LogBlock, LogGrowth, ReplicaUsage
+    from shunter.specs.status import AppStatus
+
+#: A metric with this name is the step of the others.
+STEP = "step"
+#: How many blocks of a followed log wait to be read.
+_WAITING_BLOCKS = 256
+
+
+def read(
+    runner: Runner,
+    handle: str,
+    names: Sequence[str] | None = None,
+    since: float | None = None,
+    definitions: Mapping[str, str] | None = None,
+) -> dict[str, list[Series]]:
+    """Return the metrics that a job has reported so far: by name the series of each replica that reports it.
+
+    Args:
+        names: only these metrics; None for all. They are found in the text of the log if nobody declared
+            them. With None, a job without any other metrics gives what looks like metrics in the text.
+        since: only values from this time on, in seconds since the epoch.
+        definitions: names and regular expressions in addition to those of the job; an empty expression
+            finds the metric by its name.
+
+    Raises:
+        UnknownAppException: there is no such job.
+        BackendError: its log cannot be read.
+    """
+    with MetricReader(runner, handle, names, definitions, discovers=names is None) as reader:
+        reader.update()
+        found = reader.by_name()
+    if since is None:
+        return found
+    later = {name: [each.since(since) for each in several] for name, several in found.items()}
+    return {
+        name: [each for each in several if each] for name, several in later.items() if any(map(len, several))
+    }
+
+
+class MetricReader:
+    """Reads a job's metrics as they come. A context manager.
+
+    Args:
+        names: only these metrics; None for all.
+        definitions: names and regular expressions in addition to those of the job; an empty expression
+            finds the metric by its name.
+        asked: names that are found in the text of the log if the job has no such metric; ``names`` are too.
+        discovers: whether to look for metrics in the text of the log if the job has no others.
+        files: directories with event files or databases of the job, in addition to its results.
+        follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
+            files is read from the beginning at each call.
+
+    Attributes:
+        is_over: whether the job has ended and all of it has been read.
+        status: the job's status at the last look.
+        problems: what is not complete, and why, in words.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        handle: str,
+        names: Sequence[str] | None = None,
+        definitions: Mapping[str, str] | None = None,
+        *,
+        asked: Sequence[str] = (),
+        discovers: bool = False,
+        files: Sequence[str] = (),
+        follow: bool = False,
+    ) -> None:
+        self.handle = handle
+        self._runner = runner
+        self._names = names
+        self._follow = follow
+        self._folders = list(files)
+        self._stored: StoredResults | None = None
+        self._record = _record_of(runner, handle)
+        self.definitions = {**_definitions_of(self._record), **(definitions or {})}
+        self._search = MetricSearch(self.definitions.items())
+        self._asked = [name for name in (*(names or ()), *asked) if name not in self.definitions]
+        self._discovers = discovers and not self.definitions
+        self._forget_values()
+        self._position: dict[str, Any] = {}
+        self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
+        self._replicas: list[tuple[str, int]] = []
+        self._problems: dict[str, None] = {}
+        self.is_over = False
+        self.status: AppStatus | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading. A thread that follows the log ends with the job or this process."""
+        self._blocks = None
+        if self._stored is not None:
+            self._stored.close()
+            self._stored = None
+
+    def _forget_values(self) -> None:
+        self._table = MetricTable(self._names)
+        self._undeclared = UndeclaredMetrics(self._asked, discovers=self._discovers)
+        self._steps: dict[tuple[str, int, str], float] = {}
+        self._files: dict[str, ResultFiles] = {}
+        self._usage = UsageMetrics()
+
+    @property
+    def problems(self) -> list[str]:
+        """Why metrics are not complete, in words."""
+        own = list(self._problems)
+        own += self._search.problems
+        for files in self._files.values():
+            own += files.problems
+        own += self._stored.problems if self._stored is not None else []
+        if self._table.is_full:
+            own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
+        return own
+
+    def update(self, timeout: float = 0.0) -> bool:
+        """Read what is new; returns whether anything was.
+
+        Args:
+            timeout: how many seconds to wait for the next line where the log is followed by a thread.
+
+        Raises:
+            UnknownAppException: there is no such job.
+            BackendError: its log cannot be read.
+        """
+        if self.is_over:
+            return False
+        # get the state first: once it says that the job has ended, the log is complete
+        self.status = self._runner.status(self.handle)
+        if self.status is None and self._record is None:
+            raise UnknownAppException(f"there is no job {self.handle}")
+        ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
+        is_new = False
+        for growth in self._new_lines(ended, timeout):
+            is_new = self._read_block(growth.role, growth.replica, growth.data, growth.times) or is_new
+        for files in self._result_files():
+            is_new = files.add_to(self._table) or is_new
+        is_new = self._usage.add_to(self._table, self._samples()) or is_new
+        self.is_over = ended and self._blocks is None
+        return is_new
+
+    def by_name(self) -> dict[str, list[Series]]:
+        """Return the series of each metric, without values that restarts of the job have superseded."""
+        restarts = max(0, self.status.num_restarts) if self.status is not None else 0
+        found = {name: _of_one_source(several) for name, several in self._table.by_name().items()}
+        found |= self._undeclared.by_name([name for name in found if not name.startswith(PREFIX)])
+        return {name: [each.progress(restarts) for each in several] for name, several in found.items()}
+
+    def _samples(self) -> Iterator[ReplicaUsage]:
+        parsed = parse_app_handle(self.handle)
+        return self._runner.scheduler(parsed.scheduler_backend).usage(parsed.app_id, self._usage.last_time)
+
+    def _result_files(self) -> Iterator[ResultFiles]:
+        """Yield the directories that may hold files with metrics."""
+        results = self.status.results if self.status is not None else None
+        folder = local_path(results or "")
+        if results and results.startswith("s3://"):
+            folder = self._copy_of(results)
+        elif results and not folder:
+            self._problems[f"metrics in files of {results} are not read: fetch them, and use --files"] = None
+        for root in [*self._folders, *([folder] if folder else [])]:
+            if root not in self._files:
+                self._files[root] = ResultFiles(root, self._replicas)
+            yield self._files[root]
+
+    def _copy_of(self, uri: str) -> str:
+        """Return a local directory with a copy of what is in S3 now."""
+        if self._stored is None:
+            from shunter.metrics.stored_results import StoredResults
+            from shunter.schedulers.aws.session import AwsSession
+
+            cfg = self._record.cfg if self._record is not None else {}
+            self._stored = StoredResults(uri, AwsSession(cfg.get("region"), cfg.get("profile")))
+        has_ended = self.status is None or is_terminal(self.status.state)
+        self._stored.refresh(at_once=has_ended)
+        return self._stored.folder
+
+    # ---- lines
+
+    def _new_lines(self, ended: bool, timeout: float) -> Iterator[LogGrowth]:
+        parsed = parse_app_handle(self.handle)
+        scheduler, app_id = self._runner.scheduler(parsed.scheduler_backend), parsed.app_id
+        if not self._replicas:
+            self._replicas = self._runner.replicas(self.handle)
+        if self._blocks is None and (self.status is not None and self.status.state != AppState.UNREACHABLE):
+            grown = scheduler.log_growth(app_id, self._replicas, self._position, to_the_end=ended)
+            if grown is not None:
+                yield from grown
+                return
+        if not self._follow:
+            self._forget_values()
+            yield from map(
+                _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
+            )
+            return
+        yield from self._followed(timeout)
+
+    def _query(self, follow: bool) -> Any:
+        from shunter.schedulers.responses import LogQuery
+
+        return LogQuery(should_tail=follow, timed=True)
+
+    def _followed(self, timeout: float) -> Iterator[LogGrowth]:
+        if self._blocks is None:
+            self._blocks = queue.Queue(_WAITING_BLOCKS)
+            blocks = self._runner.log_blocks(self.handle, self._replicas, self._query(True))
+            threading.Thread(
+                target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
+            ).start()
+        while True:
+            try:
+                item = self._blocks.get(timeout=timeout) if timeout else self._blocks.get_nowait()
+            except queue.Empty:
+                return
+            timeout = 0.0
+            if item is None:
+                self._blocks = None
+                return
+            if isinstance(item, Exception):
+                self._blocks = None
+                raise item
+            yield _as_growth(item)
+
+    def _read_block(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
+        """Read the metrics of a block of lines; returns whether there were any."""
+        place = (role, replica)
+        found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
+        if self.definitions or self._asked or self._discovers:
+            for at, line in lines_of(data):
+                values = [(self._table, *pair) for pair in self._search.values(line)]
+                values += self._undeclared.values(line)
+                if values:
+                    rank, _ = without_prefix(line[:LONGEST_PREFIX])
+                    found += [(at, rank, *value, None) for value in values]
+        for at, rank, at_step, numbers in find_objects(data.replace(b"\r", b"\n")):
+            found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
+            self._undeclared.discovers = False
+        found.sort(key=lambda each: (each[0], each[3] != STEP))
+        for at, rank, table, name, value, step in found:
+            if name == STEP:
+                self._steps[(*place, rank)] = value
+                continue
+            if step is None:
+                step = self._steps.get((*place, rank))
+            table.add(name, place, value, step, times(at), rank=rank, source=LOG)
+        return bool(found)
+
+
+def _of_one_source(several: Sequence[Series]) -> list[Series]:
+    """Return one series for each process: a metric that a script both prints and saves counts once."""
+    found: dict[tuple[str, int, str], Series] = {}
+    for series in several:
+        key = (series.role, series.replica, series.rank)
+        other = found.get(key)
+        if other is None or (not series.counts_values, series.count) > (
+            not other.counts_values,
+            other.count,
+        ):
+            found[key] = series
+    return list(found.values())
+
+
+def _as_growth(block: LogBlock) -> LogGrowth:
+    from shunter.schedulers.responses import LogGrowth
+
+    time_ns = getattr(block, "time_ns", 0) or 0
+    moment = time_ns / 1e9 if time_ns else math.nan
+    return LogGrowth(block.role, block.replica, block.data, lambda at: moment)
+
+
+def _pump(blocks: Iterator[LogBlock], target: queue.Queue[LogBlock | Exception | None]) -> None:
+    try:
+        for block in blocks:
+            target.put(block)
+    except Exception as error:
+        target.put(error)
+    target.put(None)
+
+
+def _record_of(runner: Runner, handle: str) -> JobRecord | None:
+    try:
+        return runner.history.find(handle)
+    except StateStoreError:
+        return None
+
+
+def _definitions_of(record: JobRecord | None) -> dict[str, str]:
+    """Return a job's definitions: of ``--metric``, of a training script, of ``metric_definitions``."""
+    if record is None:
+        return {}
+    found: dict[str, str] = {}
+    for given in record.cfg.get("metric_definitions") or ():
+        found.update(_pairs(given))
+    for role in (record.app or {}).get("roles") or ():
+        for given in specification(role.get("metadata") or {}).get("metrics") or ():
+            found.update(_pairs(given))
+    found.update(record.metrics or {})
+    return found
+
+
+def _pairs(given: Any) -> dict[str, str]:
+    """Return the names and expressions of ``{"Name", "Regex"}``, ``{"Name"}`` or ``{name: regex}``."""
+    if not isinstance(given, dict):
+        return {}
+    lower = {str(key).lower(): value for key, value in given.items()}
+    if "name" in lower and lower.keys() <= {"name", "regex"}:
+        return {str(lower["name"]): str(lower.get("regex") or "")}
+    return {str(key): str(value or "") for key, value in given.items()}

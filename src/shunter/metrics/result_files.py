@@ -1,0 +1,223 @@
+"""Metrics in files that a job leaves among its results: TensorBoard's event files, Trackio's databases.
+
+They are found by name below a directory of this machine. The position in each file is kept, so that the next
+read costs only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from shunter.metrics.series import TENSORBOARD, TRACKIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from shunter.metrics.series import MetricTable
+
+_EVENTS = ".tfevents."
+_DATABASES = (".db",)
+#: Directories of results that are in every path, and so do not belong to a metric's name.
+_USUAL = frozenset({"output", "tensorboard", "trackio", "ml", "opt", "data", "logs", "runs"})
+#: How many entries of a directory are read.
+MOST_ENTRIES = 20_000
+DEEPEST = 8
+_ROWS = 5_000
+#: Longer rows of a database are not read: metrics of one step are shorter.
+_LONGEST_ROW = 1 << 20
+
+Place = tuple[str, int]
+
+
+def has_metrics(path: str) -> bool:
+    """Tell whether a file of this name may hold metrics."""
+    name = os.path.basename(path)
+    return _EVENTS in name or name.endswith(_DATABASES)
+
+
+class ResultFiles:
+    """The files with metrics below a directory.
+
+    Args:
+        root: the directory. It need not exist.
+        replicas: the job's replicas: one is recognised by ``ROLE-K`` in the path; otherwise it is the first.
+    """
+
+    def __init__(self, root: str, replicas: Iterable[Place]) -> None:
+        self.root = root
+        self._replicas = list(replicas)
+        self._by_folder = {f"{role}-{k}": (role, k) for role, k in self._replicas}
+        self._position: dict[str, Any] = {}
+        self._damaged: set[str] = set()
+        self._odd: dict[str, str] = {}  # the first row of a database that cannot be read
+        self._problems: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """Why metrics are not complete, in words."""
+        return [*self._problems, *self._odd.values()]
+
+    def add_to(self, table: MetricTable) -> bool:
+        """Add what is new to a table; returns whether anything was."""
+        is_new = False
+        for path in sorted(self._paths()):
+            if path in self._damaged:
+                continue
+            if _EVENTS in os.path.basename(path):
+                is_new = self._add_events(path, table) or is_new
+            else:
+                is_new = self._add_rows(path, table) or is_new
+        return is_new
+
+    def _paths(self) -> Iterator[str]:
+        seen = 0
+        pending = [(self.root, 0)]
+        while pending:
+            folder, depth = pending.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:  # removed, or never made
+                continue
+            for entry in entries:
+                seen += 1
+                if seen > MOST_ENTRIES:
+                    self._problem(
+                        f"{self.root} holds more than {MOST_ENTRIES} files: only some were looked at"
+                    )
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < DEEPEST:
+                        pending.append((entry.path, depth + 1))
+                elif not has_metrics(entry.name):
+                    continue
+                elif entry.is_file() and not self._leads_out(entry):
+                    yield entry.path
+
+    def _leads_out(self, entry: os.DirEntry[str]) -> bool:
+        """Tell whether an entry links to a file elsewhere; these are not read, as a job can link to any."""
+        if not entry.is_symlink():
+            return False
+        root = os.path.realpath(self.root)
+        return os.path.commonpath([root, os.path.realpath(entry.path)]) != root
+
+    def _place_of(self, path: str) -> tuple[Place, str]:
+        """Return the replica that wrote a file, and the run that its folders name, if any."""
+        words = os.path.relpath(os.path.dirname(path), self.root).split(os.sep)
+        place = self._replicas[0] if self._replicas else ("", 0)
+        rest = []
+        for word in words:
+            if word in self._by_folder:
+                place = self._by_folder[word]
+            elif word not in _USUAL and word != os.curdir:
+                rest.append(word)
+        return place, "/".join(rest)
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems:
+            self._problems.append(text)
+
+    def _add_events(self, path: str, table: MetricTable) -> bool:
+        from shunter.metrics.event_files import DamagedFile, read_scalars
+
+        place, run = self._place_of(path)
+        start: int = self._position.get(path, 0)
+        offset = start
+        try:
+            if os.path.getsize(path) == start:
+                return False
+            for offset, scalars in read_scalars(path, start):
+                self._position[path] = offset
+                for scalar in scalars:
+                    name = f"{run}/{scalar.tag}" if run else scalar.tag
+                    table.add(name, place, scalar.value, float(scalar.step), scalar.time, source=TENSORBOARD)
+        except DamagedFile as error:
+            self._damaged.add(path)
+            self._problem(f"{error}: what follows is not read")
+        except OSError as error:
+            self._problem(f"{path} cannot be read: {error.strerror or error}")
+        return offset > start
+
+    def _add_rows(self, path: str, table: MetricTable) -> bool:
+        """Add the rows of a Trackio database.
+
+        Its table ``metrics`` (Trackio 0.43) has an ``id`` that rises, ``timestamp`` as ISO text,
+        ``run_name``, ``step`` and, as a JSON object, ``metrics``.
+        """
+        import sqlite3
+        from urllib.parse import quote
+
+        place, _ = self._place_of(path)
+        last, first_run = self._position.get(path, (0, None))
+        start = last
+        try:
+            connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True, timeout=1.0)
+            try:
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
+                if not _is_trackio(connection):
+                    self._damaged.add(path)  # another program's database
+                    return False
+                query = (
+                    "SELECT id, timestamp, run_name, step, metrics FROM metrics"
+                    " WHERE id > ? ORDER BY id LIMIT ?"
+                )
+                connection.text_factory = lambda data: data.decode("utf-8", "replace")
+                before = None
+                while last != before:
+                    before = last
+                    for number, stamp, run, step, text in connection.execute(query, (last, _ROWS)):
+                        last = int(number)
+                        first_run = run if first_run is None else first_run
+                        prefix = "" if run == first_run else f"{run}/"
+                        try:
+                            found = _numbers(text)
+                            for name, value in found.items():
+                                moment = _seconds(stamp)
+                                table.add(prefix + name, place, value, float(step), moment, source=TRACKIO)
+                        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                            self._odd.setdefault(path, f"row {number} of {path} is left out: {error}")
+            finally:
+                connection.close()
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self._problem(f"{path} cannot be read: {error}")
+        self._position[path] = (last, first_run)
+        return bool(last > start)
+
+
+def _is_trackio(connection: Any) -> bool:
+    """Tell whether there is Trackio's table. A view does not count: querying it could take forever."""
+    definition = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
+    found = connection.execute(definition).fetchone()
+    if found is None or not re.match(r"CREATE\s+TABLE\b", str(found[0]), re.IGNORECASE):
+        return False
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
+    return {"id", "timestamp", "run_name", "step", "metrics"} <= columns
+
+
+def _numbers(text: str | bytes) -> dict[str, float]:
+    """Return the numbers of a row's JSON object.
+
+    Raises:
+        ValueError, TypeError, OverflowError, RecursionError: it is not JSON that can be read.
+    """
+    import json
+
+    value = json.loads(text)
+    items = value.items() if isinstance(value, dict) else ()
+    return {
+        str(name): float(number)
+        for name, number in items
+        if isinstance(number, (int, float)) and not isinstance(number, bool)
+    }
+
+
+def _seconds(stamp: str) -> float:
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", str(stamp)))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,219 @@
+"""The cell magic ``%%shunter``: the cell is the script of a job, which the notebook displays.
+
+::
+
+    %%shunter -s local_docker train.script --num-replicas 2 -- --lr 0.1
+    import argparse
+    ...
+
+The line takes the arguments of ``shunter run``; the default component is ``train.script``. The cell becomes
+a file in the notebook's workspace, next to those of ``%%workspacefile``, and is passed to the component as
+``--script``.
+"""
+
+from __future__ import annotations
+
+import html
+import shlex
+import sys
+
+from shunter.errors import ShunterError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from shunter.runner.explanation import Explanation
+    from shunter.specs.status import AppStatus
+
+CELL_FILE = "cell.py"
+DEFAULT_COMPONENT = "train.script"
+#: How many of the newest lines of each log a table shows.
+SHOWN_LINES, SHOWN_BYTES = 10, 64 << 10
+#: How many replicas' logs a table shows.
+SHOWN_LOGS = 4
+
+
+class CellJob:
+    """A job in a notebook. As the value of a cell it is shown as a table of its replicas and log ends.
+
+    Args:
+        handle: the job, as `Runner.run_component` returns it.
+    """
+
+    def __init__(self, handle: str) -> None:
+        self.handle = handle
+
+    @property
+    def status(self) -> AppStatus:
+        """The job's state now.
+
+        Raises:
+            UnknownAppException: the job no longer exists.
+            BackendError: its scheduler cannot be asked.
+        """
+        from shunter.cli.jobstatus import status_of
+        from shunter.runner import get_runner
+
+        with get_runner() as runner:
+            return status_of(runner, self.handle)
+
+    def wait(self) -> AppStatus:
+        """Print the logs until the job has ended; interrupting the kernel stops only that."""
+        from shunter.cli.logwriter import LogWriter, bytes_of
+        from shunter.cli.watching import wait_for_end
+        from shunter.runner import get_runner
+        from shunter.schedulers.base import LogQuery
+
+        with get_runner() as runner:
+            replicas = runner.replicas(self.handle)
+            sys.stdout.flush()  # what was printed before comes first
+            writer = LogWriter(bytes_of(sys.stdout), prefixes=len(replicas) > 1)
+            writer.write_all(runner.log_blocks(self.handle, replicas, LogQuery(should_tail=True)))
+            writer.finish()
+            return wait_for_end(runner, self.handle, None)
+
+    def cancel(self) -> None:
+        """Stop the job."""
+        from shunter.runner import get_runner
+
+        with get_runner() as runner:
+            runner.cancel(self.handle)
+
+    def why(self) -> Explanation:
+        """Return why the job failed, or why it waits, as ``shunter why`` finds it."""
+        from shunter.runner import get_runner
+        from shunter.runner.explanation import explain
+
+        with get_runner() as runner:
+            status = runner.status(self.handle)
+            if status is None:
+                raise ShunterError(f"{self.handle} no longer exists")
+            return explain(runner, self.handle, status)
+
+    def __repr__(self) -> str:
+        return f"CellJob({self.handle!r})"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self._table()
+        except ShunterError as error:
+            return f"<p>{html.escape(self.handle)}: {html.escape(str(error))}</p>"
+
+    def _table(self) -> str:
+        from shunter.runner import get_runner
+        from shunter.specs.status import AppState
+
+        status = self.status
+        reason = status.reason
+        head = f"<b>{html.escape(self.handle)}</b> {status.state}"
+        lines = [f"<p>{head}{': ' + html.escape(reason) if reason else ''}</p>"]
+        if status.state == AppState.FAILED:
+            why = self.why()
+            if why.failure is not None:
+                advice = why.failure.cause.advice
+                lines.append(f"<p>{html.escape(why.headline)}</p>")
+                lines.append(f"<p>{html.escape(advice)}</p>" if advice else "")
+        rows = [
+            (f"{replica.role}/{replica.id}", str(replica.state), str(replica.hostname or ""))
+            for replica in status.replicas()
+        ]
+        lines.append("<table><tr><th>replica</th><th>state</th><th>host</th></tr>")
+        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+        lines.append("</table>")
+        with get_runner() as runner:
+            lines += self._logs(runner.replicas(self.handle)[:SHOWN_LOGS], runner.log_blocks)
+        return "\n".join(filter(None, lines))
+
+    def _logs(self, replicas: Sequence[tuple[str, int]], log_blocks: Callable[..., Any]) -> list[str]:
+        from shunter.redaction import redact_text
+        from shunter.schedulers.base import LogQuery
+        from shunter.schedulers.lines import end_of
+        from shunter.terminal import clean
+
+        shown = []
+        for replica in replicas:
+            try:
+                query = LogQuery(last=SHOWN_LINES, most_bytes=SHOWN_BYTES)
+                data = end_of(log_blocks(self.handle, [replica], query), SHOWN_BYTES)
+                text = redact_text(data.decode(errors="replace"))  # notebooks are kept, and shown to others
+            except (ShunterError, NotImplementedError) as error:
+                text = f"the log cannot be read: {error}"
+            if text:
+                kept = "\n".join(clean(line) for line in text.splitlines()[-SHOWN_LINES:])
+                title = f"last lines of {replica[0]}/{replica[1]}"
+                shown.append(
+                    f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(kept)}</pre></details>"
+                )
+        return shown
+
+
+def shunter(line: str, cell: str) -> CellJob:
+    """Run a cell as a job, and print its logs until it ends, unless the line has ``--detach``.
+
+    Args:
+        line: options of ``shunter run``, then the component (it takes ``--script``) with its arguments.
+        cell: the script.
+
+    Raises:
+        ShunterError: the job cannot be submitted. In IPython its message is shown without a traceback.
+    """
+    try:
+        job, follows = _submitted(line, cell)
+    except ShunterError as error:
+        raise _for_ipython(error) from None
+    if follows:
+        try:
+            job.wait()
+        except KeyboardInterrupt:
+            print(f"{job.handle} keeps running; `job = _` is this job, and job.cancel() stops it")  # noqa: T201
+        except ShunterError as error:
+            raise _for_ipython(error) from None
+    return job
+
+
+def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
+    from shunter.cli.commands import run
+    from shunter.cli.parser import Parser
+    from shunter.cli.runrequest import RunRequest
+    from shunter.cli.submitting import FollowPlan
+    from shunter.errors import UsageError
+    from shunter.notebook.workspace_files import get_workspace, write_workspace_file
+    from shunter.runner import get_runner
+
+    parser = Parser("shunter run")
+    run.add_arguments(parser)
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%%shunter cannot read {line.strip()!r}: {error}") from None
+    args = run.parse(parser, words)
+    for option in ("dryrun", "stdin", "json"):
+        if getattr(args, option):
+            raise UsageError(f"%%shunter does not support --{option}", hint="Use `!shunter run` for that.")
+    if args.component is None:
+        args.component, args.component_args = DEFAULT_COMPONENT, [*args.component_args]
+    args.component_args = ["--script", CELL_FILE, *args.component_args]
+    if args.workspace is not None:
+        raise UsageError(
+            "%%shunter uses the notebook's workspace, so it does not support --workspace",
+            hint="Write files into it with %%workspacefile.",
+        )
+    write_workspace_file(CELL_FILE, cell)
+    args.workspace = get_workspace()
+    with get_runner() as runner:
+        request = RunRequest(args, runner.config)
+        runner.component_defaults = request.component_defaults()
+        runner.optional_defaults = request.optional_defaults()
+        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+        return CellJob(runner.run_component(**request.arguments(runner))), plan.waits
+
+
+def _for_ipython(error: ShunterError) -> Exception:
+    """Return an error that IPython shows without a traceback; without IPython, the same error."""
+    if "IPython" not in sys.modules or sys.modules["IPython"].get_ipython() is None:
+        return error
+    from IPython.core.error import UsageError as MessageOnly
+
+    return MessageOnly(str(error))

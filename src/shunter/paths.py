@@ -1,0 +1,115 @@
+"""Where shunter keeps its files on this machine.
+
+``SHUNTER_HOME`` puts everything under one directory; otherwise the XDG base directories hold:
+state (jobs and their logs, history) in ``~/.local/state/shunter``, configuration in
+``~/.config/shunter``. As that specification asks, variables with relative paths are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shunter.errors import StateStoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def state_dir() -> str:
+    """Return the directory of jobs and history."""
+    return _base("state", "XDG_STATE_HOME", "~/.local/state")
+
+
+def config_dir() -> str:
+    """Return the directory of the user's configuration."""
+    return _base("config", "XDG_CONFIG_HOME", "~/.config")
+
+
+def jobs_dir() -> str:
+    """Return the directory that holds one directory per local job."""
+    return os.path.join(state_dir(), "jobs")
+
+
+def history_path() -> str:
+    """Return the path of the history database."""
+    return os.path.join(state_dir(), "history.db")
+
+
+def view_dir(name: str) -> str:
+    """Return the working directory of a local job that has a workspace; ``name`` is the job's id."""
+    return os.path.join(state_dir(), "workspaces", "views", name)
+
+
+def make_private_dir(path: str) -> None:
+    """Create a directory that only its owner can read, with its parents.
+
+    Raises:
+        StateStoreError: it cannot be created; the message names the path and the variable that moves it.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise state_error("make the state directory", path, error) from error
+
+
+def has_content(path: str) -> bool:
+    """Tell whether a file of the state directory exists and is not empty.
+
+    Raises:
+        StateStoreError: the file system does not say.
+    """
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise state_error("read the history in", path, error) from error
+
+
+def state_error(attempt: str, path: str, error: OSError) -> StateStoreError:
+    """Describe a failure of the file system below the state directory."""
+    return StateStoreError(
+        f"cannot {attempt} {path}: {error.strerror or error}",
+        hint="Free space or fix the permissions, or set SHUNTER_HOME to a writable directory.",
+    )
+
+
+def _base(kind: str, variable: str, fallback: str) -> str:
+    home = os.environ.get("SHUNTER_HOME")
+    if home:
+        return os.path.join(os.path.abspath(os.path.expanduser(home)), kind)
+    return os.path.join(xdg(variable) or os.path.expanduser(fallback), "shunter")
+
+
+def xdg(variable: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a directory of the XDG specification; "" if it is relative, as the specification demands."""
+    path = environ.get(variable, "")
+    return path if os.path.isabs(path) else ""
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, also what its owner made read-only, if it exists.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    try:
+        _remove(path)
+    except PermissionError:
+        for directory, _, _ in os.walk(path):  # from the top, so that what was closed is walked too
+            if not os.access(directory, os.W_OK | os.X_OK | os.R_OK):
+                os.chmod(directory, 0o700)
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    """Remove a directory, from which other processes may be removing files too."""
+    import shutil
+
+    while True:
+        try:
+            return shutil.rmtree(path)
+        except FileNotFoundError:  # before Python 3.13, also of a file in it that has vanished meanwhile
+            if not os.path.lexists(path):
+                return None

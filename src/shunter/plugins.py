@@ -1,0 +1,211 @@
+"""Plugins: entry points of installed distributions, for shunter or for TorchX.
+
+The groups are ``shunter.<kind>`` and ``torchx.<kind>`` (schedulers, components, named_resources, events,
+cmds, ...). Entry points are read from ``entry_points.txt`` directly, since importing `importlib.metadata`
+takes some 40 ms.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from importlib import import_module
+
+from shunter.errors import PluginError, ShunterError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+PREFIXES = ("shunter", "torchx")
+#: Exceptions that are not the plugin's fault when its code raises them.
+INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit)
+NAMESPACE = "torchx_plugins"
+#: Folders of the packages in which TorchX's 2026 versions look for plugins, by kind.
+NAMESPACE_FOLDERS = {"schedulers": "schedulers", "named_resources": "named_resources", "tracker": "trackers"}
+
+
+class EntryPoint:
+    """A name and the object that a distribution offers under it."""
+
+    def __init__(self, group: str, name: str, value: str) -> None:
+        self.group = group
+        self.name = name
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"EntryPoint({self.group}: {self.name} = {self.value})"
+
+    def load(self) -> Any:
+        """Import the module and return the object.
+
+        Raises:
+            PluginError: the import fails; the message names the plugin.
+        """
+        module, _, attribute = self.value.partition(":")
+        if self.group.startswith("torchx"):
+            from shunter import torchx_alias
+
+            torchx_alias.install()  # which the module imports, most likely
+        try:
+            target: Any = import_module(module.strip())
+            for part in filter(None, attribute.strip().split(".")):
+                target = getattr(target, part)
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # SystemExit too
+            raise self._error("cannot be loaded", error) from error
+        return target
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the function, and call it.
+
+        Raises:
+            PluginError: the import or the call fails; the message names the plugin.
+        """
+        function = self.load()
+        try:
+            return function(*args, **kwargs)
+        except (*INTERRUPTIONS, ShunterError):
+            raise
+        except BaseException as error:  # SystemExit too
+            raise self._error("failed", error) from error
+
+    def _error(self, what: str, error: BaseException) -> PluginError:
+        return PluginError(
+            f"the plugin {self.name!r} ({self.group} = {self.value}) {what}: {type(error).__name__}: {error}",
+            hint="Repair or uninstall the distribution that provides it.",
+        )
+
+
+class NamespacePlugin(EntryPoint):
+    """A function that a module in a ``torchx_plugins.*`` package registers by a decorator."""
+
+    def __init__(self, group: str, name: str, function: Any) -> None:
+        super().__init__(group, name, f"{function.__module__}:{function.__name__}")
+        self._function = function
+
+    def load(self) -> Any:
+        """Return the function."""
+        return self._function
+
+
+def entry_points(kind: str) -> list[EntryPoint]:
+    """Return the plugins of a kind; of several with one name the first, shunter before torchx.
+
+    Those of ``torchx_plugins.*`` packages come last. One that cannot be imported is reported by a warning.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(installed(kind), key=lambda point: PREFIXES.index(point.group.partition(".")[0])):
+        found.setdefault(point.name, point)
+    if kind in NAMESPACE_FOLDERS:
+        errors: list[tuple[str, str]] = []
+        for plugin in namespace_plugins(kind, errors):
+            found.setdefault(plugin.name, plugin)
+        _warn(errors)
+    return list(found.values())
+
+
+def installed(kind: str) -> list[EntryPoint]:
+    """Return the entry points of a kind, all of each name. Nothing is imported for it."""
+    groups = [f"{prefix}.{kind}" for prefix in PREFIXES]
+    return [point for point in _all_entry_points() if point.group in groups]
+
+
+def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[NamespacePlugin]:
+    """Import the modules of ``torchx_plugins.<kind>``, and return the plugins that they register.
+
+    Args:
+        kind: a key of `NAMESPACE_FOLDERS`.
+        errors: receives the name of each module that cannot be imported, and why.
+    """
+    package = f"{NAMESPACE}.{NAMESPACE_FOLDERS[kind]}"
+    found: list[NamespacePlugin] = []
+    for module in _namespace_modules(NAMESPACE_FOLDERS[kind]):
+        from shunter import torchx_alias
+
+        torchx_alias.install()  # from which the decorator is imported
+        try:
+            functions = vars(import_module(f"{package}.{module}")).values()
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # SystemExit too
+            errors.append((f"{package}.{module}", f"{type(error).__name__}: {error}"))
+            continue
+        for function in functions:
+            if getattr(getattr(function, "_plugin_type", None), "value", None) == f"torchx.{kind}":
+                found.append(NamespacePlugin(f"torchx.{kind}", function._plugin_name, function))
+                more: dict[str, Any] = getattr(function, "_plugin_more", {})
+                found += [NamespacePlugin(f"torchx.{kind}", name, each) for name, each in more.items()]
+    return found
+
+
+def _namespace_modules(folder: str) -> list[str]:
+    """Return the names of the modules in a ``torchx_plugins`` package, wherever parts of it are installed.
+
+    Modules of its subpackages are included; these need not have an ``__init__.py``.
+    """
+    names: set[str] = set()
+    for directory in dict.fromkeys(sys.path):
+        names.update(_modules_below(os.path.join(directory or ".", NAMESPACE, folder)))
+    return sorted(names)
+
+
+def _modules_below(directory: str, prefix: str = "") -> Iterator[str]:
+    try:
+        with os.scandir(directory) as found:
+            entries = list(found)
+    except OSError:
+        return
+    for entry in entries:
+        name = entry.name.removesuffix(".py")
+        if name.startswith("_") or not name.isidentifier():
+            continue
+        if name != entry.name:
+            yield prefix + name
+        elif entry.is_dir():
+            if os.path.isfile(os.path.join(entry.path, "__init__.py")):
+                yield prefix + name
+            yield from _modules_below(entry.path, f"{prefix}{name}.")
+
+
+def _warn(errors: list[tuple[str, str]]) -> None:
+    import warnings
+
+    for module, error in errors:
+        warnings.warn(f"the plugin module {module} cannot be loaded: {error}", RuntimeWarning, stacklevel=3)
+
+
+@functools.cache
+def _all_entry_points() -> tuple[EntryPoint, ...]:
+    points: list[EntryPoint] = []
+    for directory in dict.fromkeys(sys.path):
+        try:
+            with os.scandir(directory or ".") as entries:
+                infos = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue
+        for info in sorted(infos):
+            points += _read(os.path.join(info, "entry_points.txt"))
+    return tuple(points)
+
+
+def _read(path: str) -> list[EntryPoint]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return []
+    if not any(f"[{prefix}." in text for prefix in PREFIXES):
+        return []
+    points, group = [], ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+        elif "=" in line and not line.startswith(("#", ";")) and group.startswith(PREFIXES):
+            name, _, value = line.partition("=")
+            points.append(EntryPoint(group, name.strip(), value.partition("[")[0].strip()))
+    return points

@@ -1,0 +1,798 @@
+"""The runner: what the command line does, as a Python API."""
+
+from __future__ import annotations
+
+import builtins
+
+from shunter.errors import AccessError
+from shunter.runner.events import log_event
+from shunter.schedulers.registry import as_scheduler, get_default_scheduler_name, get_scheduler_factory
+from shunter.specs.handles import make_app_handle, parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from typing import Any, Self
+
+    from shunter.errors import ShunterError
+    from shunter.git import GitProbe
+    from shunter.progress import Progress
+    from shunter.runner.config import Config
+    from shunter.runner.history import History
+    from shunter.runner.jobsearch import JobFilter
+    from shunter.runner.records import JobRecord
+    from shunter.schedulers.base import (
+        DescribeAppResponse,
+        ListAppResponse,
+        LogBlock,
+        LogPart,
+        LogQuery,
+        LogRange,
+        Scheduler,
+        Stream,
+    )
+    from shunter.schedulers.registry import SchedulerFactory
+    from shunter.specs.app import AppDef
+    from shunter.specs.dryrun_info import AppDryRunInfo
+    from shunter.specs.handles import AppHandle
+    from shunter.specs.options import runopts
+    from shunter.specs.status import AppStatus
+    from shunter.specs.sweep_points import Point
+    from shunter.specs.workspace import Workspace
+
+DEFAULT_SESSION = "shunter"
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    **scheduler_params: Any,
+) -> Runner:
+    """Return a runner with all schedulers, built-in ones and those of plugins; see `Runner`."""
+    return Runner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
+
+
+class Runner:
+    """Submits jobs and looks after them. A context manager; `close` frees what it holds.
+
+    Schedulers, history and configuration are each made when they are first needed.
+
+    Args:
+        name: name of the session, the second part of handles.
+        scheduler_factories: what makes each scheduler, by name; None for all that are installed.
+        component_defaults: by component, values of parameters that are not given.
+        scheduler_params: given to every scheduler that is made.
+        history: where submissions are recorded; by default the history of the state directory.
+    """
+
+    def __init__(
+        self,
+        name: str = DEFAULT_SESSION,
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        history: History | None = None,
+    ) -> None:
+        self._name = name
+        self._factories = scheduler_factories
+        #: By component, values of parameters that are not given.
+        self.component_defaults = component_defaults or {}
+        #: Defaults that are dropped, with a warning, if the component has no such parameter: name -> place.
+        self.optional_defaults: Mapping[str, str] = {}
+        self._scheduler_params = dict(scheduler_params or {})
+        self._history = history
+        self._config: Config | None = None
+        self._schedulers: dict[str, Scheduler[Any]] = {}
+        self._running_probes: list[tuple[str, GitProbe]] = []
+        #: Receives the progress of code that is being shipped, if set.
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the schedulers and the history. May be called more than once."""
+        self._record_git_facts()
+        for scheduler in self._schedulers.values():
+            scheduler.close()
+        self._schedulers.clear()
+        if self._history is not None:
+            self._history.close()
+
+    def name(self) -> str:
+        """Return the name of the session."""
+        return self._name
+
+    @property
+    def history(self) -> History:
+        """The history of submissions. Opened when it is first read or written."""
+        if self._history is None:
+            from shunter.runner.history import History
+
+            self._history = History()
+        return self._history
+
+    @property
+    def config(self) -> Config:
+        """The configuration for the current directory, read once."""
+        if self._config is None:
+            from shunter.runner.config import load_config
+
+            self._config = load_config()
+        return self._config
+
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs that are submitted, by name, each with its configuration.
+
+        Raises:
+            ConfigError: a project's file sets them, and the user has not trusted it.
+        """
+        return self.config.trackers(submitting=True)
+
+    # ---- schedulers
+
+    def scheduler(self, name: str) -> Scheduler[Any]:
+        """Return the scheduler of this name, made on first use.
+
+        Raises:
+            UnknownSchedulerException: there is none.
+        """
+        if name not in self._schedulers:
+            if name == "sweep":
+                from shunter.runner.point_jobs import PointJobs
+
+                self._schedulers[name] = PointJobs(self)
+                return self._schedulers[name]
+            made = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = as_scheduler(made, name, self._name)
+            scheduler.backend = name  # the name in handles, whatever its class calls itself
+            scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
+            scheduler.configured = lambda: self._configured(scheduler)
+            self._schedulers[name] = scheduler
+        return self._schedulers[name]
+
+    def scheduler_backends(self) -> builtins.list[str]:
+        """Return the names of all schedulers, the default one first."""
+        if self._factories is not None:
+            return list(self._factories)
+        from shunter.schedulers.registry import get_scheduler_factories
+
+        return list(get_scheduler_factories())
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """Return the options of a scheduler."""
+        return self.scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literals: str) -> dict[str, Any]:
+        """Read ``key=value,...`` texts as options of a scheduler; later ones win."""
+        opts = self.scheduler_run_opts(scheduler)
+        cfg: dict[str, Any] = {}
+        for literal in cfg_literals:
+            cfg |= opts.cfg_from_str(literal)
+        return cfg
+
+    def _factory(self, name: str) -> SchedulerFactory:
+        if self._factories is None:
+            return get_scheduler_factory(name)
+        if name in self._factories:
+            return self._factories[name]
+        from shunter.schedulers.registry import unknown_scheduler
+
+        raise unknown_scheduler(name, self._factories)
+
+    def _default_scheduler(self) -> str:
+        return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))
+
+    def _configured(self, scheduler: Scheduler[Any]) -> dict[str, Any]:
+        from shunter.runner.config import DEFAULT, effective_options
+
+        options = effective_options(
+            self.config, scheduler.backend, scheduler.run_opts(), refuse_withheld=False
+        )
+        return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
+
+    def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
+        from shunter.errors import StateStoreError
+
+        try:
+            record = self.history.find(make_app_handle(scheduler.backend, scheduler.session_name, app_id))
+        except StateStoreError:
+            return None  # the backend can be asked
+        return None if record is None else record.native_id
+
+    # ---- submitting
+
+    def run_component(
+        self,
+        component: str,
+        component_args: builtins.list[str] | dict[str, Any],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+    ) -> AppHandle:
+        """Make a job from a component and submit it; returns its handle.
+
+        Args:
+            component: a builtin's name, ``file.py:function``, or a plugin's component.
+            component_args: its arguments, as on the command line or by parameter name.
+            scheduler: name of the scheduler; None for the default one.
+            cfg: scheduler options, as a mapping or the scheduler's options dataclass.
+            workspace: the code that travels with the job, see `Workspace.from_str`; none by default.
+            parent_run_id: the run that this one belongs to.
+            after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
+                takes them; with ``:any`` after the handle, any outcome will do.
+            metrics: names and regular expressions of the metrics in its log, kept with the job; the first
+                group is the value.
+
+        Raises:
+            ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
+            BackendError: the scheduler refused.
+        """
+        with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
+            self.scheduler(scheduler or self._default_scheduler()).expect_submission()
+            info = self.dryrun_component(
+                component, component_args, scheduler, cfg, workspace, parent_run_id, after, metrics
+            )
+            event.scheduler, event.app_id = info.scheduler, info.app_id
+            return self.schedule(info)
+
+    def dryrun_component(
+        self,
+        component: str,
+        component_args: builtins.list[str] | dict[str, Any],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Like `run_component`, but only make the request. Touches nothing."""
+        app = self.component_app(component, component_args)
+        more = _given(after=after, metrics=metrics)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        info.record |= {"component": component, "component_args": component_args}
+        return info
+
+    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
+        """Return the job that a component makes with these arguments and the configured defaults."""
+        from shunter.components.finder import get_component
+
+        found = get_component(component)
+        defaults: dict[str, Any] = {}
+        for name in (found.config_name, component):  # a script's own defaults win over train.script's
+            defaults |= self.component_defaults.get(name, {})
+        for key, place in self.optional_defaults.items():
+            if key in defaults and found.options.by_name(key) is None:
+                import warnings
+
+                del defaults[key]
+                warnings.warn(
+                    f"{place}: {component} has no parameter {key!r}, so this setting has no effect",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return found.parse(component_args, defaults)
+
+    def run_sweep(
+        self,
+        component: str,
+        points: Sequence[Point],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+    ) -> AppHandle:
+        """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
+
+        Where that is not possible each point is a job, and the handle stands for all of them.
+
+        Args:
+            component: see `run_component`.
+            points: as `shunter.runner.sweeps.grid` makes them.
+            scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
+            parallel: how many points run at a time; None for as many as there is room for.
+
+        Raises:
+            ConfigError: a point is wrong, or the scheduler has no arrays; nothing was submitted.
+            BackendError: the scheduler refused.
+        """
+        info = self.dryrun_sweep(
+            component, points, scheduler, cfg, workspace, parent_run_id, after, metrics, parallel
+        )
+        return self.schedule(info)
+
+    def dryrun_sweep(
+        self,
+        component: str,
+        points: Sequence[Point],
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
+        from shunter.runner.sweeps import dryrun_sweep
+
+        return dryrun_sweep(
+            self,
+            component,
+            points,
+            scheduler or self._default_scheduler(),
+            cfg,
+            parallel,
+            workspace=workspace,
+            parent_run_id=parent_run_id,
+            after=after,
+            metrics=metrics,
+        )
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+    ) -> AppHandle:
+        """Submit a job; returns its handle. See `run_component`."""
+        with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
+            more = _given(after=after, metrics=metrics)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+            event.scheduler, event.app_id = info.scheduler, info.app_id
+            return self.schedule(info)
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        after: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
+        from shunter.runner.preparation import prepare
+
+        name = scheduler or self._default_scheduler()
+        with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
+            info = prepare(
+                self.scheduler(name),
+                app,
+                cfg,
+                workspace,
+                parent_run_id,
+                self.trackers(),
+                self.config.image(),
+            )
+            if after:
+                from shunter.runner.dependencies import depend_on
+
+                depend_on(self, info, after)
+            if metrics:
+                info.record["metrics"] = dict(metrics)
+            return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
+        """Ship a job's code and send the request that `dryrun` made; returns the job's handle.
+
+        The history holds an intent before anything is sent, and the outcome afterwards.
+
+        Raises:
+            StateStoreError: the intent cannot be recorded; nothing was sent.
+            ShunterError: the code could not be shipped; nothing was started.
+            BackendError: the scheduler refused.
+        """
+        if "point_jobs" in dryrun_info.record:
+            from shunter.runner.point_jobs import start
+
+            return start(self, dryrun_info)
+        from shunter.runner.submission import submit
+
+        scheduler = self.scheduler(dryrun_info.scheduler)
+        with log_event("schedule", scheduler.backend, self._name) as event:
+            app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
+            event.app_id = app_id
+            if probe is not None:
+                self._running_probes.append((key, probe))
+        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
+
+    def rerun(
+        self,
+        app_handle: AppHandle,
+        *,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        after: Sequence[str] = (),
+        only_failed: bool = False,
+    ) -> AppHandle:
+        """Submit a job of the history again, exactly: same definition, code, options and directory.
+
+        Args:
+            app_handle: the job to repeat.
+            scheduler: another scheduler; the old options are then left out.
+            cfg: options that replace the old ones.
+            workspace: other code than the job had.
+            after: jobs to wait for, see `run_component`. Those of the original job are not taken over.
+            only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
+
+        Raises:
+            UnknownAppException: it is not in the history.
+            ConfigError: a secret that it held, its code or its directory, cannot be recovered.
+        """
+        if app_handle.startswith("sweep://"):
+            from shunter.errors import ConfigError
+            from shunter.runner.point_jobs import repeat
+
+            if scheduler or workspace or after:
+                raise ConfigError(
+                    "the points of a sweep are rerun on the same scheduler with the same code: scheduler, "
+                    "workspace and after cannot be given"
+                )
+            return repeat(self, app_handle, cfg, only_failed=only_failed)
+        from shunter.runner.rerun import planned_rerun
+
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
+            return self.schedule(info)
+
+    def dryrun_rerun(
+        self,
+        app_handle: AppHandle,
+        *,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        after: Sequence[str] = (),
+        only_failed: bool = False,
+    ) -> AppDryRunInfo[Any]:
+        """Like `rerun`, but only make the request. Touches nothing."""
+        from shunter.runner.rerun import planned_rerun
+
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
+            return info
+
+    def _record_git_facts(self, only_done: bool = False) -> None:
+        """Record what git reports of jobs that were submitted before it had finished."""
+        if not self._running_probes:
+            return
+        from shunter.runner.submission import record_git_facts
+
+        probes, self._running_probes = self._running_probes, []
+        for key, probe in probes:
+            if only_done and not probe.done():
+                self._running_probes.append((key, probe))
+            else:
+                record_git_facts(self.history, key, probe)
+
+    # ---- observing
+
+    def status(self, app_handle: AppHandle, *, refusal_is_final: bool = False) -> AppStatus | None:
+        """Return the state of a job; None if there is no such job.
+
+        When the scheduler cannot be asked, the state is that of the history if the job is known to have
+        ended, else UNREACHABLE; ``msg`` says why.
+
+        Args:
+            refusal_is_final: raise `AccessError` where the scheduler refuses the credentials, rather than
+                return UNREACHABLE.
+
+        Raises:
+            MalformedAppHandleException: the handle is malformed.
+            UnknownSchedulerException: its scheduler does not exist.
+            AccessError: see ``refusal_is_final``.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("status", scheduler.backend, self._name, app_id=app_id):
+            from shunter.runner import observation
+
+            try:
+                response = scheduler.describe(app_id)
+            except Exception as error:
+                ended = observation.known_end(self.history, app_handle, error)
+                if ended is None and refusal_is_final and isinstance(error, AccessError):
+                    raise
+                return ended or observation.unreachable(error)
+            return self._observed(app_handle, scheduler, response)
+
+    def statuses(self, handles: Iterable[AppHandle]) -> dict[AppHandle, AppStatus | None]:
+        """Return the states of several jobs, with one batched call for each scheduler.
+
+        Raises:
+            MalformedAppHandleException: a handle is malformed.
+        """
+        from shunter.runner.observation import statuses
+
+        return statuses(self.history, self.scheduler, handles)
+
+    def jobs(
+        self, limit: int | None = None, scheduler: str | None = None, *, refresh: bool = True
+    ) -> builtins.list[JobRecord]:
+        """Return the submissions of the history, the latest first.
+
+        Args:
+            limit: return no more than this; None for all.
+            scheduler: only jobs of this scheduler.
+            refresh: ask the schedulers, once each, for the states of jobs that have not ended. A job
+                that cannot be seen now is UNREACHABLE.
+        """
+        if not refresh:
+            return self.history.rows(limit, scheduler)
+        from shunter.runner.jobsearch import JobFilter
+
+        return self.search(JobFilter(refused=True, scheduler=scheduler), limit)[0]
+
+    def search(
+        self, wanted: JobFilter, limit: int | None = None, *, by_time: bool = False
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return submissions of the history and the number of all that match; see `jobsearch.search`."""
+        from shunter.runner.jobsearch import search
+
+        return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
+
+    def recorded_jobs(
+        self, wanted: JobFilter, limit: int | None = None, offset: int = 0
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return a page of the history, the latest first, and the number of all that match.
+
+        States are those that were seen last: no scheduler is asked.
+        """
+        records = self.history.select(wanted, limit, offset=offset, as_recorded=True)
+        return records, self.history.count(wanted, as_recorded=True)
+
+    def wait(
+        self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
+    ) -> AppStatus | None:
+        """Block until a job has ended; returns None if there is no such job.
+
+        Args:
+            wait_interval: longest time between two attempts to reach a scheduler that does not answer.
+                A scheduler with its own `wait` decides how often it polls.
+            timeout: seconds after which the job's current state is returned; None to wait forever.
+
+        Raises:
+            AccessError: the scheduler refuses the credentials, and the job is not known to have ended.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("wait", scheduler.backend, self._name, app_id=app_id):
+            from shunter.runner import observation
+
+            try:
+                response = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
+            except AccessError as error:
+                ended = observation.known_end(self.history, app_handle, error)
+                if ended is None:
+                    raise
+                return ended
+            self._record_git_facts(only_done=True)
+            if isinstance(response, Exception):
+                ended = observation.known_end(self.history, app_handle, response)
+                return ended or observation.unreachable(response)
+            return self._observed(app_handle, scheduler, response)
+
+    def describe(self, app_handle: AppHandle) -> AppDef | None:
+        """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("describe", scheduler.backend, self._name, app_id=app_id):
+            from shunter.runner.observation import definition
+
+            return definition(self.history, app_handle, scheduler.describe(app_id))
+
+    def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs that the scheduler knows, their handles filled in."""
+        with log_event("list", scheduler, self._name):
+            jobs = self.scheduler(scheduler).list(cfg)
+            for job in jobs:
+                job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
+            return jobs
+
+    def unrecorded_jobs(
+        self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
+    ) -> builtins.list[ListAppResponse]:
+        """Return the jobs that the filter's scheduler lists and the history does not know."""
+        from shunter.runner.jobsearch import unrecorded
+
+        name = wanted.scheduler or self._default_scheduler()
+        return unrecorded(
+            self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
+        )
+
+    def replicas(self, app_handle: AppHandle) -> builtins.list[tuple[str, int]]:
+        """Return all replicas of a job in order, as pairs of role name and index.
+
+        Raises:
+            UnknownAppException: neither the scheduler nor the history knows the job.
+        """
+        from shunter.runner.observation import replicas
+
+        scheduler, app_id = self._locate(app_handle)
+        return replicas(self.history, app_handle, scheduler.describe(app_id))
+
+    def resolve_handle(self, text: str | None) -> AppHandle:
+        """Return the handle of the job that a user names.
+
+        Args:
+            text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
+                history; or ``-`` or None for the job that was submitted last.
+
+        Raises:
+            UnknownAppException: no job of the history matches.
+            UsageError: several jobs match; the message lists them. Or the text is empty.
+        """
+        from shunter.runner.jobsearch import resolve
+
+        return resolve(text, self._reconciled_history)
+
+    def execute(
+        self, app_handle: AppHandle, role_name: str, k: int, command: Sequence[str] = (), *, tty: bool = False
+    ) -> int:
+        """Run a command where a replica runs, joined to this process's streams; see `Scheduler.execute`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("execute", scheduler.backend, self._name, app_id=app_id):
+            return scheduler.execute(app_id, role_name, k, command, tty=tty)
+
+    def resolve_handles(self, texts: Iterable[str]) -> builtins.list[AppHandle]:
+        """Return the handles of the jobs that a user names, each once.
+
+        Args:
+            texts: as `resolve_handle` takes them, or patterns of names and ids with ``*``, ``?`` and ``[``.
+
+        Raises:
+            UnknownAppException: no job of the history matches one of them.
+            UsageError: what is not a pattern matches several jobs.
+        """
+        from shunter.runner.jobsearch import resolve_all
+
+        return resolve_all(texts, self._reconciled_history)
+
+    # ---- ending
+
+    def cancel(self, app_handle: AppHandle) -> None:
+        """Ask a job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
+            scheduler.cancel(app_id)
+
+    def cancel_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
+        """Ask jobs to stop, with few calls; returns what went wrong for each, None if nothing did."""
+        from shunter.runner.many_jobs import cancel_all
+
+        return cancel_all(self, app_handles)
+
+    def stop(self, app_handle: AppHandle) -> None:
+        """Do what `cancel` does; TorchX's older name for it."""
+        self.cancel(app_handle)
+
+    def interrupt(self, app_handle: AppHandle, absence: float = 0.0) -> None:
+        """Simulate a spot interruption of a job; see `Scheduler.interrupt`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("interrupt", scheduler.backend, self._name, app_id=app_id):
+            scheduler.interrupt(app_id, absence)
+
+    def delete(self, app_handle: AppHandle) -> None:
+        """Remove what the scheduler keeps of a job that has ended, and leave it out of lists.
+
+        Raises:
+            UnknownAppException: neither the scheduler nor the history knows the job.
+            ConfigError: it has not ended.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("delete", scheduler.backend, self._name, app_id=app_id):
+            from shunter.runner.observation import mark_deleted
+            from shunter.runner.records import DELETED
+
+            record = self.history.find(app_handle)
+            if record is None or record.phase == DELETED:
+                _require(app_handle, scheduler, app_id)
+            scheduler.delete(app_id)
+            if record is not None:
+                mark_deleted(self.history, app_handle)
+
+    def delete_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
+        """Do for several jobs what `delete` does; returns what went wrong for each, None if nothing did."""
+        from shunter.runner.many_jobs import delete_all
+
+        return delete_all(self, app_handles)
+
+    # ---- logs
+
+    def log_lines(
+        self,
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the log lines of a role's k-th replica; see `Scheduler.log_iter`.
+
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
+            _require(app_handle, scheduler, app_id)
+            return scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
+
+    def log_blocks(
+        self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the log lines of several replicas, in about the order in which they were written.
+
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
+            _require(app_handle, scheduler, app_id)
+            return scheduler.log_blocks(app_id, replicas, query)
+
+    def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
+        scheduler, app_id = self._locate(app_handle)
+        return scheduler.log_part(app_id, role_name, k, wanted)
+
+    # ---- shared
+
+    def _locate(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
+        """Return a job's scheduler, and its id there."""
+        parsed = parse_app_handle(app_handle)
+        return self.scheduler(parsed.scheduler_backend), parsed.app_id
+
+    def _observed(
+        self, app_handle: AppHandle, scheduler: Scheduler[Any], response: DescribeAppResponse | None
+    ) -> AppStatus | None:
+        """Return the state that a scheduler reported for a job, and record it; or else the history's."""
+        from shunter.runner import observation
+
+        if response is None:
+            return observation.unseen_status(self.history, self.scheduler, app_handle)
+        status = response.to_status()
+        # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
+        if self._history is not None or not scheduler.is_local:
+            observation.record_states(self.history, [(app_handle, status)])
+        return status
+
+    def _reconciled_history(self) -> History:
+        intents = self.history.intents()
+        if intents:
+            from shunter.runner.observation import reconcile
+
+            reconcile(self.history, self.scheduler, intents)
+        return self.history
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters that are set: `dryrun` of subclasses written for TorchX does not have them."""
+    return {name: value for name, value in parameters.items() if value}
+
+
+def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:
+    if not scheduler.exists(app_id):
+        from shunter.runner.observation import unknown_job
+
+        raise unknown_job(app_handle)
+
+
+def _text_of(workspace: Workspace | str | None) -> str | None:
+    """Return a workspace as events name it."""
+    return None if workspace is None else str(workspace)

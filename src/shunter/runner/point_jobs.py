@@ -1,0 +1,585 @@
+"""Sweeps whose points are separate jobs, not replicas of one: listed, watched and ended together.
+
+Their handles are ``sweep://SESSION/ID``, and the runner finds them through a scheduler of that name, which
+asks the schedulers of the points. A directory of the state directory holds the points to submit; the history
+holds those that were submitted, with an intent before each submission. So the submitting process may be
+killed at any time, and another one continues without losing or repeating a point (`submit_points`). A lock
+lets only one process submit at a time.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import fcntl
+import math
+import os
+
+from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, described
+from shunter.paths import make_private_dir, remove_tree, state_dir
+from shunter.runner.records import INTENT, REFUSED, SUBMITTED
+from shunter.runner.rerun import frozen_code, working_in
+from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, not_ended
+from shunter.schedulers.exec.process.documents import read_json, write_json
+from shunter.specs.handles import make_app_handle, parse_app_handle
+from shunter.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from shunter.specs.training import SWEEP_KEY
+from shunter.system.locks import is_locked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from shunter.runner.api import Runner
+    from shunter.runner.records import JobRecord
+    from shunter.schedulers.base import Stream
+    from shunter.schedulers.responses import Leftover
+    from shunter.specs.app import AppDef, Role
+    from shunter.specs.dryrun_info import AppDryRunInfo
+    from shunter.specs.status import AppStatus
+    from shunter.specs.sweep_points import Point
+
+#: The scheduler in the handles of such sweeps.
+SWEEP = "sweep"
+#: In the record of a request: the plan of the sweep whose first point it is.
+PLAN_KEY = "point_jobs"
+_OVER = (AppState.UNKNOWN, AppState.UNSUBMITTED)
+
+
+# ---- submitting
+
+
+def plan_of(
+    runner: Runner,
+    component: str,
+    points: Sequence[Point],
+    apps: Sequence[AppDef],
+    scheduler: str,
+    cfg: Mapping[str, Any] | None,
+    parallel: int | None,
+    **rest: Any,
+) -> AppDryRunInfo[Any]:
+    """Check all points by making their requests; returns the first request, with the sweep's plan."""
+    first: AppDryRunInfo[Any] | None = None
+    for app in apps:
+        info = runner.dryrun(app, scheduler, cfg, **rest)
+        first = first or info
+    assert first is not None
+    first.record |= {"component": component, "component_args": points[0].args}
+    first.record[PLAN_KEY] = {
+        "component": component,
+        "scheduler": scheduler,
+        "cfg": dict(cfg or {}),
+        "parallel": parallel,
+        **rest,
+        "points": [
+            {"values": p.values, "args": p.args, "app": app} for p, app in zip(points, apps, strict=True)
+        ],
+    }
+    return first
+
+
+def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
+    """Save a planned sweep, submit its first points, and return its handle.
+
+    Where only some may run at a time, a process in the background submits the others.
+    """
+    from shunter.redaction import Redactor, redact_text
+    from shunter.runner.submission import describe_submission, jsonable
+    from shunter.schedulers.ids import make_unique
+
+    plan = info.record.pop(PLAN_KEY)
+    backend = runner.scheduler(plan["scheduler"])
+    app_id = make_unique(info.app.name if info.app is not None else SWEEP)
+    redactor = Redactor()
+    stored = {
+        **redactor.json(jsonable({**plan, "cfg": None, "workspace": None})),
+        "cfg": redactor.options(jsonable(plan["cfg"]), backend.run_opts()),
+        "workspace": None if plan["workspace"] is None else str(plan["workspace"]) or None,
+        "cwd": os.getcwd(),
+    }
+    folder = _folder(app_id)
+    make_private_dir(folder)
+    write_json(os.path.join(folder, "sweep.json"), stored)
+    handle = make_app_handle(SWEEP, runner.name(), app_id)
+    row = describe_submission(backend, info, os.getcwd())
+    row |= {"handle": handle, "scheduler": SWEEP, "session": runner.name(), "app_id": app_id}
+    key = runner.history.add_intent(**row)
+    runner.history.submitted(key, handle, app_id)
+    try:
+        left = submit_points(runner, app_id, wait=False, workspace=plan["workspace"])
+    except BaseException as error:
+        if isinstance(error, Exception) and not submitted_points(runner, app_id):
+            msg = redact_text(described(error))
+            runner.history.amend(key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=msg)
+            remove_tree(folder)
+            raise
+        if isinstance(error, ShunterError):
+            error.hint = f"{error.hint}\n`shunter sweep --resume {handle}` submits what is missing.".lstrip()
+        raise
+    if left:
+        _feed_in_background(handle)
+    return handle
+
+
+def _feed_in_background(handle: str) -> None:
+    import subprocess
+    import sys
+
+    folder = _folder(parse_app_handle(handle).app_id)
+    with open(os.path.join(folder, "submitting.log"), "ab") as log:
+        subprocess.run(  # through a shell, so that it is not a child of this process
+            [
+                "sh",
+                "-c",
+                '"$@" &',
+                "sh",
+                sys.executable,
+                "-P",
+                "-m",
+                "shunter",
+                "sweep",
+                "--resume",
+                handle,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=True,
+        )
+
+
+def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: Any = None) -> int:
+    """Submit the points of a sweep that are not submitted yet; returns how many are left.
+
+    If only some may run at a time, ``wait`` says whether to wait until other points have ended. ``workspace``
+    is the code, if the sweep begins here.
+
+    Raises:
+        UnknownAppException: there is no such sweep.
+        BackendError: another process submits its points, or a point was refused.
+    """
+    plan = _plan(app_id)
+    with _alone(app_id), working_in(plan["cwd"], f"the sweep {app_id}"):
+        done = submitted_points(runner, app_id)
+        todo = [index for index in range(len(plan["points"])) if index not in done]
+        running = [record.handle for record in done.values() if not is_terminal(record.state)]
+        first = next(iter(done.values()), None)
+        for number, index in enumerate(todo):
+            if not _await_room(runner, app_id, running, plan["parallel"], wait=wait):
+                return 0 if _is_cancelled(app_id) else len(todo) - number
+            handle = _submit_point(runner, plan, app_id, index, first, workspace)
+            first = first or runner.history.find(handle)
+            running.append(handle)
+            if _is_cancelled(app_id):  # while it was submitted
+                runner.cancel(handle)
+    return 0
+
+
+def _await_room(runner: Runner, app_id: str, running: list[str], parallel: int | None, *, wait: bool) -> bool:
+    """Tell whether one more point may be submitted; waits for that if asked to."""
+    from shunter.backoff import polling
+
+    polls = polling()
+    while not _is_cancelled(app_id):
+        if parallel is None or len(running) < parallel:
+            return True
+        found = runner.statuses(running)
+        running[:] = [
+            handle
+            for handle, status in found.items()
+            if status is not None and not is_terminal(status.state) and status.state not in _OVER
+        ]
+        if len(running) >= parallel:
+            if not wait:
+                return False
+            polls.pause()
+    return False
+
+
+def _submit_point(
+    runner: Runner,
+    plan: dict[str, Any],
+    app_id: str,
+    index: int,
+    first: JobRecord | None,
+    workspace: Any,
+) -> str:
+    """Submit a point, with the code that went with the first one; returns its handle."""
+    from shunter.redaction import missing_secrets_error, restore
+    from shunter.specs.app import AppDef
+    from shunter.specs.serialize import from_json
+
+    missing: set[str] = set()
+    point = plan["points"][index]
+    app = from_json(AppDef, restore(point["app"], os.environ, missing))
+    cfg = restore(plan["cfg"], os.environ, missing)
+    if missing:
+        raise missing_secrets_error(f"point {index} of {app_id}", missing)
+    code = workspace if workspace is not None else plan["workspace"]
+    if first is not None:
+        code = frozen_code(first, runner.scheduler(plan["scheduler"]), app)
+    info = runner.dryrun(
+        app, plan["scheduler"], cfg, code, plan["parent_run_id"], plan["after"] or (), plan["metrics"]
+    )
+    info.record |= {"component": plan["component"], "component_args": point["args"]}
+    if first is not None and not code:  # its images hold it
+        info.record |= {"fingerprint": first.fingerprint, "images": first.images}
+    info.record |= {"sweep": app_id, "point": index}
+    return runner.schedule(info)
+
+
+def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_failed: bool) -> str:
+    """Submit a sweep again, or only its points that failed or were cancelled; returns the new handle."""
+    from shunter.redaction import missing_secrets_error, restore
+    from shunter.specs.app import AppDef
+    from shunter.specs.serialize import from_json
+    from shunter.specs.sweep_points import Point, nothing_failed
+
+    app_id = parse_app_handle(handle).app_id
+    plan = _plan(app_id)
+    states = point_statuses(runner, app_id, plan)
+    kept = [
+        point
+        for index, point in enumerate(plan["points"])
+        if not only_failed or states[index].state in (AppState.FAILED, AppState.CANCELLED)
+    ]
+    if not kept:
+        raise nothing_failed()
+    missing: set[str] = set()
+    apps = [from_json(AppDef, restore(point["app"], os.environ, missing)) for point in kept]
+    options = {**restore(plan["cfg"], os.environ, missing), **(cfg or {})}
+    if missing:
+        raise missing_secrets_error(f"the sweep {handle}", missing)
+    first = next(iter(submitted_points(runner, app_id).values()), None)
+    code = plan["workspace"]
+    with working_in(plan["cwd"], handle):
+        if first is not None:
+            for app in apps:
+                code = frozen_code(first, runner.scheduler(plan["scheduler"]), app)
+        info = plan_of(
+            runner,
+            plan["component"],
+            [Point(point["values"], point["args"]) for point in kept],
+            apps,
+            plan["scheduler"],
+            options,
+            plan["parallel"],
+            workspace=code,
+            parent_run_id=plan["parent_run_id"],
+            after=(),
+            metrics=plan["metrics"],
+        )
+        info.record["rerun_of"] = handle
+        return start(runner, info)
+
+
+# ---- what is known of a sweep
+
+
+def submitted_points(runner: Runner, app_id: str) -> dict[int, JobRecord]:
+    """Return the jobs of a sweep's points in the history, including those that may have been submitted."""
+    from shunter.runner.observation import reconcile
+
+    records = runner.history.of_sweep(app_id)
+    if any(record.phase == INTENT for record in records):
+        reconcile(runner.history, runner.scheduler, records)
+        records = runner.history.of_sweep(app_id)
+    return {
+        record.point: record for record in records if record.point is not None and record.phase != REFUSED
+    }
+
+
+def point_statuses(runner: Runner, app_id: str, plan: dict[str, Any]) -> list[AppStatus]:
+    """Return the state of each point."""
+    from shunter.runner.observation import recorded_status
+    from shunter.specs.status import AppStatus
+
+    done = submitted_points(runner, app_id)
+    found = runner.statuses([record.handle for record in done.values() if record.phase == SUBMITTED])
+    ended = _is_cancelled(app_id)
+    statuses = []
+    for index in range(len(plan["points"])):
+        record = done.get(index)
+        if record is None:
+            missing = AppStatus(AppState.CANCELLED, msg="cancelled before it was submitted")
+            statuses.append(missing if ended else AppStatus(AppState.PENDING, msg="not submitted yet"))
+        elif record.phase == INTENT:
+            statuses.append(AppStatus(AppState.PENDING, msg="its submission is in progress"))
+        else:
+            status = found.get(record.handle) or recorded_status(record)
+            statuses.append(status or AppStatus(AppState.UNKNOWN, msg="its job was deleted"))
+    return statuses
+
+
+class PointJobs(Scheduler["Any"]):
+    """The scheduler ``sweep``: sweeps whose points are jobs of other schedulers."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(SWEEP, runner.name())
+        self._runner = runner
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        raise ConfigError("jobs are not submitted to 'sweep'", hint="`shunter sweep` starts a sweep.")
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Refuse: `start` submits the points, each to its scheduler."""
+        raise ConfigError("jobs are not submitted to 'sweep'", hint="`shunter sweep` starts a sweep.")
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a sweep of this id."""
+        return _find_plan(app_id) is not None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return an empty list: all sweeps are in the history."""
+        return []
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Describe a sweep by the states of its points."""
+        plan = _find_plan(app_id)
+        if plan is None:
+            return None
+        statuses = point_statuses(self._runner, app_id, plan)
+        roles = _roles(plan)
+        return DescribeAppResponse(
+            app_id=app_id,
+            state=_state(statuses),
+            msg=_message(app_id, statuses) or NONE,
+            roles_statuses=_role_statuses(plan, roles, statuses),
+            roles=roles,
+        )
+
+    def _cancel_existing(self, app_id: str) -> None:
+        with open(os.path.join(_folder(app_id), "cancelled"), "ab"):
+            pass
+        handles = [
+            record.handle for record in submitted_points(self._runner, app_id).values() if record.handle
+        ]
+        for error in self._runner.cancel_many(handles).values():
+            if error is not None:
+                raise error
+
+    def _delete_existing(self, app_id: str) -> None:
+        found = self.describe(app_id)
+        if found is not None and not is_terminal(found.state):
+            raise not_ended(app_id, found.state)
+        done = submitted_points(self._runner, app_id).values()
+        handles = [record.handle for record in done if record.phase == SUBMITTED]
+        for error in self._runner.delete_many(handles).values():
+            if error is not None and not isinstance(error, UnknownAppException):
+                raise error
+        remove_tree(_folder(app_id))
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return the directories of sweeps that have ended long enough ago."""
+        import time
+
+        from shunter.schedulers.exec.directories import size_of
+        from shunter.schedulers.responses import Leftover
+
+        found = []
+        for app_id in _all_ids():
+            age = time.time() - _ended_at(app_id, self.describe(app_id))
+            if age >= older_than:
+                folder = _folder(app_id)
+                found.append(Leftover(app_id, folder, age, size_of([folder]), app_id=app_id))
+        return found
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them; returns how many bytes that frees."""
+        from shunter.schedulers.exec.directories import remove_leftovers
+
+        return remove_leftovers(leftovers, lambda item: remove_tree(_folder(item.app_id)))
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command in a replica of a point's job."""
+        handle, role, index = self._replica(app_id, role_name, k)
+        if not handle:
+            raise ConfigError(f"{role_name}/{k} of {app_id} has not been submitted yet")
+        return self._runner.execute(handle, role, index, command, tty=tty)
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: Any = None,
+        until: Any = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the log lines of a replica of a point's job; following waits until it is submitted."""
+        from shunter.backoff import polling
+
+        polls = polling()
+        while not (found := self._replica(app_id, role_name, k))[0]:
+            if not should_tail or _is_cancelled(app_id):
+                return
+            polls.pause()
+        yield from self._runner.log_lines(
+            found[0], found[1], found[2], regex, since, until, should_tail, streams
+        )
+
+    def _replica(self, app_id: str, role_name: str, k: int) -> tuple[str, str, int]:
+        """Return handle, role and index of a replica in its point's job; handle "" before its submission."""
+        from shunter.schedulers.lines import check_replicas
+
+        plan = _plan(app_id)
+        point, role, index = k, role_name, 0
+        if not _is_simple(plan):
+            first, _, role = role_name.partition(".")
+            point, index = int(first) if first.isdigit() else -1, k
+        layout = _layout(plan["points"][0]["app"])
+        known = 0 <= point < len(plan["points"]) and (role, index) in layout
+        check_replicas(app_id, [(role_name, k)], {(role_name, k)} if known else set())
+        record = submitted_points(self._runner, app_id).get(point)
+        return ("" if record is None or record.phase == INTENT else record.handle), role, index
+
+
+def _layout(app: Mapping[str, Any]) -> set[tuple[str, int]]:
+    return {(role["name"], k) for role in app["roles"] for k in range(role["num_replicas"])}
+
+
+def _is_simple(plan: Mapping[str, Any]) -> bool:
+    """Tell whether each point is one replica, so that the points can be shown as the replicas of one role."""
+    return all(len(_layout(point["app"])) == 1 for point in plan["points"])
+
+
+def _roles(plan: Mapping[str, Any]) -> list[Role]:
+    from shunter.specs.app import AppDef
+    from shunter.specs.serialize import from_json
+
+    roles = list(from_json(AppDef, plan["points"][0]["app"]).roles)
+    points = [{"values": point["values"], "args": []} for point in plan["points"]]
+    roles[0].metadata[SWEEP_KEY] = {"points": points}
+    if _is_simple(plan):
+        roles[0].num_replicas = len(points)
+    return roles
+
+
+def _role_statuses(
+    plan: Mapping[str, Any], roles: Sequence[Role], statuses: Sequence[AppStatus]
+) -> list[RoleStatus]:
+    if _is_simple(plan):
+        replicas = []
+        for index, status in enumerate(statuses):
+            own = next(iter(status.replicas()), None) or ReplicaStatus(0, status.state, roles[0].name)
+            state = status.state if is_terminal(status.state) or not status.replicas() else own.state
+            reason = own.reason or status.reason
+            replicas.append(_changed(own, id=index, role=roles[0].name, state=state, reason=reason))
+        return [RoleStatus(roles[0].name, replicas)]
+    found = []
+    for index, (point, status) in enumerate(zip(plan["points"], statuses, strict=True)):
+        there = {each.role: each.replicas for each in status.roles}
+        for role in point["app"]["roles"]:
+            name = f"{index}.{role['name']}"
+            planned = [
+                ReplicaStatus(k, status.state, name, reason=status.reason)
+                for k in range(role["num_replicas"])
+            ]
+            replicas = [_changed(each, role=name) for each in there.get(role["name"]) or planned]
+            found.append(RoleStatus(name, replicas))
+    return found
+
+
+def _changed(replica: ReplicaStatus, **fields: Any) -> ReplicaStatus:
+    from copy import copy
+
+    found = copy(replica)
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found
+
+
+def _state(statuses: Sequence[AppStatus]) -> AppState:
+    states = {status.state for status in statuses}
+    open_ones = {state for state in states if not is_terminal(state) and state not in _OVER}
+    if not open_ones:
+        for state in (AppState.FAILED, *_OVER, AppState.CANCELLED):
+            if state in states:
+                return state
+        return AppState.SUCCEEDED
+    if open_ones == {AppState.UNREACHABLE}:
+        return AppState.UNREACHABLE
+    if open_ones <= {AppState.PENDING, AppState.SUBMITTED} and states == open_ones:
+        return AppState.PENDING
+    return AppState.RUNNING
+
+
+def _message(app_id: str, statuses: Sequence[AppStatus]) -> str:
+    total, parts = len(statuses), []
+    failed = sum(status.state == AppState.FAILED for status in statuses)
+    if failed:
+        parts.append(f"{failed} of {total} points failed")
+    waiting = sum(status.msg == "not submitted yet" for status in statuses)
+    if waiting:
+        parts.append(f"{waiting} of {total} points are not submitted yet")
+        if not _is_being_submitted(app_id):
+            parts[-1] += f", and no process is submitting them: `shunter sweep --resume {app_id}`"
+    return "; ".join(parts)
+
+
+# ---- the directory of a sweep
+
+
+def _folder(app_id: str) -> str:
+    return os.path.join(state_dir(), "sweeps", app_id)
+
+
+def _all_ids() -> builtins.list[str]:
+    try:
+        return sorted(os.listdir(_folder("")))
+    except FileNotFoundError:
+        return []
+
+
+def _ended_at(app_id: str, found: DescribeAppResponse | None) -> float:
+    """Return when a sweep ended, in seconds since the epoch; infinity if it has not."""
+    if _is_being_submitted(app_id) or (found is not None and not is_terminal(found.state)):
+        return math.inf
+    ends = [
+        each.ended_at or 0.0 for role in (found.roles_statuses if found else []) for each in role.replicas
+    ]
+    try:
+        return max([os.path.getmtime(_folder(app_id)), *ends])
+    except FileNotFoundError:  # it is being deleted
+        return math.inf
+
+
+def _find_plan(app_id: str) -> dict[str, Any] | None:
+    if not app_id or "/" in app_id or app_id.startswith("."):
+        return None
+    return read_json(os.path.join(_folder(app_id), "sweep.json"))
+
+
+def _plan(app_id: str) -> dict[str, Any]:
+    plan = _find_plan(app_id)
+    if plan is None:
+        raise UnknownAppException(f"there is no sweep {app_id!r} whose points are jobs")
+    return plan
+
+
+def _is_cancelled(app_id: str) -> bool:
+    return os.path.exists(os.path.join(_folder(app_id), "cancelled"))
+
+
+def _is_being_submitted(app_id: str) -> bool:
+    return is_locked(os.path.join(_folder(app_id), "lock"))
+
+
+@contextlib.contextmanager
+def _alone(app_id: str) -> Iterator[None]:
+    """Hold the lock of a sweep; it is freed when this process ends."""
+    lock = os.open(os.path.join(_folder(app_id), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise BackendError(f"another process is submitting the points of {app_id}") from None
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,194 @@
+"""Submitting: the history gets an intent, the code is shipped, the request sent, the outcome recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from shunter.errors import ShunterError, described
+from shunter.git import GitProbe
+from shunter.runner.records import INTERRUPTED
+from shunter.specs.handles import make_app_handle
+from shunter.specs.status import AppState
+from shunter.system.identity import host_name, myself, user_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shunter.progress import Progress
+    from shunter.runner.history import History
+    from shunter.schedulers.base import Scheduler
+    from shunter.specs.dryrun_info import AppDryRunInfo
+
+
+def submit(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, progress: Progress | None = None
+) -> tuple[str, str, GitProbe | None]:
+    """Submit a job; returns its app id, its row's key, and the git probe if it is still running.
+
+    Whatever kills this process, the intent in the history leads to the job.
+
+    Raises:
+        StateStoreError: the intent cannot be recorded; nothing was sent.
+        ShunterError: the code could not be shipped; nothing was started.
+        BackendError: the scheduler refused.
+    """
+    info.warn()
+    directory = os.getcwd()
+    key = history.add_intent(
+        durable=not scheduler.is_local, **describe_submission(scheduler, info, directory)
+    )
+    info.client_token = key
+    probe = GitProbe(directory)
+    try:
+        _ship(scheduler, info, history, key, progress)
+    except BaseException:
+        probe.abandon()
+        raise
+    try:
+        app_id = scheduler.schedule(info)
+    except Exception as error:
+        probe.abandon()
+        _settle_refusal(scheduler, info, history, key, error)
+        raise
+    facts: dict[str, Any] = {}
+    if probe.done():
+        facts["git_commit"], facts["git_dirty"] = probe.facts()
+    _record(
+        history.submitted,
+        key,
+        make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id),
+        app_id,
+        native_id=info.record.get("native_id"),
+        **facts,
+    )
+    return app_id, key, None if facts else probe
+
+
+def _ship(
+    scheduler: Scheduler[Any],
+    info: AppDryRunInfo[Any],
+    history: History,
+    key: str,
+    progress: Progress | None,
+) -> None:
+    """Bring the job's code to where it will run. If that fails, no job was started."""
+    if info.shipment is None:
+        return
+    try:
+        scheduler.ship(info, progress)
+    except BaseException as error:
+        from shunter.redaction import redact_text
+
+        interrupted = isinstance(error, KeyboardInterrupt)
+        _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))
+        raise
+    _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.record["images"])
+
+
+def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
+    """Add what git reported after the job was submitted, if the history can be written."""
+    from shunter.errors import StateStoreError
+
+    commit, dirty = probe.facts()
+    if dirty is None:
+        return
+    try:
+        history.amend(key, git_commit=commit, git_dirty=dirty)
+    except StateStoreError:
+        return
+
+
+def describe_submission(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], directory: str
+) -> dict[str, Any]:
+    """Return the columns of a submission's row, without secrets."""
+    from shunter.redaction import Redactor
+    from shunter.specs.serialize import to_json
+
+    redactor = Redactor()
+    record = info.record
+    app = record.get("app")
+    if app is None and info.app is not None:
+        app = to_json(info.app)
+    session = info.session or scheduler.session_name
+    return {
+        "handle": make_app_handle(scheduler.backend, session, info.app_id) if info.app_id else "",
+        "scheduler": scheduler.backend,
+        "session": session,
+        "app_id": info.app_id or "",
+        "name": info.app.name if info.app is not None else "",
+        "component": record.get("component"),
+        "component_args": redactor.json(record.get("component_args")),
+        "cfg": redactor.options(jsonable(info.cfg), scheduler.run_opts()),
+        "app": redactor.json(app or {}),
+        "workspace": record.get("workspace"),
+        "fingerprint": fingerprint_of(info),
+        "images": record.get("images"),
+        "cwd": directory,
+        "argv": redactor.words(sys.argv),
+        "user": user_name(),
+        "host": host_name(),
+        "submitter": str(myself()),
+        "rerun_of": record.get("rerun_of"),
+        "parent_run_id": record.get("parent_run_id"),
+        "sweep": record.get("sweep"),
+        "point": record.get("point"),
+        "python": record.get("python"),
+        "metrics": redactor.json(record.get("metrics")),
+    }
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value as JSON values; what JSON lacks becomes text."""
+    from shunter.specs.serialize import to_json
+
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    try:
+        return to_json(value)
+    except ShunterError:
+        return str(value)
+
+
+def _settle_refusal(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, key: str, error: Exception
+) -> None:
+    """Record a failed submission: as refused, unless the job exists nevertheless."""
+    from shunter.redaction import redact_text
+
+    if info.app_id:
+        try:
+            found = scheduler.describe(info.app_id)
+        except Exception:
+            return  # it stays an intent, and is looked up again when this process has ended
+        if found is not None and found.state == AppState.UNREACHABLE:
+            return  # likewise
+        if found is not None:
+            handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
+            _record(history.submitted, key, handle, info.app_id, state=found.state.name)
+            return
+    _record(history.refused, key, redact_text(described(error)))
+
+
+def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
+    """Return the fingerprint of the code that goes with a job."""
+    manifest = None if info.shipment is None else info.shipment.manifest
+    fingerprint: str | None = info.record.get("fingerprint")
+    return fingerprint if manifest is None else str(manifest.fingerprint)
+
+
+def _record(write: Any, *args: Any, **columns: Any) -> None:
+    """Write to the history; a failure is only warned of, since the job has already been handled."""
+    from shunter.errors import StateStoreError
+
+    try:
+        write(*args, **columns)
+    except StateStoreError as error:
+        warnings.warn(f"the job's history is not up to date: {error}", RuntimeWarning, stacklevel=4)

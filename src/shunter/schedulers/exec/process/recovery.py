@@ -1,0 +1,133 @@
+"""Ending jobs whose supervisor is gone: the first process that reads their state does it.
+
+What such a job left running is killed, and its end is written with the reason. If nothing was left, it ended
+at an unknown time before, and when it last wrote something is taken for that. A job of another machine (a
+shared home directory) is left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+
+from shunter.errors import StateStoreError
+from shunter.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
+from shunter.system import processes
+from shunter.system.identity import Process, machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shunter.schedulers.exec.process.job_directory import JobDirectory
+
+
+def current_state(job: JobDirectory) -> dict[str, Any] | None:
+    """Return the job's state, after ending the job if no process runs it; None without a job."""
+    state = job.read_state() or job.first_state()
+    if state is None or job.is_over(state):
+        return state
+    here = machine()
+    if state["host"] != here["host"]:
+        return job.state_elsewhere(state)
+    return state if _is_run(job, state, here["boot_id"]) else end_orphan(job)
+
+
+def has_ended(job: JobDirectory) -> bool:
+    """Tell whether a job has ended, after ending it if no process runs it; True without a job."""
+    state = current_state(job)
+    return state is None or job.has_ended(state)
+
+
+def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
+    """End a job that no process runs, and return its state. Several processes may try at once.
+
+    ``by_guard``: the job's guard calls this, which would otherwise count as running the job.
+    """
+    try:
+        lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # nothing can be written here: return the end without writing it
+        state = job.read_state() or job.first_state()
+        return state if state is None or job.is_over(state) else _ended(job, state, job.last_written())
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = job.read_state() or job.first_state()
+        if state is None or job.is_over(state):
+            return state
+        if not by_guard and _is_run(job, state, machine()["boot_id"]):
+            return state
+        killed = processes.kill_members_of_job(job.path, _sessions(state) if by_guard else ())
+        state = _ended(job, state, time.time() if killed or by_guard else job.last_written())
+        job.clean_up(state)
+        try:
+            job.write_final_state(state)
+        except OSError:  # the next reader tries again
+            pass
+        return state
+    finally:
+        os.close(lock)
+
+
+def _sessions(state: dict[str, Any]) -> set[int]:
+    """Return the sessions of the job's running replicas; each replica leads one."""
+    replicas = [replica for role in state.get("roles", ()) for replica in role["replicas"]]
+    return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
+
+
+def _ended(job: JobDirectory, state: dict[str, Any], when: float) -> dict[str, Any]:
+    reason = SUPERVISOR_LOST if state["boot_id"] == machine()["boot_id"] else REBOOTED
+    return job.ended(state, reason if supervisor_of(job, state) else NEVER_STARTED, when)
+
+
+def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
+    """Return the process that runs a job, or ran it; None if none has been started."""
+    return Process.from_json(state.get(job.SUPERVISOR))
+
+
+def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
+    """Tell whether a job's supervisor runs, or the process that submits it, or the guard that cleans up."""
+    if state["boot_id"] != boot_id:
+        return False
+    supervisor, guard = supervisor_of(job, state), Process.from_json(state.get("guard"))
+    runners = [supervisor]
+    if supervisor is None:  # the submitter may be gone, and the supervisor have the job nevertheless
+        request = job.read_request() or {}
+        runners = [Process.from_json(request.get(name)) for name in ("submitter", "supervisor")]
+    if any(process is not None and process.is_alive() for process in runners):
+        return True
+    if guard is None or not guard.is_alive():
+        return False
+    if processes.is_stopped(guard):  # continue it: nothing else would ever end the job
+        processes.send_signal(guard, signal.SIGCONT)
+    return True
+
+
+def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:
+    """Say that a job's supervisor is stopped by a signal, and how it continues; "" if it is not."""
+    supervisor = supervisor_of(job, state)
+    if supervisor is None or not processes.is_stopped(supervisor):
+        return ""
+    how = f"`kill -CONT {supervisor.pid}` or `shunter cancel` continues it"
+    return f"its {job.SUPERVISOR} is stopped by a signal; {how}"
+
+
+def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
+    """Ask the supervisor of a job that has not ended to stop it. Does not wait for that.
+
+    ``by`` is who requested it, for the record.
+
+    Raises:
+        StateStoreError: the request cannot be written, and no supervisor runs.
+    """
+    supervisor = supervisor_of(job, state)
+    signum = signal.SIGTERM
+    try:
+        job.ask(job.STOP, {"by": by, "at": time.time()})
+    except StateStoreError:  # a full disk, perhaps because of this job: the signal alone has to do
+        signum = signal.Signals[job.STOP_SIGNAL]
+        if supervisor is None or not supervisor.is_alive():
+            raise
+    if supervisor is not None:
+        processes.send_signal(supervisor, signum)

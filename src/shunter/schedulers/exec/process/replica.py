@@ -1,0 +1,190 @@
+"""One replica: its process group, its attempts, and how each of them ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from shunter.schedulers.exec import reasons
+from shunter.schedulers.exec.process.log_index import LOG_NAMES
+from shunter.schedulers.exec.process.process_group import ProcessGroup
+from shunter.specs.status import AppState, is_terminal
+from shunter.system import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shunter.schedulers.exec.process.log_recorder import ReplicaRecorder
+
+MOST_NOTES = 20
+#: How many earlier attempts are kept, namely the last ones.
+MOST_EARLIER = 50
+#: How many bytes of each log are read to find the cause of a failure.
+LOG_END = 256 * 1024
+
+
+class Replica(ProcessGroup):
+    """A replica and its present attempt.
+
+    Args:
+        role: name of its role.
+        index: its index in the role.
+        plan: ``program``, ``argv``, ``env``, ``log_dir`` and ``cwd`` of the process.
+    """
+
+    def __init__(self, role: str, index: int, plan: dict[str, Any]) -> None:
+        self.role = role
+        self.index = index
+        self.program: str = plan["program"]
+        self.argv: list[str] = plan["argv"]
+        self.env: dict[str, str] = plan["env"]
+        self.log_dir: str = plan["log_dir"]
+        #: Its own working directory; "" for the job's.
+        self.cwd: str = plan["cwd"]
+        self.recorder: ReplicaRecorder | None = None
+        self.state = AppState.PENDING
+        self.reason = ""
+        self.exit_code: int | None = None
+        self.restarts = 0
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        #: What happened to it, in words, the oldest first: retries by class of failure, hangs.
+        self.notes: list[str] = []
+        #: Sizes of its logs when the present attempt began.
+        self.log_starts = (0, 0)
+        #: How earlier attempts went, the last `MOST_EARLIER` of them.
+        self.earlier: list[dict[str, Any]] = []
+        #: Why the supervisor ended it, if it did; this counts more than the exit status.
+        self.ended_by: tuple[str, str] | None = None
+        #: The main process has ended, but processes that it started still run.
+        self.has_leftovers = False
+        #: It was stopped, and its grace period is over.
+        self.grace_is_over = False
+
+    @property
+    def name(self) -> str:
+        """Its name for users: ``role/index``."""
+        return f"{self.role}/{self.index}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its main process runs."""
+        return self.pid != 0 and not is_terminal(self.state)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the present attempt was asked to end."""
+        return self.ended_by is not None
+
+    @property
+    def log_paths(self) -> tuple[str, str]:
+        """Paths of stdout and stderr."""
+        stdout, stderr = LOG_NAMES
+        return os.path.join(self.log_dir, stdout), os.path.join(self.log_dir, stderr)
+
+    def start(self) -> None:
+        """Start an attempt.
+
+        Raises:
+            OSError: the program cannot be executed.
+        """
+        if self.started_at is not None:
+            self._set_error_file_aside()
+            self._keep_attempt()
+        self.reason = ""
+        self.exit_code = self.ended_at = self.ended_by = None
+        self.grace_is_over = False
+        self.started_at = time.time()
+        self.log_starts = self.recorder.sizes() if self.recorder is not None else (0, 0)
+        self.spawn(self.program, self.argv, self.env, self.log_paths)
+        self.state = AppState.RUNNING
+
+    def stop(self, reason: str, detail: str = "") -> None:
+        """Ask the process group to end."""
+        self.ended_by = (reason, detail)
+        self.terminate()
+
+    def ended(self, status: int, oom_evidence: str) -> str:
+        """Record how the main process ended; returns the reason."""
+        self.exit_code, signum = processes.exit_code_of(status)
+        self.ended_at = time.time()
+        detail = ""
+        if self.ended_by is not None:
+            reason, detail = self.ended_by
+        elif signum == signal.SIGKILL and oom_evidence:
+            reason, detail = reasons.KILLED_BY_KERNEL, oom_evidence
+        elif signum:
+            reason = reasons.SIGNAL
+        elif self.exit_code:
+            reason = reasons.LOG_DISK_FULL if _is_full(self.log_dir) else reasons.FAILED
+        else:
+            reason = reasons.SUCCEEDED
+        name = processes.signal_name(signum) if signum else ""
+        self.reason = reasons.describe(reason, code=self.exit_code, signal=name, detail=detail)
+        self.state = reasons.state_of(reason)
+        # After a stop, the rest of its group has received SIGTERM and may be handling it.
+        self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
+        return reason
+
+    def never_ran(self, problem: str) -> None:
+        """Record that no process could be started."""
+        self.reason = reasons.describe(reasons.NOT_STARTED, detail=problem)
+        self.state = reasons.state_of(reasons.NOT_STARTED)
+        self.ended_at = time.time()
+
+    def note(self, text: str) -> None:
+        """Record what happened to the replica; only the last `MOST_NOTES` notes are kept."""
+        self.notes = [*self.notes, text][-MOST_NOTES:]
+
+    def log_end(self) -> list[str]:
+        """Return the last lines of the present attempt, those of stderr after those of stdout."""
+        lines: list[str] = []
+        for path, start in zip(self.log_paths, self.log_starts, strict=True):
+            try:
+                with open(path, "rb") as file:
+                    file.seek(max(start, os.fstat(file.fileno()).st_size - LOG_END))
+                    lines += file.read(LOG_END).decode("utf-8", "replace").splitlines()
+            except OSError:
+                continue
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its part of the state document."""
+        return {
+            "id": self.index,
+            "state": self.state.name,
+            "pid": self.pid,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "restarts": self.restarts,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            **({"notes": self.notes} if self.notes else {}),
+            **({"earlier": self.earlier} if self.earlier else {}),
+        }
+
+    def _keep_attempt(self) -> None:
+        attempt = {
+            "number": self.restarts - 1,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "log_starts": self.log_starts,
+        }
+        self.earlier = [*self.earlier, attempt][-MOST_EARLIER:]
+
+    def _set_error_file_aside(self) -> None:
+        path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
+        if path and os.path.exists(path):
+            os.replace(path, f"{path}.{self.restarts - 1}")
+
+
+def _is_full(path: str) -> bool:
+    """Tell whether nothing more can be written to the file system of a directory."""
+    try:
+        return os.statvfs(path).f_bavail == 0
+    except OSError:
+        return False

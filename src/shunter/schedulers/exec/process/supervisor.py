@@ -1,0 +1,683 @@
+"""The supervisor of one job: it starts the replicas, applies the retry policies, and keeps the state.
+
+It is a process with one thread, which waits in one `poll` for everything: ends of processes, growth of logs,
+signals, deadlines. It imports little, since it starts for every job.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from shunter import system
+from shunter.schedulers.exec import reasons
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
+from shunter.schedulers.exec.process.out_of_memory import OomWatch
+from shunter.schedulers.exec.process.replica import Replica
+from shunter.specs.status import AppState, is_terminal
+from shunter.system import processes
+from shunter.system.identity import Process, machine, myself
+from shunter.system.wakeup import Wakeup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shunter.schedulers.exec.process.hang_watch import HangWatch
+    from shunter.schedulers.exec.process.slots import SlotQueue, Ticket
+    from shunter.schedulers.exec.process.usage_sampler import UsageSampler
+    from shunter.schedulers.exec.retry_counts import RetryCounts
+    from shunter.system.interface import FileEvents
+
+#: Seconds until what the replicas use is sampled for the first time.
+FIRST_SAMPLE = 2.0
+#: State changes closer together than this are written as one.
+WRITE_INTERVAL = 0.02
+STATE_RESERVE = 64 * 1024
+LEFTOVER_GRACE = 1.0
+#: Seconds until a queue of slots that cannot be used is tried again.
+SLOTS_PAUSE = 1.0
+#: `poll` takes at most 24 days; jobs may run longer.
+LONGEST_WAIT = 86400.0
+RESERVE_PER_REPLICA = 512
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: Files that the supervisor itself and its libraries may have open.
+OTHER_FILES = 64
+
+
+class Supervisor:
+    """Runs one job to its end.
+
+    Args:
+        job: its directory.
+        plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
+            ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
+            seconds, ``fail_fast``, ``chain`` (the maximum number of attempts, if a time limit ends each
+            but the last), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
+            replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
+            `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
+            seconds and ``on_hang``.
+        guard: the process that ends the replicas if this one is killed.
+        events: what `open_shared` returned in the guard.
+
+    Raises:
+        OSError: the state or log directory cannot be written.
+    """
+
+    job_class = ProcessJob
+
+    @staticmethod
+    def open_shared() -> FileEvents | None:
+        """Open the queue of file events in the guard, which keeps it open when the supervisor ends.
+
+        The last process to close such a queue waits 15 ms for the kernel, which must not delay the job's end.
+        """
+        return system.open_file_events()
+
+    def __init__(
+        self, job: ProcessJob, plan: dict[str, Any], guard: Process, events: FileEvents | None
+    ) -> None:
+        self.job = job
+        self.plan = plan
+        self.guard = guard
+        self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
+        self.replicas = [
+            Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
+            for role in plan["roles"]
+            for index, replica in enumerate(role["replicas"])
+        ]
+        self.grace: float = plan["grace_period"]
+        self.started_at = time.time()
+        #: How often a replica, a role or, as "", the whole job was retried.
+        self._retried: dict[str, int] = {}
+        self.stopping: tuple[str, str] | None = None
+        #: How often the time limit has led to another attempt.
+        self.continuations = 0
+        self._is_continuing = False
+        self._waits_for = ""
+        #: Groups of replicas still to be started, each as a whole; in an array, a group is one replica.
+        self._unstarted: list[list[Replica]] = []
+        self._has_begun = False
+        self._slots: SlotQueue | None = None
+        self._place: Ticket | None = None
+        self._slots_problem = ""
+        self._held: list[tuple[Ticket, list[Replica]]] = []
+        self._restarting: set[str] = set()
+        self._retries: RetryCounts | None = None
+        self._hangs: HangWatch | None = None
+        self._orphans: set[int] = set()
+        self._oom = OomWatch()
+        self._recorder = LogRecorder(events)
+        self._sampler: UsageSampler | None = None
+        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
+        self._dirty = True
+        self._last_write = 0.0
+        self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
+        self._prepare()
+
+    # ---- life
+
+    def _prepare(self) -> None:
+        """Make directories and the first logs, and write the first state.
+
+        The logs of other replicas are made at their starts. Making files takes longer than all else that this
+        process does for a start, and can be done while the replica before loads its program.
+        """
+        for signum in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        os.chdir(self.plan["cwd"])
+        _allow_open_files(len(self.replicas), self.job.path)
+        for role in self.roles:
+            os.makedirs(os.path.dirname(self.job.index_path(role, 0)), exist_ok=True)
+        for replica in self.replicas:
+            if replica.index == 0:
+                self._make_logs(replica)
+        self._open_slots()
+        self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
+        self.job.write_state(self._document(AppState.PENDING))
+
+    def _make_logs(self, replica: Replica) -> None:
+        """Make the logs of a replica, and watch them."""
+        try:
+            os.mkdir(replica.log_dir)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            os.makedirs(replica.log_dir, exist_ok=True)
+        index_path = self.job.index_path(replica.role, replica.index)
+        replica.recorder = ReplicaRecorder(replica.log_paths, index_path)
+        self._recorder.add(replica.recorder)
+
+    def run(self) -> None:
+        """Run the job to its end."""
+        if self.job.asked("cancel") is not None:
+            self._cancel()
+        elif self.plan.get("after"):
+            self._await_parents()
+        if self.stopping is None:
+            is_array = self.plan.get("array")
+            self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
+            self._start_more()
+            self._after(FIRST_SAMPLE, self._sample_usage)
+            self._watch_for_hangs()
+        poller = select.poll()
+        poller.register(self._wakeup.fileno(), select.POLLIN)
+        while not self._is_over():
+            self._handle_next(poller)
+            if self._unstarted or self._held or self._place is not None:
+                self._start_more()
+        self._finish()
+
+    # ---- what starts when
+
+    def _open_slots(self) -> None:
+        slots = self.plan.get("slots")
+        if slots is not None:
+            from shunter.schedulers.exec.process.slots import SlotQueue
+
+            self._slots = SlotQueue(
+                slots["folder"],
+                slots["cpus"],
+                slots["gpus"],
+                self.plan["app_id"],
+                self.job.path,
+                slots["within"],
+            )
+
+    def _start_more(self) -> None:
+        """Give back the slots of what has ended, and start what there is room for."""
+        for held in [held for held in self._held if all(map(self._has_ended, held[1]))]:
+            self._held.remove(held)
+            self._give_back(held[0])
+        if self.stopping is not None:
+            self._unstarted.clear()
+        self._unstarted = [group for group in self._unstarted if not all(map(self._has_ended, group))]
+        while self._unstarted and self._has_room():
+            group = self._unstarted.pop(0)
+            if not self._has_begun:
+                self._has_begun = True
+                self._limit_time()
+            for replica in group:
+                if not is_terminal(replica.state):
+                    self._start(replica)
+        if not self._unstarted and self._place is not None:
+            self._give_back(self._place)
+            self._place = None
+        waits_for = self._slots_problem or ("" if self._place is None else self._place.waits_for)
+        if waits_for != self._waits_for:
+            self._waits_for, self._dirty = waits_for, True
+
+    def _has_room(self) -> bool:
+        """Tell whether the next replicas may start; they have their slots then."""
+        limit = self.plan.get("max_running")
+        if limit is not None:
+            unstarted = {replica.name for group in self._unstarted for replica in group}
+            if sum(not self._has_ended(r) for r in self.replicas if r.name not in unstarted) >= limit:
+                return False
+        if self._slots is None:
+            return True
+        try:
+            return self._take_slots(self._slots, self._unstarted[0])
+        except OSError as error:  # it may be mended
+            folder = error.filename or self._slots.folder
+            self._slots_problem = f"waits for slots: cannot use {folder}: {error.strerror or error}"
+            self._after(SLOTS_PAUSE, lambda: None)
+            return False
+
+    def _take_slots(self, slots: SlotQueue, group: list[Replica]) -> bool:
+        """Tell whether there are slots for these replicas, which have them then."""
+        needs = self.plan["slots"]["needs"]
+        if self._place is None:
+            cpus, gpus = (sum(max(needs[replica.role][kind], 0) for replica in group) for kind in (0, 1))
+            self._place = slots.join(cpus, gpus)
+        granted, self._slots_problem = slots.claim(self._place), ""
+        if not granted:
+            return False
+        place, self._place = self._place, None
+        self._held.append((place, group))
+        first = 0
+        for replica in group:
+            count = needs[replica.role][1]
+            if count >= 0:
+                replica.env[CUDA_VARIABLE] = ",".join((place.granted or [])[first : first + count])
+                first += count
+        return True
+
+    def _has_ended(self, replica: Replica) -> bool:
+        """Tell whether a replica has ended, is not being restarted, and has left nothing running."""
+        return (
+            is_terminal(replica.state) and not replica.has_leftovers and replica.name not in self._restarting
+        )
+
+    def _give_back(self, place: Ticket) -> None:
+        try:
+            if self._slots is not None:
+                self._slots.give_back(place)
+        except OSError:  # the end of this process gives them back
+            pass
+
+    def _await_parents(self) -> None:
+        """Wait for the jobs that have to end first; stop this one if it can never start."""
+        from shunter.schedulers.exec.process.parents import Parents
+
+        parents = Parents(self.plan["after"])
+        try:
+            while self.stopping is None and not parents.are_done():
+                if parents.problem:
+                    self._stop_all(reasons.PARENT_FAILED, parents.problem)
+                    return
+                if parents.waits_for != self._waits_for:
+                    self._waits_for, self._dirty = parents.waits_for, True
+                self._write_state_if_due()
+                if self._wakeup.fileno() in parents.wait(self._wakeup.fileno(), self._poll_timeout()):
+                    self._handle_signals()
+        finally:
+            self._waits_for, self._dirty = "", True
+            parents.close()
+
+    def _handle_next(self, poller: select.poll) -> None:
+        """Wait for an event, and handle it."""
+        self._write_state_if_due()
+        watched = self._recorder.fileno()
+        slots = self._slots if self._place is not None else None
+        others = [] if watched is None else [watched]
+        others += [] if slots is None else slots.descriptors()
+        for fd in others:
+            poller.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poller.poll(self._poll_timeout())]
+        for fd in others:
+            poller.unregister(fd)
+        if slots is not None:
+            slots.seen()
+        wait = self._recorder.seconds_to_wait()
+        if watched in ready or (wait is not None and wait <= 0):
+            self._recorder.record_changes()
+        if self._wakeup.fileno() in ready:
+            self._handle_signals()
+        elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
+            self._reap()  # no signal reports the ends of processes that are not our children
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            heapq.heappop(self._deadlines)[2]()
+
+    def _poll_timeout(self) -> float | None:
+        """Return the longest wait in milliseconds; None for no limit."""
+        now = time.monotonic()
+        waits = [] if not self._deadlines else [self._deadlines[0][0] - now]
+        recorder = self._recorder.seconds_to_wait()
+        if recorder is not None:
+            waits.append(recorder)
+        slots = self._slots.seconds_to_wait() if self._slots is not None and self._place is not None else None
+        if slots is not None:
+            waits.append(slots)
+        if self._dirty:
+            waits.append(self._last_write + WRITE_INTERVAL - now)
+        return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
+
+    def _is_over(self) -> bool:
+        if self._restarting or self._orphans or (self._unstarted and self.stopping is None):
+            return False
+        return all(map(self._has_ended, self.replicas))
+
+    def _finish(self) -> None:
+        """End the logs and what is left of the replicas, and write the final state."""
+        for replica in self.replicas:
+            if replica.recorder is not None:
+                self._recorder.finish(replica.recorder)
+        processes.kill_descendants()
+        if not system.HAS_SUBREAPER:
+            processes.kill_members_of_job(self.job.path)
+        for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
+            self._give_back(place)
+        self.job.write_final_state(self._document(self._final_state()))
+
+    def _final_state(self) -> AppState:
+        if self.stopping is not None:
+            return reasons.state_of(self.stopping[0])
+        failed = any(replica.state == AppState.FAILED for replica in self.replicas)
+        return AppState.FAILED if failed else AppState.SUCCEEDED
+
+    def _sample_usage(self) -> None:
+        """Note what the replicas use, and do so again after a while."""
+        if self._sampler is None:
+            from shunter.schedulers.exec.process.usage_sampler import UsageSampler
+
+            self._sampler = UsageSampler(self.job.usage_path())
+        try:
+            self._after(self._sampler.sample(self.replicas), self._sample_usage)
+        except OSError:  # the system does not tell: the job does not depend on it
+            pass
+
+    # ---- what happens
+
+    def _handle_signals(self) -> None:
+        received = self._wakeup.read()
+        if signal.SIGUSR1 in received:  # cancelled, and the disk was full
+            self._cancel()
+        if signal.SIGTERM in received:
+            if self.job.asked("cancel") is not None:
+                self._cancel()
+            else:
+                self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
+        if signal.SIGCHLD in received:
+            self._reap()
+
+    def _reap(self) -> None:
+        by_pid = {replica.pid: replica for replica in self.replicas if replica.is_running}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            replica = by_pid.get(pid)
+            if replica is not None:
+                self._replica_ended(replica, status)
+            elif self._hangs is not None:
+                self._handle_hang(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
+        for replica in self.replicas:
+            if replica.has_leftovers:
+                replica.has_leftovers = processes.signal_group(replica.pid, 0)
+        self._end_orphans()
+        self._restart_if_ready()
+
+    def _end_orphans(self) -> None:
+        """End what stopped replicas have left behind outside their process groups.
+
+        An orphan had no SIGTERM from us, since its parent may have passed one on. When the parent has ended,
+        it gets one SIGTERM and the rest of the grace period. An orphan that has left the session may belong
+        to any replica, so it is asked to end when the last of them is.
+        """
+        stopped = {r.pid: r for r in self.replicas if r.was_stopped and not r.is_running}
+        signalled, self._orphans = self._orphans, set()
+        if not stopped:
+            return
+        all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
+        running = {replica.pid for replica in self.replicas if replica.is_running}
+        groups = {replica.pid for replica in self.replicas}
+        for pid, _, group, session, _, _ in processes.orphans(running, self.job.path):
+            replica = stopped.get(session)
+            if group in groups or (replica is None and not all_stop):
+                continue
+            if replica is not None:
+                replica.has_leftovers = True
+            if (replica or min(stopped.values(), key=lambda r: r.grace_is_over)).grace_is_over:
+                processes.send_to(pid, signal.SIGKILL)
+            elif pid not in signalled:
+                processes.send_to(pid, signal.SIGTERM)
+            self._orphans.add(pid)
+
+    def _start(self, replica: Replica) -> None:
+        self._dirty = True
+        problem = ""
+        try:
+            if replica.recorder is None:
+                self._make_logs(replica)
+            if replica.cwd:
+                self._make_own_directory(replica)
+        except OSError as error:
+            problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror or error}"
+        if not problem:
+            try:
+                os.chdir(replica.cwd or self.plan["cwd"])
+                replica.start()
+            except OSError as error:
+                problem = f"{replica.argv[0]}: {error.strerror or error}"
+                if isinstance(error, FileNotFoundError) and os.access(replica.program, os.X_OK):
+                    problem += " (of its interpreter: see its first line)"
+        if problem:
+            replica.never_ran(problem)
+            self._failed(replica, may_retry=False)
+
+    def _make_own_directory(self, replica: Replica) -> None:
+        from shunter.schedulers.exec.process.own_directory import make_own
+
+        own = self.plan["own_directories"]
+        make_own(own["template"], own["beside"], replica.cwd)
+
+    def _replica_ended(self, replica: Replica, status: int) -> None:
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        evidence = self._oom.evidence(replica.pid) if killed and replica.ended_by is None else ""
+        reason = replica.ended(status, evidence)
+        self._dirty = True
+        if replica.has_leftovers and not replica.was_stopped:
+            self._after(min(self.grace, LEFTOVER_GRACE), lambda: self._kill_leftovers(replica))
+        if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
+            self._failed(replica)
+
+    def _kill_leftovers(self, replica: Replica) -> None:
+        if replica.has_leftovers:
+            replica.kill()
+
+    # ---- retries
+
+    def _failed(self, replica: Replica, *, may_retry: bool = True) -> None:
+        """Apply the retry policy of a replica's role to its failure."""
+        if replica.name in self._restarting:
+            return
+        if may_retry and self._is_retried(replica):
+            group = self._group(replica)
+            self._restarting |= {member.name for member in group}
+            self._stop(group, reasons.PEER_FAILED, replica.name)
+        else:
+            self._stop_peers(replica)
+
+    def _is_retried(self, replica: Replica) -> bool:
+        """Tell whether a failure leads to another attempt, and count it."""
+        role = self.roles[replica.role]
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
+        if self.plan.get("retry") and (decided := self._by_class(replica, scope)) is not None:
+            return decided
+        used = self._retried.get(scope, 0)
+        if used >= role["max_retries"]:
+            return False
+        self._retried[scope] = used + 1
+        return True
+
+    def _stop_peers(self, replica: Replica) -> None:
+        """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
+        if self.plan["fail_fast"]:
+            for other in (each for group in self._unstarted for each in group if each.pid == 0):
+                other.state = reasons.state_of(reasons.PEER_FAILED)
+                other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
+            self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
+
+    def _group(self, replica: Replica) -> list[Replica]:
+        """Return what is restarted when a replica has failed."""
+        policy = self.roles[replica.role]["retry_policy"]
+        if policy == "REPLICA":
+            return [replica]
+        return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
+
+    def _by_class(self, replica: Replica, scope: str) -> bool | None:
+        """Decide by the class of a failure whether to try again; None if its class has no rule."""
+        from shunter.schedulers.exec.retry_counts import RetryCounts
+
+        if self._retries is None:
+            self._retries = RetryCounts(self.plan["retry"])
+        decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
+        if decided is None:
+            return None
+        again, words = decided
+        replica.note(words)
+        return again
+
+    def _restart_if_ready(self) -> None:
+        """Restart a group when all of it has ended."""
+        waiting = [replica for replica in self.replicas if replica.name in self._restarting]
+        if self.stopping is not None:
+            self._restarting.clear()
+        elif waiting and all(is_terminal(r.state) and not r.has_leftovers for r in waiting):
+            self._restarting.clear()
+            if self._is_continuing:
+                self._is_continuing = False
+                self._limit_time()
+            for replica in waiting:
+                replica.restarts += 1
+                self._start(replica)
+
+    # ---- replicas that hang
+
+    def _watch_for_hangs(self) -> None:
+        """Check the replicas for hangs periodically, if that is configured."""
+        if self.plan.get("hang_timeout") and self._hangs is None:
+            from shunter.schedulers.exec.process.hang_watch import HangWatch
+
+            self._hangs = HangWatch(self.plan["hang_timeout"])
+            self._after(self._hangs.interval, self._check_for_hangs)
+
+    def _check_for_hangs(self) -> None:
+        if self._hangs is None or self.stopping is not None:
+            return
+        running = [replica for replica in self.replicas if replica.is_running and not replica.was_stopped]
+        results = {r.name: os.path.join(self.job.base_dir(r.role, r.index), "output") for r in running}
+        for replica in self._hangs.check(running, results):
+            replica.reason = ""
+            replica.note("it shows activity again after it had hung")
+            self._dirty = True
+        self._after(self._hangs.interval, self._check_for_hangs)
+
+    def _handle_hang(self, replica: Replica | None) -> None:
+        """Mark a replica that hangs, or end the job, as is asked."""
+        if replica is None or self._hangs is None:
+            return
+        seconds = f"{self._hangs.seconds:g}"
+        stacks = "its log has the stacks" if self._hangs.has_stacks else "its stacks cannot be read"
+        replica.reason = f"it hangs: no output for {seconds} s and no GPU activity; {stacks}"
+        replica.note(f"it hung: no output for {seconds} s and no GPU activity; {stacks}")
+        self._dirty = True
+        if self.plan.get("on_hang") == "stop":
+            self._stop_all(reasons.HUNG, seconds)
+
+    # ---- the time limit
+
+    def _limit_time(self) -> None:
+        """Begin to count the time of an attempt."""
+        attempt = self.continuations
+        if self.plan["timeout"] is not None:
+            self._after(self.plan["timeout"], lambda: self._end_of_time(attempt))
+
+    def _end_of_time(self, attempt: int) -> None:
+        """Stop what is running: permanently, or to restart it if the chain has attempts left."""
+        if attempt != self.continuations or self.stopping is not None:
+            return
+        limit = f"{self.plan['timeout']:g}"
+        chain = self.plan.get("chain", 1)
+        has_failed = any(r.state == AppState.FAILED and r.name not in self._restarting for r in self.replicas)
+        running = [replica for replica in self.replicas if replica.is_running]
+        if has_failed or self.continuations + 1 >= chain:
+            self._stop_all(reasons.TIMEOUT, limit)
+            return
+        self.continuations += 1
+        self._is_continuing = True
+        self._restarting |= {replica.name for replica in running}
+        self._stop(running, reasons.TO_BE_CONTINUED, limit)
+        self._restart_if_ready()
+
+    # ---- stopping
+
+    def _cancel(self) -> None:
+        by = (self.job.asked("cancel") or {}).get("by", "")
+        self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
+
+    def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
+        if self.stopping is not None:
+            return
+        name = processes.signal_name(signum) if signum else ""
+        self.stopping = (reason, reasons.describe(reason, signal=name, detail=detail))
+        self._restarting.clear()
+        for replica in self.replicas:
+            if replica.pid == 0 and not is_terminal(replica.state):
+                replica.state = reasons.state_of(reason)
+                replica.reason = self.stopping[1]
+        self._stop(self.replicas, reason, detail)
+
+    def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
+        """Send SIGTERM to all that run, once, and SIGKILL after the grace period to what is left of them."""
+        running = [replica for replica in group if replica.is_running and not replica.was_stopped]
+        for replica in running:
+            replica.stop(reason, detail)
+        attempts = [(replica, replica.pid) for replica in running]
+
+        def kill() -> None:
+            for replica, pid in attempts:
+                if replica.pid == pid:
+                    replica.grace_is_over = True
+                    if replica.is_running or replica.has_leftovers:
+                        replica.kill()
+            self._end_orphans()
+
+        if running:
+            self._after(self.grace, kill)
+        self._dirty = True
+
+    def _after(self, seconds: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._deadlines, (time.monotonic() + seconds, id(action), action))  # type: ignore[misc]
+
+    # ---- state
+
+    def _write_state_if_due(self) -> None:
+        now = time.monotonic()
+        if not self._dirty or now - self._last_write < WRITE_INTERVAL:
+            return
+        self._last_write = now
+        try:
+            is_waiting = self._waits_for and not self._has_begun
+            self.job.write_state(self._document(AppState.PENDING if is_waiting else AppState.RUNNING))
+            self._dirty = False
+        except OSError:  # a full disk, for example: it is tried again
+            pass
+
+    def _document(self, state: AppState) -> dict[str, Any]:
+        final = is_terminal(state)
+        restarts = [self.continuations, *self._retried.values(), *(each.restarts for each in self.replicas)]
+        return {
+            "app_id": self.plan["app_id"],
+            "state": state.name,
+            "reason": self.stopping[0] if self.stopping else "",
+            "msg": self._message() if final else self._waits_for,
+            "num_restarts": max(restarts),
+            "started_at": self.started_at,
+            "ended_at": time.time() if final else None,
+            **machine(),
+            "supervisor": myself(),
+            "guard": self.guard,
+            "roles": [
+                {"role": name, "replicas": [r.to_json() for r in self.replicas if r.role == name]}
+                for name in self.roles
+            ],
+        }
+
+    def _message(self) -> str:
+        """Return the reason why the job ended."""
+        if self.stopping is not None:
+            return self.stopping[1]
+        failed = [replica for replica in self.replicas if replica.state == AppState.FAILED]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda replica: replica.ended_at or 0.0)
+        others = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        return f"{first.name}: {first.reason}{others}"
+
+
+def _allow_open_files(replicas: int, path: str) -> None:
+    """Raise the limit of open files as far as needed and allowed.
+
+    Raises:
+        OSError: with ``path``, if that is not far enough for the logs of all replicas.
+    """
+    count = replicas * ReplicaRecorder.FILES + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < replicas * ReplicaRecorder.LOG_FILES + OTHER_FILES:
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (ulimit -n)", path)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

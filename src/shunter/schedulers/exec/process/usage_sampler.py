@@ -1,0 +1,65 @@
+"""Samples what the replicas of a local job use: CPU, memory, storage, network, GPUs.
+
+The supervisor imports this when a job has run for a while, so short jobs pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from shunter import system
+from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord
+from shunter.system.nvml import Gpus, used, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shunter.schedulers.exec.process.replica import Replica
+
+
+class UsageSampler:
+    """Samples the replicas of a job, and keeps the samples in a file."""
+
+    def __init__(self, path: str) -> None:
+        self._file = UsageFile(path)
+        self._gpus = Gpus()
+
+    def sample(self, replicas: Iterable[Replica], measured: Iterable[UsageRecord] = ()) -> float:
+        """Take a sample; returns in how many seconds to take the next one.
+
+        Args:
+            replicas: all replicas of the job, in order; those that run as processes are sampled.
+            measured: records that were measured by other means.
+        """
+        began = time.thread_time()
+        records = [*self._records(list(replicas)), *measured]
+        if records:
+            self._file.append(records)
+        return self._file.pause_after(time.thread_time() - began)
+
+    def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
+        running = {
+            replica.pid: number
+            for number, replica in enumerate(replicas)
+            if replica.is_running and replica.pid
+        }
+        now = time.time()
+        received, sent = system.network_bytes()
+        gpus = self._gpus.usage()
+        for pid, usage in system.process_usage(running).items():
+            replica = replicas[running[pid]]
+            gpu_percent, gpu_memory = used(visible(gpus, replica.env.get("CUDA_VISIBLE_DEVICES")))
+            yield UsageRecord(
+                now,
+                running[pid],
+                gpu_percent,
+                usage.cpu_seconds,
+                usage.memory,
+                usage.read,
+                usage.written,
+                received,
+                sent,
+                gpu_memory,
+                replica.restarts,
+            )

@@ -1,0 +1,97 @@
+"""What jobs leave on shared storage: folders, code that no folder refers to, records of hosts to avoid."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+
+from shunter.schedulers.base import Check
+from shunter.schedulers.hpc.shared_folder import job_folder
+from shunter.schedulers.responses import Leftover
+from shunter.specs.status import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shunter.schedulers.hpc.storage import Storage
+    from shunter.schedulers.responses import ListAppResponse
+
+#: Code that is younger may belong to a job that is being submitted.
+SPARED_SECONDS = 86400.0
+
+
+def leftovers(
+    storage: Storage, shared: str, rows: Sequence[ListAppResponse], older_than: float, now: float
+) -> list[Leftover]:
+    """Return what could be removed.
+
+    Args:
+        storage: the shared storage.
+        shared: the folder of all jobs and code on it.
+        rows: all jobs of this user.
+        older_than: seconds; what has been used more recently is left out.
+        now: seconds since the epoch.
+    """
+    ages = {row.app_id: now - (row.ended_at or row.submitted_at or now) for row in rows}
+    old = [row.app_id for row in rows if is_terminal(row.state) and ages[row.app_id] >= older_than]
+    names = storage.names(posixpath.join(shared, "jobs"))
+    removable = [*set(names).intersection(old)]
+    folders = [job_folder(shared, app_id) for app_id in removable]
+    sizes = storage.disk_usage(folders)
+    results = storage.have_results([posixpath.join(folder, "ml") for folder in folders])
+    found = [
+        Leftover(folder, folder, ages[app_id], size, app_id, results=has_results)
+        for app_id, folder, (size, _), has_results in zip(removable, folders, sizes, results, strict=True)
+    ]
+    return found + _unused_code(storage, shared, names, max(older_than, SPARED_SECONDS), now)
+
+
+def _unused_code(
+    storage: Storage, shared: str, jobs: Sequence[str], older_than: float, now: float
+) -> list[Leftover]:
+    """Return copies of code that no job with a folder uses."""
+    parent = posixpath.join(shared, "code")
+    names = storage.names(parent)
+    if not names:
+        return []
+    documents = storage.read([posixpath.join(job_folder(shared, app_id), "job.json") for app_id in jobs])
+    used = set()
+    for content in documents:
+        try:
+            used.add(posixpath.basename(str(json.loads(content or b"{}").get("workdir"))))
+        except (ValueError, AttributeError):
+            return []  # which code that job has is not known
+    unused = [posixpath.join(parent, name) for name in names if name not in used]
+    return [
+        Leftover(path, path, now - changed, size, fingerprint=posixpath.basename(path).partition(".")[0])
+        for path, (size, changed) in zip(unused, storage.disk_usage(unused), strict=True)
+        if changed and now - changed >= older_than
+    ]
+
+
+def avoided_hosts(storage: Storage, shared: str, now: float) -> Iterator[Check]:
+    """Show which hosts retries avoid, and why: those on which jobs failed by no fault of their own.
+
+    Args:
+        storage: the shared storage.
+        shared: the folder of all jobs and code on it.
+        now: seconds since the epoch.
+    """
+    from shunter.toolkit_import import host_ledger
+
+    path = posixpath.join(shared, host_ledger.FILE_NAME)
+    (content,) = storage.read([path])
+    ledger = host_ledger.parse(content or b"{}", now)
+    for failure_class, hosts in sorted(ledger.items()):
+        for host, entry in sorted(hosts.items(), key=lambda item: -float(item[1]["last"])):
+            last = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(entry["last"])))
+            yield Check(
+                "host",
+                None,
+                f"{host}: {entry.get('count')} x {failure_class}, last at {last} "
+                f"in {entry.get('job')}: {entry.get('evidence')}",
+                f"Retries avoid it for {host_ledger.KEPT_SECONDS / 3600:g} hours from then. "
+                f"If it works again, remove it from {path}.",
+            )

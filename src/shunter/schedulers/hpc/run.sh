@@ -1,0 +1,418 @@
+#!/bin/sh
+# Runs a job's replicas on the nodes of a cluster. It lies in the job's folder; POSIX shell only.
+#
+#   sh run.sh job     [--link N] [--retries N] [--rank0 HOST] -- COMMAND...
+#       around everything that one submission starts; COMMAND starts the replicas (srun, mpirun, blaunch, ...)
+#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] ROLE INDEX
+#       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
+#       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
+#       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
+#   sh run.sh enter [--note NAME] ROLE K COMMAND...
+#       runs a command beside a running replica, in its directory and with its variables. With --note it ends with 0, and
+#       the command's exit code is in state/.NAME: what enters a job for a queue may lose it, or complain about it.
+#   sh run.sh require FOLDER...
+#       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
+#       folders succeeded; the job counts as cancelled otherwise
+#   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
+#   sh run.sh index --attempt N ROLE K WRAPPER PROGRAM
+#       keeps the index of a replica, whose wrapper (this script) and program have these process ids
+#
+# What it leaves behind, each file written whole or not at all:
+#   state/job.ATTEMPT.start, .exit           of the submission
+#   state/ROLE-K.ATTEMPT.start, .exit        of replica K: KEY=VALUE lines
+#   logs/ROLE-K/ATTEMPT.out, .err            what the program wrote
+#   state/ROLE-K.ATTEMPT.hung                that the program hangs, or did, if the file "hang" asks for a watch
+#   logs/ROLE-K/ATTEMPT.idx                  "NANOSECONDS SIZE_OF_OUT SIZE_OF_ERR" whenever they had grown
+#
+# "why" in an exit record: ended (the program ended by itself), time-limit (after the warning), stopped (SIGTERM).
+# Exit codes of this script: the program's; 124 if it ended with 0 after the warning of the time limit.
+
+job=$(cd "$(dirname "$0")" && pwd) || exit 70
+mask=$(umask)
+umask 077
+mode=$1
+shift
+link=0 retries=0 rank0= note= attempt=${SHUNTER_ATTEMPT:-}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --link) link=$2 && shift 2 ;;
+    --retries) retries=$2 && shift 2 ;;
+    --rank0) rank0=$2 && shift 2 ;;
+    --attempt) attempt=$2 && shift 2 ;;
+    --note) note=$2 && shift 2 ;;
+    --) shift && break ;;
+    *) break ;;
+    esac
+done
+
+now() {
+    seconds=$(date +%s.%N)
+    case $seconds in
+    *N*) seconds=$(date +%s).000000000 ;;
+    esac
+    printf '%s' "$seconds"
+}
+
+record() { # record FILE LINE...
+    file=$1
+    shift
+    printf '%s\n' "$@" >"$file.$$.tmp" && mv -f "$file.$$.tmp" "$file"
+}
+
+value() { # value FILE KEY: prints what a record has for a key
+    sed -n "s/^$2=//p" "$1" 2>/dev/null
+}
+
+next_attempt() { # next_attempt NAME: prints the number of the next attempt, which it claims
+    number=0
+    while [ -e "$job/state/$1.$number.start" ] || ! mkdir "$job/state/.$1.$number" 2>/dev/null; do
+        number=$((number + 1))
+        [ "$number" -lt 100000 ] || exit 74
+    done
+    printf '%s' "$number"
+}
+
+go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
+    over=0
+    [ ! -e "$job/cancelled" ] || return 1
+    [ "$link" -gt 0 ] || return 0
+    number=0
+    while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
+    previous="$job/state/$1.$((number - 1)).exit" # there is none if nothing has started
+    [ "$(value "$previous" why)" = ended ] || return 0
+    over=$(value "$previous" code)
+    return 1
+}
+
+# ---- signals: the first one says why the program has to stop
+#
+# None may get lost. A child that has just been forked still has the traps of this script, so a signal that reaches it
+# then has no effect: `send` leaves a mark first, which the child looks for when its traps are gone. And bash may end with
+# a syntax error if a trap runs while it reads "$(...)": there are traps only while a program runs or is to be restarted.
+
+why= pid= mark= signals="TERM INT HUP USR1 USR2 XCPU"
+stop() { # stop WHY: pass SIGTERM on, so that a checkpoint is written
+    ignore_signals # once is enough, and what writes the records must not be killed
+    why=$1
+    signalled=yes
+    [ -z "$pid" ] || send TERM
+}
+
+send() { # send SIGNAL: to the program with all that it started
+    [ "$1" != TERM ] || : >"$mark"
+    kill -s "$1" -- "-$pid" 2>/dev/null || kill -s "$1" "$pid" 2>/dev/null
+}
+
+ignore_signals() {
+    # shellcheck disable=SC2086
+    trap '' $signals
+}
+
+watch_signals() {
+    [ -z "$why" ] || return
+    # shellcheck disable=SC2086
+    trap 'stop stopped' $signals
+    for signal in USR1 ${SHUNTER_WARNING_SIGNALS:-USR2 XCPU}; do
+        # shellcheck disable=SC2064
+        trap 'stop time-limit' "$signal"
+    done
+}
+
+stops_first() { # whether the program must not be started, because a signal came before
+    [ -n "$why" ] || [ -s "$mark" ] || { [ "$mode" = replica ] && [ -e "$mark" ]; }
+}
+
+await() { # await: waits for $pid, through a signal; leaves its exit code in $code
+    while :; do
+        signalled=
+        wait "$pid"
+        code=$?
+        [ -n "$signalled" ] || return
+        kill -0 "$pid" 2>/dev/null && continue
+        # A signal and the end came together. Bash may have collected the program and forgotten it: another `wait` would
+        # never return, and how it ended is not known.
+        case " $(jobs -rp 2>/dev/null | tr '\n' ' ')" in
+        *" $pid "*) code=143 && return ;;
+        esac
+        wait "$pid" 2>/dev/null
+        again=$?
+        [ "$again" = 127 ] || code=$again
+        return
+    done
+}
+
+# ---- one submission
+
+run_job() {
+    go_on job || exit "${over:-0}"
+    while :; do
+        attempt=$(next_attempt job)
+        mark="$job/state/stop.$attempt"
+        export SHUNTER_ATTEMPT="$attempt"
+        [ -z "$rank0" ] || export SHUNTER_RANK0="$rank0"
+        : >"$mark"
+        record "$job/state/job.$attempt.start" "host=$(uname -n)" "pid=$$" "time=$(now)" "link=$link"
+        send() { # what started the replicas must not be stopped before they are: they see the file
+            printf '%s\n' "$why" >"$mark"
+            [ "$why" = time-limit ] || kill -s "$1" "$pid" 2>/dev/null
+        }
+        watch_signals
+        (
+            stops_first && exit 143
+            umask "$mask" && exec "$@"
+        ) &
+        pid=$!
+        [ -z "$why" ] || send TERM
+        await
+        pid=
+        [ "$retries" -gt 0 ] || ignore_signals
+        record "$job/state/job.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)"
+        [ "$code" != 0 ] && [ -z "$why" ] && [ "$retries" -gt 0 ] || break
+        retries=$((retries - 1))
+    done
+    [ -n "$why" ] || follow_up "$code"
+    [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    exit "$code"
+}
+
+# ---- one replica
+
+run_replica() {
+    role=$1
+    index=$(index_of "$2") || exit 64
+    if [ "$role" = - ]; then
+        while read -r name count; do
+            [ "$index" -lt "$count" ] && role=$name && break
+            index=$((index - count))
+        done <"$job/layout"
+        [ "$role" != - ] || exit 64
+    fi
+    name="$role-$index"
+    given=$attempt
+    [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
+    [ -d "$job/logs/$name" ] || mkdir "$job/logs/$name" # without -p: a job that was removed stays removed
+    while :; do
+        attempt=${given:-$(next_attempt "$name")}
+        run_attempt
+        [ "$code" != 0 ] && [ -z "$why" ] && [ -z "$given" ] && [ "$retries" -gt 0 ] || break
+        retries=$((retries - 1))
+        kill -s KILL -- "-$last" 2>/dev/null # what the last attempt has left running
+    done
+    [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    exit "$code"
+}
+
+index_of() { # index_of EXPRESSION
+    case $1 in
+    *[!0-9]*)
+        variable=${1%%[-+]*}
+        eval "number=\${$variable:-}"
+        [ -n "$number" ] || { echo "run.sh: the variable $variable, which numbers replicas, is not set" >&2; return 1; }
+        echo $((number ${1#"$variable"}))
+        ;;
+    *) echo "$1" ;;
+    esac
+}
+
+run_attempt() {
+    log="$job/logs/$name/$attempt"
+    mark="$job/state/.stop.$name.$attempt"
+    record "$job/state/$name.$attempt.start" \
+        "host=$(uname -n)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
+    : >>"$log.out"
+    : >>"$log.err"
+    watch_signals
+    (
+        stops_first && exit 143
+        umask "$mask"
+        export_names 2>/dev/null # a shell may report in the program's log that a signal ended one of its tools
+        . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
+        if [ "$1" = python ] && ! command -v python >/dev/null 2>&1; then # many systems call it python3 alone
+            shift
+            set -- python3 "$@"
+        fi
+        if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
+        exec "$@"
+    ) >>"$log.out" 2>>"$log.err" </dev/null &
+    pid=$!
+    if command -v setsid >/dev/null 2>&1; then # so that it outlives a script that is killed with its process group
+        setsid sh "$job/run.sh" index --attempt "$attempt" "$role" "$index" "$$" "$pid" </dev/null >/dev/null 2>&1 &
+    else # in a subshell: a function would keep this script's stderr open
+        (keep_index "$$" "$pid") </dev/null >/dev/null 2>&1 &
+    fi
+    indexer=$!
+    watcher=
+    [ ! -e "$job/hang" ] || watch_for_hanging
+    [ -z "$why" ] || send TERM
+    await
+    last=$pid pid=
+    [ -z "$watcher" ] || kill "$watcher" 2>/dev/null
+    [ "$retries" -gt 0 ] || ignore_signals
+    kill "$indexer" 2>/dev/null # if it comes too early to be seen, the exit record ends it
+    note_sizes
+    reason=$(cat "$log.reason" 2>/dev/null)
+    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)" \
+        "reason=$reason"
+}
+
+watch_for_hanging() { # has the toolkit look after the program; its process is $watcher
+    read -r seconds on_hang grace toolkit <"$job/hang"
+    interpreter=$(command -v python3 || command -v python) || {
+        printf 'note=%s\n' "no Python on node $(uname -n) looks whether it hangs" >"$job/state/$name.$attempt.hung"
+        return
+    }
+    "$interpreter" -S "$toolkit" watch --log "$log.out" --log "$log.err" --results "$job/ml/$name/output" \
+        --mark "$job/state/$name.$attempt.hung" --reason "$log.reason" --on-hang "$on_hang" --grace "$grace" \
+        "$seconds" "$pid" </dev/null >/dev/null 2>&1 &
+    watcher=$!
+}
+
+follow_up() { # follow_up CODE: what follows on the end of the job, as far as it is known now; the queue does the rest
+    [ -e "$job/follow-up.json" ] && [ "$1" -lt 128 ] || return
+    read -r toolkit <"$job/follow-up.toolkit"
+    interpreter=$(command -v python3 || command -v python) || return
+    "$interpreter" -S "$toolkit" follow-up "$job" "$link" "$1" </dev/null >>"$job/logs/follow-up.out" 2>&1
+}
+
+enter() { # enter COMMAND...
+    umask "$mask"
+    export_names
+    entered() { . "$job/roles/$role.sh"; } # its own "set" stays within the function
+    [ -n "$note" ] || entered
+    [ -n "$note" ] || exec "$@"
+    trap ':' TERM INT HUP QUIT USR1 USR2
+    (
+        entered
+        exec "$@"
+    )
+    record "$job/state/.$note" "$?"
+}
+
+no_folder() { # no_folder PATH: says why the program cannot be started; it was to run in that folder
+    why_not="the folder $1 does not exist on node $(uname -n)"
+    [ ! -e "$1" ] || why_not="the folder $1 cannot be entered on node $(uname -n)"
+    echo "shunter: $why_not" >&2
+    [ "$mode" != replica ] || printf '%s' "$why_not" | tr '\n' ' ' >"$log.reason"
+    exit 72
+}
+
+export_names() { # what every program of the attempt finds in its environment
+    export SHUNTER_ATTEMPT="$attempt" SHUNTER_JOB_DIR="$job" SHUNTER_REPLICA="$index"
+    TORCHX_RANK0_HOST=$(find_rank0)
+    log="$job/logs/$name/$attempt"
+    export TORCHX_RANK0_HOST TORCHELASTIC_ERROR_FILE="$log.error.json" PET_LOG_DIR="$job/logs/$name/torchelastic"
+}
+
+find_rank0() { # prints where the first replica of the role runs
+    first=${rank0:-${SHUNTER_RANK0:-}}
+    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(uname -n); fi
+    if [ -z "$first" ] && [ -z "$given" ]; then first=localhost; fi # it does not work with the others
+    tries=0
+    while [ -z "$first" ] && [ "$tries" -lt 600 ]; do
+        ls "$job/state" >/dev/null # asks the server, so that a new file is seen
+        first=$(value "$job/state/$role-0.$attempt.start" host)
+        tries=$((tries + 1))
+        [ -n "$first" ] || sleep 0.5 2>/dev/null || sleep 1
+    done
+    printf '%s' "${first:-localhost}"
+}
+
+note_sizes() { # appends the sizes of both logs to the index, if they have changed
+    sizes=$(stat -c %s "$log.out" "$log.err" 2>/dev/null) || sizes=$(wc -c <"$log.out"; wc -c <"$log.err")
+    # shellcheck disable=SC2086
+    set -- $sizes
+    [ "$1 $2" = "$noted" ] && return
+    noted="$1 $2"
+    seconds=$(now)
+    echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
+}
+
+# keep_index WRAPPER PROGRAM: keeps the index until the program has ended. It also sends the wrapper the
+# signal that the file "stop" asks for, and kills the program, which runs in a separate session, when a queue
+# has killed only the wrapper and its process group.
+keep_index() {
+    trap '' HUP INT USR1 USR2 XCPU # TERM ends it
+    noted= asked= waited=0
+    while is_alive "$1" && [ ! -e "$job/state/$name.$attempt.exit" ]; do
+        note_sizes
+        if [ -z "$asked" ] && [ -e "$job/state/stop.$attempt" ] && read -r asked <"$job/state/stop.$attempt"; then
+            case $asked in
+            time-limit) kill -s USR1 "$1" ;;
+            *) kill -s TERM "$1" ;;
+            esac
+        fi
+        # often at first, since most jobs are short; after ten minutes every 5 s
+        if [ "$waited" -lt 80 ] && sleep 0.25 2>/dev/null; then
+            :
+        elif [ "$waited" -lt 680 ]; then
+            sleep 1
+        else
+            sleep 5
+        fi
+        waited=$((waited + 1))
+    done
+    [ -e "$job/state/$name.$attempt.exit" ] || kill -s KILL -- "-$2" 2>/dev/null
+}
+
+is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the first process is not an init
+    kill -0 "$1" 2>/dev/null || return
+    { read -r _ _ process_state _ <"/proc/$1/stat"; } 2>/dev/null || return 0
+    [ "$process_state" != Z ]
+}
+
+# ---- what must have succeeded before
+
+has_succeeded() { # has_succeeded FOLDER
+    [ ! -e "$1/cancelled" ] || return 1
+    ls "$1/state" >/dev/null 2>&1 # asks the server, so that new files are seen
+    if [ -e "$1/state/job.0.start" ]; then
+        ended_well "$1/state/job"
+        return
+    fi
+    while read -r role count; do
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            ended_well "$1/state/$role-$count" || return 1
+        done
+    done <"$1/layout"
+}
+
+ended_well() { # ended_well PREFIX: whether the last attempt ended with 0
+    number=0
+    while [ -e "$1.$((number + 1)).start" ]; do number=$((number + 1)); done
+    [ "$(value "$1.$number.exit" code)" = 0 ]
+}
+
+require() {
+    for other; do
+        has_succeeded "$other" && continue
+        printf 'the queue: %s, which it waits for, did not succeed' "${other##*/}" >"$job/.cancelled.$$" &&
+            mv -f "$job/.cancelled.$$" "$job/cancelled"
+        exit 1
+    done
+}
+
+case $mode in
+require) require "$@" ;;
+job) run_job "$@" ;;
+replica) run_replica "$@" ;;
+index)
+    name="$1-$2" log="$job/logs/$1-$2/$attempt"
+    keep_index "$3" "$4"
+    ;;
+enter)
+    role=$1 index=$2 name="$1-$2"
+    shift 2
+    attempt=0 given=
+    while [ -e "$job/state/$name.$((attempt + 1)).start" ]; do attempt=$((attempt + 1)); done
+    [ ! -e "$job/state/job.$attempt.start" ] || rank0=$(value "$job/state/$role-0.$attempt.start" host)
+    enter "$@"
+    ;;
+warn)
+    for file in "$job"/state/stop.*; do printf 'time-limit\n' >"$file"; done
+    ;;
+*)
+    echo "run.sh: there is no mode '$mode'" >&2
+    exit 64
+    ;;
+esac

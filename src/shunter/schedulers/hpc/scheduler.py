@@ -1,0 +1,826 @@
+"""The template of a cluster's scheduler: everything that does not depend on the native commands.
+
+A backend fills the hooks at the beginning of `HpcScheduler`; none of them knows of ssh, files or histories.
+"""
+
+from __future__ import annotations
+
+import builtins
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
+from shunter.lazy_dataclass import dataclass, field
+from shunter.schedulers.base import (
+    Check,
+    Dependency,
+    DescribeAppResponse,
+    Leftover,
+    ListAppResponse,
+    LogBlock,
+    LogPart,
+    LogQuery,
+    LogRange,
+    Scheduler,
+    Stream,
+    not_ended,
+)
+from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from shunter.schedulers.hpc import shared_folder
+from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, NativeReplica
+from shunter.schedulers.hpc.shared_folder import SharedJob, job_folder
+from shunter.schedulers.ids import is_made_here
+from shunter.specs.status import AppState, is_terminal
+
+#: How long a submission may go on after an interrupt: its job can only be cancelled once it is known.
+FINISH_SECONDS = 5.0
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shunter.schedulers.hpc.commands import Commands
+    from shunter.schedulers.hpc.follow_up_request import QueueWords
+    from shunter.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
+    from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+    from shunter.schedulers.hpc.storage import Storage
+    from shunter.specs.app import AppDef, Role
+    from shunter.specs.dryrun_info import AppDryRunInfo
+    from shunter.specs.workspace import Workspace
+    from shunter.workspace.shipment import Shipment
+    from shunter.workspace.toolkit_files import ToolkitPlace
+
+
+@dataclass
+class Place:
+    """Where a job is: the login node, the folder on shared storage, and the native ids as far as known."""
+
+    host: str = ""
+    shared: str = ""
+    native_ids: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{','.join(self.native_ids)} {self.host or '-'} {self.shared}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Rebuild what ``str`` made, as the history has it."""
+        ids, _, rest = text.partition(" ")
+        host, _, shared = rest.partition(" ")
+        return cls("" if host == "-" else host, shared, [word for word in ids.split(",") if word])
+
+
+class HpcScheduler(Scheduler["HpcOpts"]):
+    """What the schedulers of clusters have in common. See `shunter.schedulers.hpc` for how one is added."""
+
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, retries=("application",))
+    list_filters = frozenset({"states", "since", "all"})
+    #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
+    unreachable_words = r"connection refused|timed out|timeout"
+    #: Which of them mean that a submission has not even reached the queue.
+    unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
+    #: How many jobs one call of `query` gets.
+    jobs_per_query = CHUNK
+
+    # ---- hooks
+
+    @abstractmethod
+    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
+        """Return the submit command and the script that goes to its standard input. Pure.
+
+        Args:
+            plan: the job; it makes the lines that start replicas, and takes warnings.
+            opts: the options, of the backend's own class.
+
+        Raises:
+            ConfigError: the job cannot run on this cluster.
+        """
+
+    @abstractmethod
+    def parse_submitted(self, text: str) -> str:
+        """Return the native id in what the submit command printed.
+
+        Raises:
+            ValueError: there is none.
+        """
+
+    @abstractmethod
+    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> list[str]:
+        """Return the options of the submit command that make a job wait for others.
+
+        Args:
+            after: native ids. Those of one chain are joined by ``,``: the job has to wait for the last.
+            any_end: whether any end will do, rather than success alone.
+        """
+
+    @abstractmethod
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return the queue's words for a job's follow-up. Pure.
+
+        Args:
+            plan: the job.
+            opts: the options, of the backend's own class.
+            command: the submit command of the job.
+
+        Raises:
+            ConfigError: nothing can follow on the end of this job.
+        """
+
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run, for `doctor`. Changes nothing.
+
+        Args:
+            cfg: options; missing ones are not checked.
+        """
+        raise NotImplementedError(f"{self.backend} has no checks")
+
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Merge the results of several calls of `dependency_options` into what the submit command accepts."""
+        return [*options]
+
+    @abstractmethod
+    def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
+        """Return for each job that the queue or the accounting knows its submissions, the oldest first.
+
+        Ids that are not known are left out. A job without native ids is looked up by its name; `by_job` sorts
+        what was found.
+
+        Raises:
+            UnreachableError: the queue does not answer.
+        """
+
+    @abstractmethod
+    def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
+        """Return all submissions of this user that the queue or the accounting knows.
+
+        Args:
+            commands: where to ask.
+            since: only those that had not ended at this time; None for what the backend finds reasonable.
+        """
+
+    @abstractmethod
+    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
+        """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
+
+    @abstractmethod
+    def enter_command(
+        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+    ) -> builtins.list[str]:
+        """Return the native command that runs a command where a replica runs.
+
+        Args:
+            native: the running submission.
+            number: the replica's index in the whole job, role after role.
+            command: the command.
+            tty: whether it gets a terminal.
+        """
+
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
+
+        The first that fits is shown; they are compiled with re.IGNORECASE.
+        """
+        return ()
+
+    def is_native_id(self, text: str) -> bool:
+        """Tell whether a text could be a native id."""
+        return text.isdecimal()
+
+    # ---- for the hooks
+
+    def host_of(self, native: NativeJob, number: int) -> str:
+        """Return the host that a replica runs on, for `enter_command`.
+
+        Raises:
+            ConfigError: the queue does not say.
+        """
+        replica = native.replicas.get(number)
+        host = replica.host if replica is not None else ""
+        host = host or (native.hosts[number] if number < len(native.hosts) else "")
+        if not host:
+            raise ConfigError(
+                f"{self.backend} does not say on which host replica {number} of {native.native_id} runs"
+            )
+        return host
+
+    def end_natively(self, commands: Commands, command: Sequence[str], over: str) -> None:
+        """Run the native command that ends submissions, for `cancel_natively`.
+
+        Args:
+            commands: where to run it.
+            command: the command, with the ids.
+            over: matches lines that say that one has ended already, or is about to, which is not a failure.
+
+        Raises:
+            BackendError: it was refused, in its own words.
+        """
+        import re
+
+        answer = commands.run(command)
+        lines = f"{answer.err}\n{answer.text}".splitlines()
+        refused = [line for line in lines if line.strip() and not re.search(over, line, re.IGNORECASE)]
+        if answer.code != 0 and refused:
+            raise self.refusal(commands, "cancel the job", "\n".join(refused))
+
+    # ---- places
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        super().__init__(backend, session_name)
+        self._queries: dict[str, JobQuery] = {}
+
+    def commands(self, host: str) -> Commands:
+        """Return what runs native programs on a login node, "" for this machine. Replaced in tests."""
+        from shunter.schedulers.hpc.ssh import commands_on
+
+        return commands_on(host)
+
+    def storage(self, host: str) -> Storage:
+        """Return the shared storage as a login node sees it."""
+        from shunter.schedulers.hpc.storage import storage_of
+
+        return storage_of(self.commands(host))
+
+    def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
+        """Run a native query; returns what it printed.
+
+        Raises:
+            UnreachableError: the queue does not answer.
+            BackendError: it was refused, in its own words.
+        """
+        answer = commands.run(command)
+        if answer.code == 0:
+            return answer.text
+        raise self.refusal(commands, attempt, answer.words, hint)
+
+    def refusal(self, commands: Commands, attempt: str, words: str, hint: str = "") -> BackendError:
+        """Return the error for what a native program complained about."""
+        import re
+
+        message = f"cannot {attempt} {commands.where}: {words}"
+        if re.search(self.unreachable_words, words, re.IGNORECASE):
+            return UnreachableError(
+                message, hint="The state of the jobs is unknown at the moment. Try again later."
+            )
+        return BackendError(message, hint=hint)
+
+    def default_place(self, cfg: Mapping[str, Any] | None = None) -> Place:
+        """Return where to find jobs that are not in the history: by these options, or as configured here."""
+        options = {
+            **self.configured(),
+            **{key: value for key, value in (cfg or {}).items() if value is not None},
+        }
+        host = str(options.get("host") or "")
+        shared = str(options.get("shared_dir") or shared_folder.DEFAULT_SHARED)
+        return Place(host, self._at_home(host, shared))
+
+    def place_of(self, app_id: str) -> Place:
+        """Return where a job is."""
+        recalled = self.recall(app_id)
+        return Place.parse(recalled) if recalled else self.default_place()
+
+    def _at_home(self, host: str, path: str) -> str:
+        import posixpath
+
+        if path.startswith("~/"):
+            return posixpath.join(self.storage(host).home(), path[2:])
+        return path
+
+    def _query(self, host: str) -> JobQuery:
+        if host not in self._queries:
+            self._queries[host] = JobQuery(
+                lambda refs: self.query(self.commands(host), refs), self.jobs_per_query
+            )
+        return self._queries[host]
+
+    # ---- submitting
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan a folder with the workspace on shared storage."""
+        if not workspace:
+            return None
+        from shunter.workspace.directory_shipment import DirectoryShipment
+
+        return DirectoryShipment(workspace)
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit will be on shared storage; each replica gets a base directory."""
+        from shunter.schedulers.hpc.request import JOB_DIR, REPLICA
+        from shunter.schedulers.hpc.shared_folder import TOOLKIT, base_folder
+        from shunter.specs.substitution import macros
+        from shunter.workspace.toolkit_files import ToolkitPlace
+
+        return ToolkitPlace(
+            ("python", "-S", TOOLKIT),
+            code=macros.img_root,
+            base=base_folder(JOB_DIR, role.name, REPLICA),
+            env={"SHUNTER_INSTALLER": "none"},
+        )
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[HpcRequest]:
+        return self._make_request(app, cfg, None)
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[HpcRequest]:
+        from shunter.schedulers.hpc import follow_up_request
+        from shunter.schedulers.hpc.request import JobPlan
+        from shunter.schedulers.ids import make_unique
+        from shunter.specs.dryrun_info import AppDryRunInfo
+
+        assert self.opts_class is not None
+        opts = self.opts_class(**cfg)
+        if opts.array and not self.capabilities.arrays:
+            raise ConfigError(f"array=True: {self.backend} has no array jobs", hint="Leave it out.")
+        follow_up_request.check(self.backend, opts)
+        app_id = make_unique(app.name)
+        plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
+        request = plan.request(*self.make_script(plan, opts))
+        is_followed = opts.notify or opts.retry is not None
+        words = self.queue_words(plan, opts, request.command) if is_followed else None
+        handle = f"{self.backend}://{self.session_name}/{app_id}"
+        request.files = follow_up_request.files_of_supervision(plan, handle, words)
+        if opts.retry is not None:
+            request.details["retry"] = True
+        info = AppDryRunInfo(request, str)
+        info.app_id = app_id
+        return info
+
+    def make_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request; what has no effect is also said when the job is submitted."""
+        info = super().make_dryrun(app, cfg, workspace)
+        info.warnings = [*info.warnings, *info.request.warnings]
+        return info
+
+    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+        """Let the job wait for others, by the queue itself."""
+        options: list[str] = []
+        for any_end in (False, True):
+            ids = [
+                self._last_native_id(item.app_id, info.request.host)
+                for item in dependencies
+                if item.any_end == any_end
+            ]
+            options += self.dependency_options(ids, any_end=any_end) if ids else []
+        info.request.dependencies = self.merge_dependencies(options)
+
+    def _last_native_id(self, app_id: str, host: str) -> str:
+        place, native, job = self._observe(app_id)
+        if place.host != host:
+            raise ConfigError(
+                f"{app_id} was submitted on another cluster",
+                hint="A job can only wait for jobs of the same queue.",
+            )
+        ids = [item.native_id for item in native] or place.native_ids or (job.native_ids if job else [])
+        if not ids:
+            raise UnknownAppException(f"there is no job {app_id!r} {self.commands(host).where}")
+        return ids[-1]
+
+    def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
+        """Copy the code to shared storage, once for all jobs with the same code."""
+        from shunter.schedulers.hpc.submission import check_shared_folder, put_code
+        from shunter.workspace.directory_shipment import DirectoryShipment
+
+        request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        check_shared_folder(self.storage(request.host), request.shared_dir)
+        super().ship(info, progress)
+        if isinstance(info.shipment, DirectoryShipment):
+            shipment = info.shipment
+            folder = put_code(
+                self.storage(request.host), shipment.store, shipment.manifest, request.shared_dir,
+                is_remote=bool(request.host),
+            )  # fmt: skip
+            planned = f"{request.shared_dir}/code/{shipment.manifest.fingerprint[:32]}"
+            info.request = request.moved(planned, folder)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
+        """Make the job's folder and submit the script; returns the job's id.
+
+        Raises:
+            BackendError: the queue refused it, in its own words.
+            UnreachableError: the queue does not answer.
+        """
+        from shunter.schedulers.hpc import submission
+
+        request = dryrun_info.request
+        commands, storage = self.commands(request.host), self.storage(request.host)
+        request = request.at_home(storage.home())
+        if dryrun_info.shipment is None:  # or else it was checked before the code went there
+            submission.check_shared_folder(storage, request.shared_dir)
+        if any(shared_folder.TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
+            request = request.moved(
+                shared_folder.TOOLKIT, submission.put_toolkit(storage, request.shared_dir)
+            )
+        submission.put_job(storage, request, {"session": self.session_name})
+
+        def submit(script: str, link: int, previous: str) -> str:
+            waits = request.dependencies
+            if previous:  # and for the other jobs: what may never start must not start by its second link
+                links = self.dependency_options([previous], any_end=True)
+                waits = self.merge_dependencies([*waits, *links])
+            return self.submit_natively(commands, [*request.command, *waits], script)
+
+        def find() -> builtins.list[str]:
+            found = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
+            return [item.native_id for item in found if not is_terminal(item.state)]
+
+        def follow(native_id: str) -> str:
+            from shunter.schedulers.hpc.follow_up_request import command_after
+
+            return self.submit_natively(
+                commands,
+                command_after(request.files, native_id),
+                request.files[shared_folder.FOLLOW_UP_SCRIPT],
+            )
+
+        follows = follow if shared_folder.FOLLOW_UP_SCRIPT in request.files else None
+        native = submission.submit_links(
+            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find, follows
+        )
+        dryrun_info.request = request
+        dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
+        return request.app_id
+
+    def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
+        """Send a script to the queue; returns the native id."""
+        text = script.encode("utf-8", "surrogateescape")
+        answer = commands.run(command, stdin=text, finish=FINISH_SECONDS)
+        if answer.code != 0:
+            import re
+
+            from shunter.schedulers.hpc.submission import NotSentError
+
+            error = self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            if isinstance(error, UnreachableError):
+                was_sent = re.search("timed out", answer.words, re.IGNORECASE)
+                if not was_sent and re.search(self.unsent_words, answer.words, re.IGNORECASE):
+                    raise NotSentError(error.message, hint="Nothing was submitted. Try again later.")
+                error.hint = "It may have been submitted; `shunter list` shows it then."
+            raise error
+        try:
+            return self.parse_submitted(answer.text)
+        except ValueError:
+            raise UnreachableError(
+                f"{command[0]} {commands.where} did not print the job's id: {answer.words}",
+                hint="It may have been submitted; `shunter list` shows it then.",
+            ) from None
+
+    def hint_for(self, words: str) -> str:
+        """Return what to do about a refusal of the queue; "" if nothing is known."""
+        import re
+
+        return next((hint for pattern, hint in self.hints() if re.search(pattern, words, re.IGNORECASE)), "")
+
+    # ---- observing
+
+    def _observe(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
+        """Return where a job is, what the queue says and what its folder tells; raises what goes wrong."""
+        found = self._observe_many([app_id])[app_id]
+        if found.problem:
+            raise UnreachableError(
+                found.problem, hint="The state of the job is unknown at the moment. Try again later."
+            )
+        return found.place, found.native, found.job
+
+    def _observe_many(self, app_ids: Iterable[str]) -> dict[str, Observed]:
+        """Observe jobs: one query and a few reads for all of the same place."""
+        seen = {app_id: Observed(self.place_of(app_id)) for app_id in app_ids}
+        groups: dict[tuple[str, str], list[str]] = {}
+        for app_id, each in seen.items():
+            groups.setdefault((each.place.host, each.place.shared), []).append(app_id)
+        for (host, shared), ids in groups.items():
+            jobs: dict[str, SharedJob] = {}
+            storage_problem = ""
+            try:
+                jobs = shared_folder.read_jobs(self.storage(host), shared, ids)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
+            except (BackendError, ConfigError) as error:
+                storage_problem = error.message
+            refs = []
+            for app_id in ids:
+                each = seen[app_id]
+                each.job = jobs.get(app_id)
+                native = max(each.place.native_ids, each.job.native_ids if each.job else [], key=len)
+                if not native and each.job is None and self.is_native_id(app_id):
+                    native = [app_id]
+                is_partial = each.job is not None and 0 < len(native) < each.job.chain
+                refs.append(JobIds(app_id, [*native, *_waiting_follow_ups(each.job)], is_partial))
+            try:
+                answers = self._query(host).ask(refs)
+            except BackendError as error:
+                for app_id in ids:
+                    seen[app_id].problem = error.message
+                continue
+            for app_id in ids:
+                seen[app_id].take(answers.get(app_id, []))
+                seen[app_id].problem = storage_problem
+            self._settle(host, shared, [seen[app_id] for app_id in ids])
+            # a job that ended between the query and the reading has left its records by now
+            late = [app_id for app_id in ids if app_id in jobs and seen[app_id].is_behind()]
+            if late:
+                jobs = shared_folder.read_jobs(self.storage(host), shared, late)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
+                for app_id, job in jobs.items():
+                    seen[app_id].job = job
+        return seen
+
+    def _settle(self, host: str, shared: str, seen: Iterable[Observed]) -> None:
+        """Look again at jobs whose follow-up has ended meanwhile: it may have started them again."""
+        late = {each.job.app_id: each for each in seen if each.job is not None and each.has_lost_follow_up()}
+        jobs = shared_folder.read_jobs(self.storage(host), shared, builtins.list(late)) if late else {}
+        for app_id, job in jobs.items():
+            each = late[app_id]
+            if each.job is not None and len(job.follow_ups) > len(each.job.follow_ups):
+                each.native = []
+                self._query(host).forget([app_id])
+            else:
+                job.is_settled = True
+            job.reports = each.job.reports if each.job is not None else {}
+            each.job = job
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Describe a job; it is UNREACHABLE while the queue does not answer."""
+        return self.describe_many([app_id])[app_id]
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe jobs: one query of the queue for all of them."""
+        from shunter.schedulers.hpc.observe import describe
+
+        seen = self._observe_many(app_ids)
+        now = time.time()
+        return {
+            app_id: describe(app_id, each.native, each.job, each.problem, now)
+            for app_id, each in seen.items()
+        }
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return this user's jobs on a cluster, the oldest first; by default those that we submitted."""
+        from shunter.schedulers.hpc.observe import describe
+
+        cfg = dict(cfg or {})
+        place = self.default_place(cfg)
+        storage = self.storage(place.host)
+        native = self.query_all(self.commands(place.host), cfg.get("since"))
+        names = storage.names(f"{place.shared}/jobs")
+        jobs = shared_folder.read_jobs(storage, place.shared, names)
+        by_native_id = {native_id: app_id for app_id, job in jobs.items() for native_id in job.native_ids}
+        submissions: dict[str, builtins.list[NativeJob]] = {}
+        for item in native:
+            is_ours = is_made_here(item.app_id) and not is_terminal(item.state)
+            # what has ended and has no folder any more was deleted
+            app_id = by_native_id.get(item.native_id) or (item.app_id if is_ours else "")
+            if app_id or cfg.get("all"):
+                submissions.setdefault(app_id or item.native_id, []).append(item)
+        rows = []
+        for app_id in dict.fromkeys([*jobs, *submissions]):
+            job, said = jobs.get(app_id), submissions.get(app_id, [])
+            if job is not None and job.may_start_again and job.native_ids:
+                said = [item for item in said if item.native_id == job.native_ids[-1]]
+                waiting = {item.native_id for item in native if not is_terminal(item.state)}
+                job.is_settled = bool(said) and not waiting & {*job.follow_ups, *job.native_ids}
+            found = describe(app_id, said, job, "", time.time())
+            if found is None:
+                continue
+            created = job.document.get("created_at") if job is not None else None
+            rows.append(
+                ListAppResponse(
+                    app_id,
+                    found.state,
+                    name=str(job.document.get("name", "")) if job is not None else "",
+                    submitted_at=created or (said[0].submitted_at if said else None),
+                    ended_at=found.ended_at,
+                    started_at=found.started_at,
+                )
+            )
+        states, since = cfg.get("states"), cfg.get("since")
+        rows = [
+            row
+            for row in rows
+            if (not states or row.state in states)
+            and (
+                since is None
+                or not is_terminal(row.state)
+                or (row.ended_at or row.submitted_at or 0) >= since
+            )
+        ]
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command where a replica runs, by the queue's own means."""
+        place, native, job = self._observe(app_id)
+        if job is None and not native:
+            raise UnknownAppException(f"there is no job {app_id!r}")
+        running = next((item for item in native if item.state == AppState.RUNNING), None)
+        if running is None:
+            raise ConfigError(
+                f"{app_id} is not running", hint="A command can be run in a running replica only."
+            )
+        import secrets
+
+        from shunter.schedulers.joined_terminal import SHELL
+        from shunter.schedulers.lines import all_replicas, check_replicas
+
+        known = all_replicas(job.layout if job is not None else [(role_name, k + 1)])
+        check_replicas(app_id, [(role_name, k)], known)
+        number = known.index((role_name, k))
+        words = [*(command or SHELL)]
+        note = ""
+        if job is not None:  # in the directory and with the variables of the program
+            script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
+            note = f"entered-{secrets.token_hex(8)}"
+            words = ["sh", script, "enter", "--note", note, role_name, str(k), *words]
+            record = job.replicas.get((role_name, k))
+            if record is not None and record.host:
+                running.replicas.setdefault(number, NativeReplica()).host = record.host
+        commands = self.commands(place.host)
+        code = commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        if note and code == 0:
+            path = f"{job_folder(place.shared, app_id)}/state/.{note}"
+            storage = self.storage(place.host)
+            code = int(storage.read([path])[0] or b"0")
+            storage.remove([path])
+        return code
+
+    # ---- ending
+
+    def _cancel_existing(self, app_id: str) -> None:
+        error = self.cancel_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
+        """Cancel jobs: one call of the queue for all of them; every submission of a chain is cancelled."""
+        from shunter.schedulers.hpc.observe import state_by_records
+        from shunter.system.identity import user_name
+
+        results: dict[str, ShunterError | None] = {}
+        by_host: dict[str, builtins.list[tuple[str, builtins.list[str]]]] = {}
+        for app_id, each in self._observe_many(app_ids).items():
+            results[app_id] = None
+            if each.problem:
+                results[app_id] = UnreachableError(f"cannot cancel {app_id}: {each.problem}")
+                continue
+            live = [item.native_id for item in each.native if not is_terminal(item.state)]
+            if not each.native and each.job is not None and state_by_records(each.job) is None:
+                live = each.job.native_ids
+            if not live and not (each.job is not None and each.job.may_start_again):
+                continue
+            if each.job is not None:
+                path = f"{job_folder(each.place.shared, app_id)}/cancelled"
+                self.storage(each.place.host).write(path, user_name().encode())
+            if live:
+                by_host.setdefault(each.place.host, []).append((app_id, live))
+        for host, items in by_host.items():
+            try:
+                self.cancel_natively(self.commands(host), [native for _, ids in items for native in ids])
+            except ShunterError as error:
+                results.update({app_id: error for app_id, _ in items})
+            self._query(host).forget([app_id for app_id, _ in items])
+        return results
+
+    def _delete_existing(self, app_id: str) -> None:
+        error = self.delete_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
+        """Remove the folders of jobs that have ended: one query, and one removal for each cluster."""
+        from shunter.schedulers.hpc.observe import describe
+
+        results: dict[str, ShunterError | None] = {}
+        by_host: dict[str, builtins.list[tuple[str, str]]] = {}
+        for app_id, each in self._observe_many(app_ids).items():
+            found = describe(app_id, each.native, each.job, each.problem, time.time())
+            results[app_id] = None
+            if found is not None and not is_terminal(found.state):
+                results[app_id] = not_ended(app_id, found.state)
+            elif each.job is not None:
+                folder = job_folder(each.place.shared, app_id)
+                by_host.setdefault(each.place.host, []).append((app_id, folder))
+        for host, items in by_host.items():
+            try:
+                self.storage(host).remove([folder for _, folder in items])
+                self._query(host).forget([app_id for app_id, _ in items])
+            except ShunterError as error:
+                results.update({app_id: error for app_id, _ in items})
+        return results
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run, and show which hosts retries avoid."""
+        from shunter.schedulers.hpc.housekeeping import avoided_hosts
+
+        checks = self.examine(cfg)
+        if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
+            return checks
+        try:
+            place = self.default_place({**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")})
+            return [*checks, *avoided_hosts(self.storage(place.host), place.shared, time.time())]
+        except ShunterError as error:
+            return [*checks, Check("hosts", None, error.message, error.hint)]
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return the folders of jobs that ended long enough ago, and code that no job uses."""
+        from shunter.schedulers.hpc.housekeeping import leftovers
+
+        place = self.default_place(cfg)
+        return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them, with their logs; returns how many bytes that frees."""
+        self.storage(self.default_place(cfg).host).remove([item.id for item in leftovers])
+        return sum(item.size for item in leftovers)
+
+    # ---- logs
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return lines of several replicas, of all attempts, from shared storage."""
+        from shunter.schedulers.hpc.logs import SharedLogs, follow, read
+        from shunter.schedulers.lines import compile_regex
+
+        if query.regex is not None:
+            compile_regex(query.regex)
+        place = self.place_of(app_id)
+        self._check_log(place, app_id, replicas)
+        stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
+        folder = job_folder(place.shared, app_id)
+        logs = SharedLogs(self.storage(place.host), folder, replicas, stream, is_remote=bool(place.host))
+        if not query.should_tail:
+            return read(logs, query)
+        return follow(logs, query, lambda: self._has_ended(app_id))
+
+    def job_output(self, app_id: str) -> Sequence[str]:
+        """Return the end of what the queue's programs wrote: why a step was killed or not started."""
+        from shunter.schedulers.hpc.logs import scripts_output
+
+        place = self.place_of(app_id)
+        return scripts_output(self.storage(place.host), job_folder(place.shared, app_id))
+
+    def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
+        """Return a part of a replica's log, found by the indexes of its attempts."""
+        from shunter.schedulers.hpc.logs import SharedLogs, read_part
+
+        place = self.place_of(app_id)
+        if "/" not in role_name + app_id:  # so that they name a folder of logs, and nothing else
+            folder = job_folder(place.shared, app_id)
+            logs = SharedLogs(self.storage(place.host), folder, [(role_name, k)], Stream.COMBINED)
+            found = read_part(logs, wanted)
+            if found is not None:
+                return found
+        self._check_log(place, app_id, [(role_name, k)])
+        return LogPart(b"", "", "", 0, 0)
+
+    def _check_log(self, place: Place, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Check that a job has a folder, and these replicas."""
+        from shunter.schedulers.lines import all_replicas, check_replicas
+
+        job = shared_folder.read_jobs(self.storage(place.host), place.shared, [app_id]).get(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
+        check_replicas(app_id, replicas, all_replicas(job.layout))
+
+    def _has_ended(self, app_id: str) -> bool:
+        found = self.describe(app_id)
+        return found is None or is_terminal(found.state)
+
+
+@dataclass
+class Observed:
+    """What was seen of a job; ``problem`` tells why the queue did not answer."""
+
+    place: Place
+    native: builtins.list[NativeJob] = field(default_factory=list)
+    job: SharedJob | None = None
+    problem: str = ""
+    follow_ups: builtins.list[NativeJob] = field(default_factory=list)
+
+    def take(self, answer: Sequence[NativeJob]) -> None:
+        """Store what the queue says about the submissions and about the follow-up."""
+        waiting = set(_waiting_follow_ups(self.job))
+        self.native = [item for item in answer if item.native_id not in waiting]
+        self.follow_ups = [item for item in answer if item.native_id in waiting]
+        if self.job is not None and self.job.document.get("retry") and self.job.native_ids:
+            self.native = [item for item in self.native if item.native_id == self.job.native_ids[-1]]
+
+    def has_lost_follow_up(self) -> bool:
+        """Tell whether it is undecided what becomes of the job, and no follow-up is left to decide it."""
+        if self.problem or self.job is None or not self.job.may_start_again:
+            return False
+        return all(is_terminal(item.state) for item in [*self.native, *self.follow_ups])
+
+    def is_behind(self) -> bool:
+        """Tell whether the queue says that the job has ended, and its folder does not say how yet."""
+        if self.job is None or not all(is_terminal(item.state) for item in self.native):
+            return False
+        ended = [record for record in self.job.replicas.values() if record.code is not None]
+        return len(ended) < sum(count for _, count in self.job.layout)
+
+
+def _waiting_follow_ups(job: SharedJob | None) -> builtins.list[str]:
+    """Return the follow-up that may still decide what becomes of a job."""
+    return job.follow_ups[-1:] if job is not None and job.may_start_again else []

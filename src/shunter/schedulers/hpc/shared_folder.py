@@ -1,0 +1,282 @@
+"""A job's folder on the cluster's shared storage, and what its records say of it.
+
+::
+
+    SHARED/                     option shared_dir, private to its user
+        code/FINGERPRINT/       a workspace, shared by all jobs with the same code
+        toolkit/NAME.pyz        the toolkit, likewise
+        jobs/APP_ID/
+            job.json            what was asked for, without secrets; written first
+            script              what was submitted
+            run.sh              what runs the replicas on the nodes
+            layout              "ROLE COUNT" for each role, in order
+            roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
+            native              native ids, one line for each submission
+            cancelled           a user cancelled the job
+            follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
+            follow-up.ids       native ids of the small jobs that wait for its end
+            retries, settled    what became of failures; nothing more follows
+            notify.waiting.json targets of notifications, with the secret; notify.json afterwards, without it
+            hang, python/       when a replica counts as hung; what lets Python processes show their stacks
+            state/NAME.ATTEMPT.start, .exit, .hung  records, NAME is ROLE-K or job
+            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
+            ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
+            work/               the working directory, where there is no other
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+
+from shunter.lazy_dataclass import dataclass, field
+from shunter.specs.limits import MOST_REPLICAS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from shunter.schedulers.hpc.storage import Storage
+
+RUN_SCRIPT = "run.sh"
+SCRIPT = "script"
+#: Files of the follow-up: what it has to know, its script, and the path of its toolkit.
+FOLLOW_UP, FOLLOW_UP_SCRIPT, FOLLOW_UP_TOOLKIT = "follow-up.json", "follow-up.script", "follow-up.toolkit"
+#: Files that follow-ups leave: their native ids, what became of failures, and that nothing more follows.
+FOLLOW_UP_IDS = "follow-up.ids"
+FOLLOW_UP_FILES = (FOLLOW_UP_IDS, "retries", "settled")
+#: The targets of notifications, and the time after which a replica counts as hung.
+WAITING_BOX, HANG = "notify.waiting.json", "hang"
+#: Stands in a job's files for the path of the toolkit.
+TOOLKIT = "@{toolkit}@"
+#: How many reports of a job are read, and how much of each.
+MOST_REPORTS = 8
+LONGEST_REPORT = 1 << 20
+DEFAULT_SHARED = "~/.shunter"
+
+
+@dataclass
+class AttemptRecord:
+    """What a replica or a submission left behind of one attempt: its start, and its end if it has ended.
+
+    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end. ``reason`` says in words
+    why the program was not started; "" if it was.
+    """
+
+    attempt: int
+    host: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    code: int | None = None
+    why: str = ""
+    reason: str = ""
+    link: int = 0
+    native_id: str = ""
+    #: A text about a hang, past or present; "" if it never hung.
+    hung: str = ""
+
+
+@dataclass
+class SharedJob:
+    """All that a job's folder says of it.
+
+    Args:
+        app_id: the job.
+        document: ``job.json``.
+        native_ids: ids of its submissions, the oldest first.
+        cancelled_by: who cancelled it; "" if nobody has.
+        replicas: the last record of each replica that has started, by role and index.
+        earlier: the records before those, the oldest first.
+        submission: the last record of a submission.
+        attempts: how many attempts there have been.
+        reports: what replicas that failed left in torchelastic's error file, or in the toolkit's report.
+    """
+
+    app_id: str
+    document: Mapping[str, Any]
+    native_ids: list[str] = field(default_factory=list)
+    cancelled_by: str = ""
+    replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
+    earlier: dict[tuple[str, int], list[AttemptRecord]] = field(default_factory=dict)
+    submission: AttemptRecord | None = None
+    attempts: int = 0
+    #: Native ids of the small jobs that follow on its ends, what became of its failures so far, the oldest
+    #: first, and whether nothing more follows.
+    follow_ups: list[str] = field(default_factory=list)
+    retries: list[dict[str, Any]] = field(default_factory=list)
+    is_settled: bool = False
+    reports: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> list[tuple[str, int]]:
+        """Role and number of replicas, in order."""
+        return [(role, count) for role, count in self.document.get("layout", ())]
+
+    @property
+    def may_start_again(self) -> bool:
+        """Whether it is still undecided if the job is restarted after a failure."""
+        return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
+
+    @property
+    def chain(self) -> int:
+        """How many submissions were planned for it."""
+        return int(self.document.get("chain", 1))
+
+
+def job_folder(shared: str, app_id: str) -> str:
+    """Return the path of a job's folder."""
+    return posixpath.join(shared, "jobs", app_id)
+
+
+def log_folder(folder: str, role: str, replica: int) -> str:
+    """Return the path of the folder with a replica's logs."""
+    return posixpath.join(folder, "logs", f"{role}-{replica}")
+
+
+def base_folder(folder: str, role: str, replica: object) -> str:
+    """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
+    return posixpath.join(folder, "ml", f"{role}-{replica}")
+
+
+def shell_script(name: str) -> bytes:
+    """Return a script that is copied to a job's folder: ``run.sh`` or ``spread.sh``."""
+    from importlib.resources import files
+
+    return files(__package__).joinpath(name).read_bytes()
+
+
+def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str, SharedJob]:
+    """Return what the folders of these jobs tell, those that exist, in few calls."""
+    folders = [job_folder(shared, app_id) for app_id in app_ids]
+    documents = storage.read([posixpath.join(folder, "job.json") for folder in folders])
+    known = [
+        (app_id, folder, document)
+        for app_id, folder, content in zip(app_ids, folders, documents, strict=True)
+        if content is not None and (document := _document(content)) is not None
+    ]
+    paths = [
+        posixpath.join(folder, name)
+        for _, folder, document in known
+        for name in ("native", "cancelled", *(FOLLOW_UP_FILES if document.get("follows") else ()))
+    ]
+    notes = iter(storage.read(paths))
+    states = storage.texts([posixpath.join(folder, "state") for _, folder, _ in known])
+    by_folder: dict[str, dict[str, str]] = {}
+    for path, text in states.items():
+        by_folder.setdefault(posixpath.dirname(path), {})[posixpath.basename(path)] = text
+    found = {}
+    for app_id, folder, document in known:
+        native, cancelled = next(notes), next(notes)
+        job = SharedJob(app_id, document, (native or b"").decode("utf-8", "replace").split())
+        if cancelled is not None:
+            job.cancelled_by = cancelled.decode("utf-8", "replace").strip() or "somebody"
+        if document.get("follows"):
+            _add_follow_up(job, *(next(notes) for _ in FOLLOW_UP_FILES))
+        _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
+        found[app_id] = job
+    return found
+
+
+def read_reports(storage: Storage, shared: str, jobs: Sequence[SharedJob]) -> None:
+    """Add to jobs what their replicas that failed reported, a few of each job; one call for all."""
+    wanted: list[tuple[SharedJob, tuple[str, int]]] = []
+    paths = []
+    for job in jobs:
+        folder = job_folder(shared, job.app_id)
+        failed = [(key, record) for key, record in job.replicas.items() if record.code]
+        failed.sort(key=lambda item: item[1].ended_at or 0.0)
+        for key, record in failed[:MOST_REPORTS]:
+            wanted.append((job, key))
+            paths.append(f"{log_folder(folder, *key)}/{record.attempt}.error.json")
+            paths.append(f"{base_folder(folder, *key)}/output/failure")
+    if not wanted:
+        return
+    contents = iter(storage.read(paths))
+    for job, key in wanted:
+        error, report = (
+            (content or b"")[:LONGEST_REPORT].decode("utf-8", "replace").strip()
+            for content in (next(contents), next(contents))
+        )
+        if report and not error:
+            error = json.dumps({"message": {"message": report}})
+        if error:
+            job.reports[key] = error
+
+
+def _add_follow_up(job: SharedJob, ids: bytes | None, retries: bytes | None, settled: bytes | None) -> None:
+    """Read what the small job that follows on the job's end has left."""
+    job.follow_ups = (ids or b"").decode("utf-8", "replace").split()
+    job.is_settled = settled is not None
+    for line in (retries or b"").decode("utf-8", "replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+            job.retries.append(entry)
+
+
+def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
+    """Read the records of a job; of submissions only the last attempt counts."""
+    found: dict[tuple[str, int], dict[int, AttemptRecord]] = {}
+    for name, text in texts.items():
+        stem, _, kind = name.rpartition(".")
+        what, _, number = stem.rpartition(".")
+        if kind not in ("start", "exit", "hung") or not number.isdecimal():
+            continue
+        attempt = int(number)
+        job.attempts = max(job.attempts, attempt + 1)
+        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if what == "job":
+            if job.submission is None or job.submission.attempt < attempt:
+                job.submission = AttemptRecord(attempt)
+            if job.submission.attempt == attempt:
+                _fill(job.submission, kind, values)
+            continue
+        role, _, index = what.rpartition("-")
+        if index.isdecimal():
+            records = found.setdefault((role, int(index)), {})
+            _fill(records.setdefault(attempt, AttemptRecord(attempt)), kind, values)
+    for key, records in found.items():
+        *job.earlier[key], job.replicas[key] = (records[number] for number in sorted(records))
+
+
+def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
+    if kind == "hung":
+        record.hung = values.get("note", "")
+        return
+    record.host = values.get("host", record.host)
+    time = _number(values.get("time"))
+    if kind == "start":
+        record.started_at = time
+        record.link = int(_number(values.get("link")) or 0)
+        record.native_id = values.get("native", "")
+    else:
+        record.ended_at = time
+        code = _number(values.get("code"))
+        record.code = None if code is None else int(code)
+        record.why = values.get("why", "ended")
+        record.reason = values.get("reason", "")
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _document(content: bytes) -> dict[str, Any] | None:
+    """Return ``job.json``; None if it is damaged, so that the folder counts as no job's."""
+    try:
+        found = json.loads(content)
+        roles = [(str(role), count) for role, count in found["layout"]]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    is_number = isinstance(found.get("created_at", 0), (int, float))
+    counts = [count for _, count in roles]
+    fits = all(isinstance(count, int) and 0 <= count <= MOST_REPLICAS for count in counts)
+    is_chain = isinstance(found.get("chain", 1), int)
+    texts = all(isinstance(found.get(name) or "", str) for name in ("name", "workdir", "results"))
+    return found if is_number and fits and is_chain and texts else None

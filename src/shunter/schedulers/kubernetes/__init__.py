@@ -1,0 +1,1 @@
+"""Kubernetes: Jobs, JobSets and Volcano jobs. Making images: see `shunter.workspace.images`."""

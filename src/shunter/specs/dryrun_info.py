@@ -1,0 +1,94 @@
+"""The request of a dry run: what would be sent, as a value to inspect."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+    from typing import Generic as Generic
+
+    from shunter.specs.app import AppDef
+
+    T = TypeVar("T")
+else:  # `typing` is slow to import
+    T = object
+
+    class Generic:
+        """Stands in for `typing.Generic` at run time."""
+
+        __class_getitem__ = classmethod(types.GenericAlias)
+
+
+class AppDryRunInfo(Generic[T]):
+    """A scheduler's native request, made but not sent.
+
+    Args:
+        request: the request, of the scheduler's own type.
+        fmt: makes the text that people read, without secrets.
+
+    Attributes:
+        app: the job.
+        cfg: the resolved scheduler options.
+        scheduler: name of the scheduler.
+        session: name of the runner's session.
+        app_id: id that the job will have, if the scheduler lets the caller choose it; else None.
+        client_token: identifies this submission to backends that refuse to start it twice. Set by the runner
+            just before `Scheduler.schedule`.
+        shipment: the code that goes with the job, planned but not shipped, as a
+            `shunter.workspace.shipment.Shipment`; None without code.
+        warnings: what the job asks for and will not get, in sentences.
+        record: what the runner stores in the history: component, arguments, workspace, ....
+    """
+
+    def __init__(self, request: T, fmt: Callable[[T], str] = repr) -> None:
+        self.request = request
+        self._fmt = fmt
+        self.app: AppDef | None = None
+        self.cfg: Mapping[str, Any] = {}
+        self.scheduler = ""
+        self.session = ""
+        self.app_id: str | None = None
+        self.client_token = ""
+        self.shipment: Any = None
+        self.warnings: list[str] = []
+        self.record: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return self._fmt(self.request)
+
+    # Names of TorchX, which its plugins and users read and write.
+
+    @property
+    def _app(self) -> AppDef | None:
+        return self.app
+
+    @_app.setter
+    def _app(self, app: AppDef | None) -> None:
+        self.app = app
+
+    @property
+    def _cfg(self) -> Mapping[str, Any]:
+        return self.cfg
+
+    @_cfg.setter
+    def _cfg(self, cfg: Mapping[str, Any]) -> None:
+        self.cfg = cfg
+
+    @property
+    def _scheduler(self) -> str | None:
+        return self.scheduler or None
+
+    @_scheduler.setter
+    def _scheduler(self, scheduler: str | None) -> None:
+        self.scheduler = scheduler or ""
+
+    def warn(self) -> None:
+        """Issue the warnings, as a job is submitted."""
+        if self.warnings:
+            import warnings
+
+            for text in self.warnings:
+                warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,353 @@
+"""Scheduler options: declared once, as a dataclass; checked, converted and documented from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from shunter.errors import InvalidRunConfigException, OptionParseError, did_you_mean
+from shunter.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
+from shunter.specs.conversion import (
+    ConversionError,
+    bare_type,
+    from_text,
+    from_value,
+    is_container_type,
+    is_dict_type,
+    is_list_type,
+    list_item_type,
+    type_name,
+)
+from shunter.specs.copying import deep_copy
+from shunter.specs.pairs import parse_pairs, unquote
+from shunter.specs.typehints import class_hints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
+
+# What an option may name that the files of a project may not choose until the user has trusted them.
+PROGRAM = "a program to run"
+CREDENTIALS = "credentials"
+ADDRESS = "an address to contact"
+DESTINATION = "a destination of code or data"
+ACCESS = "access to this machine or a network"
+PLUGIN = "a plug-in"
+PURCHASE = "a purchase"
+#: Only if they are outside of the project: files that are read, and places that are written to.
+FILES_OUTSIDE = "files outside of the project"
+PLACE_OUTSIDE = "a destination outside of the project"
+#: An option of a plug-in that was declared without a word on it, as with TorchX's ``runopts.add``.
+UNDECLARED = "something that its plug-in does not declare"
+
+
+@dataclass(frozen=True)
+class runopt:
+    """One option.
+
+    Attributes:
+        default: its value when none is given.
+        opt_type: its type.
+        is_required: whether it has to be given.
+        help: what it does, in a sentence.
+        secret: whether its value is kept out of logs, dry runs and the history.
+        needs_trust: what it names that the files of a project may not choose until the user has trusted
+            them, such as `PROGRAM`; "" if it is a mere default of the job.
+    """
+
+    default: CfgVal
+    opt_type: Any
+    is_required: bool
+    help: str
+    secret: bool = False
+    needs_trust: str = ""
+
+    @property
+    def opt_type_name(self) -> str:
+        """The type as people write it: ``str``, ``list[str]``."""
+        return type_name(self.opt_type)
+
+    def convert(self, value: Any) -> Any:
+        """Check a value, or convert a text given for it. None is accepted unless the option is required.
+
+        Raises:
+            ConversionError: it does not fit the type.
+        """
+        if value is None or (value == "None" and bare_type(self.opt_type) is not str):
+            return None
+        if isinstance(value, str) and bare_type(self.opt_type) is not str:
+            return from_text(self.opt_type, value)
+        return from_value(self.opt_type, value)
+
+    #: The name of `convert` in TorchX.
+    cast_to_type = convert
+
+    @property
+    def is_type_list_of_str(self) -> bool:
+        """Whether its values are lists of texts."""
+        return is_list_type(self.opt_type) and list_item_type(self.opt_type) is str
+
+    @property
+    def is_type_dict_of_str(self) -> bool:
+        """Whether its values are dicts from texts to texts."""
+        return is_dict_type(self.opt_type)
+
+
+def option(
+    help: str,
+    *,
+    default: Any = MISSING,
+    factory: Any = MISSING,
+    secret: bool = False,
+    needs_trust: str = "",
+    **metadata: Any,
+) -> Any:
+    """Declare a field of an options dataclass; see `runopt`. Without a default the option is required.
+
+    A scheduler may keep more about the option in ``metadata``, such as the member of its request.
+    """
+    return field(  # type: ignore[call-overload,unused-ignore]
+        default=default,
+        default_factory=factory,
+        metadata={"help": help, "secret": secret, "needs_trust": needs_trust, **metadata},
+    )
+
+
+class runopts:
+    """The options of a scheduler, by name."""
+
+    def __init__(self, **options: runopt) -> None:
+        self._options: dict[str, runopt] = dict(options)
+
+    @classmethod
+    def from_dataclass(cls, opts: type[Any]) -> runopts:
+        """Derive the options from a dataclass whose fields are made by `option`."""
+        hints = class_hints(opts)
+        result = cls()
+        for item in fields(opts):
+            result._options[item.name] = runopt(
+                default_of(item),
+                bare_type(hints[item.name]),
+                not has_default(item),
+                item.metadata.get("help", ""),
+                item.metadata.get("secret", False),
+                item.metadata.get("needs_trust", ""),
+            )
+        return result
+
+    def add(
+        self, cfg_key: str, type_: Any, help: str, default: CfgVal = None, required: bool = False
+    ) -> None:
+        """Add an option.
+
+        Raises:
+            ValueError: it is required and has a default.
+            TypeError: the default is not of the type.
+        """
+        if required and default is not None:
+            raise ValueError(f"option {cfg_key!r} is required, so it cannot have the default {default!r}")
+        if default is not None and default != []:  # TorchX's plugins write that for dicts too
+            try:
+                from_value(type_, default)
+            except ConversionError as error:
+                raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
+        self._options[cfg_key] = runopt(default, type_, required, help, needs_trust=UNDECLARED)
+
+    @staticmethod
+    def is_type(obj: Any, tp: Any) -> bool:
+        """Tell whether a value is of an option's type, as Python has it: True is an int, 1 is not a float."""
+        try:
+            return isinstance(obj, tp)
+        except TypeError:  # such as list[str]: its items count too
+            pass
+        try:
+            from_value(tp, obj)
+        except ConversionError:
+            return False
+        return True
+
+    @property
+    def _opts(self) -> dict[str, runopt]:
+        """TorchX's name of what is declared, which tests of schedulers read."""
+        return self._options
+
+    def get(self, name: str) -> runopt | None:
+        """Return the option of this name, which may be written in camelCase; None if it does not exist."""
+        return self._options.get(self.name_of(name))
+
+    def name_of(self, name: str) -> str:
+        """Return the name under which an option was declared, such as ``job_queue`` for ``jobQueue``."""
+        if name in self._options or name.islower():
+            return name
+        declared = camel_to_snake(name)
+        return declared if declared in self._options else name
+
+    def _declared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by the names under which their options were declared.
+
+        Raises:
+            InvalidRunConfigException: one is given under two spellings, with different values.
+        """
+        result: dict[str, Any] = {}
+        for key, value in given.items():
+            name = self.name_of(key)
+            if name in result and result[name] != value:
+                raise InvalidRunConfigException(
+                    f"option {name!r} is given in two spellings, with different values", name, given
+                )
+            result[name] = value
+        return result
+
+    def update(self, other: runopts) -> None:
+        """Take over the options of another set."""
+        self._options.update(other._options)
+
+    def __or__(self, other: runopts) -> runopts:
+        return type(self)(**{**self._options, **other._options})
+
+    def __iter__(self) -> Iterator[tuple[str, runopt]]:
+        return iter(self._options.items())
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._options
+
+    def resolve(self, cfg: Mapping[str, Any] | Any, ignore_unknown: bool = False) -> dict[str, Any]:
+        """Check a configuration and complete it with the defaults.
+
+        Args:
+            cfg: values by option name, or an instance of the options dataclass. Texts are converted.
+            ignore_unknown: whether to keep values of unknown options instead of refusing them.
+
+        Raises:
+            InvalidRunConfigException: an option is unknown, missing, or does not fit its type. All that
+                is wrong is reported at once.
+        """
+        given = self._declared(as_mapping(cfg))
+        unknown = [key for key in given if key not in self._options]
+        resolved: dict[str, Any] = {key: given[key] for key in unknown}
+        problems = [
+            (key, f"there is no option {key!r}. {hint_for(key, self._options)}")
+            for key in ([] if ignore_unknown else unknown)
+        ]
+        for name, opt in self._options.items():
+            value = given.get(name)
+            try:
+                resolved[name] = deep_copy(opt.default) if value is None else opt.convert(value)
+            except ConversionError as error:
+                problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
+                continue
+            if opt.is_required and resolved[name] is None:
+                problems.append((name, f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"))
+        if problems:
+            text = "; ".join(problem.rstrip(".") for _, problem in problems)
+            raise InvalidRunConfigException(text, problems[0][0], given)
+        return resolved
+
+    def cfg_from_str(self, cfg_str: str) -> dict[str, Any]:
+        """Read ``key=value,key2=value2``, each value converted to its option's type.
+
+        Unknown keys are kept as text, for `resolve` to refuse.
+
+        Raises:
+            OptionParseError: the text does not parse.
+            InvalidRunConfigException: a value does not fit its option's type.
+        """
+        pairs = self._declared(parse_pairs(cfg_str))
+        self._check_strays(pairs)
+        for key, value in pairs.items():
+            opt = self._options.get(key)
+            if opt is None or not is_container_type(opt.opt_type):  # those unquote their items
+                pairs[key] = unquote(value)
+        return self._convert_all(pairs)
+
+    def _holds_pairs(self, key: str) -> bool:
+        """Tell whether an option's value consists of pairs, or is a list of such values."""
+        opt = self._options.get(key)
+        if opt is None:
+            return False
+        return is_dict_type(list_item_type(opt.opt_type) if is_list_type(opt.opt_type) else opt.opt_type)
+
+    def _check_strays(self, pairs: Mapping[str, str]) -> None:
+        """Refuse an unknown option after a dict's pair: most likely it is the dict's second pair.
+
+        Raises:
+            OptionParseError: there is one.
+        """
+        before = ""
+        for key, value in pairs.items():
+            if key not in self._options and before:
+                raise OptionParseError(
+                    f"there is no option {key!r}",
+                    hint=f"If it belongs to {before}, write the pairs as JSON or in quotes: "
+                    f"{before}='{pairs[before]},{key}={value}'.",
+                )
+            before = key if self._holds_pairs(key) and "=" in value and value[0] not in "[{'\"" else ""
+
+    def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
+        """Read a JSON object of option values.
+
+        Raises:
+            InvalidRunConfigException: it is not a JSON object, or a value does not fit.
+        """
+        import json
+
+        try:
+            data = json.loads(json_repr)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")
+        return self._convert_all(self._declared(data))
+
+    def _convert_all(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        cfg: dict[str, Any] = {}
+        for key, value in raw.items():
+            opt = self._options.get(key)
+            try:
+                cfg[key] = value if opt is None else opt.convert(value)
+            except ConversionError as error:
+                type_text = opt.opt_type_name if opt else ""
+                raise InvalidRunConfigException(f"option {key!r} ({type_text}): {error}", key, raw) from None
+        return cfg
+
+    def __repr__(self) -> str:
+        required = [(name, opt) for name, opt in self if opt.is_required]
+        optional = [(name, opt) for name, opt in self if not opt.is_required]
+        usage = [f"{name}={name.upper()}" for name, _ in required]
+        usage += [f"[{name}={name.upper()}]" for name, _ in optional]
+        lines = ["usage:", "    " + ",".join(usage)]
+        for title, options in (("required", required), ("optional", optional)):
+            if options:
+                lines += ["", f"{title} arguments:"]
+            for name, opt in options:
+                default = "" if opt.is_required else f", {opt.default}"
+                lines.append(f"    {name}={name.upper()} ({opt.opt_type_name}{default})")
+                lines.append(f"        {opt.help}")
+        return "\n".join(lines)
+
+
+def camel_to_snake(name: str) -> str:
+    """Turn ``jobQueue`` into ``job_queue``."""
+    import re
+
+    return re.sub(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])", r"_\g<0>", name).lower()
+
+
+def hint_for(key: str, known: Iterable[str]) -> str:
+    """Return what to do about an option that a scheduler does not have."""
+    if key == "chain":
+        return "It cannot continue jobs after their time limit; `shunter schedulers` shows which can."
+    return did_you_mean(key, known)
+
+
+def as_mapping(cfg: Any) -> dict[str, Any]:
+    """Return a configuration as a new dict, whether it is a mapping or an options dataclass."""
+    if cfg is None:
+        return {}
+    if is_dataclass(cfg) and not isinstance(cfg, type):
+        return {field.name: getattr(cfg, field.name) for field in fields(cfg)}
+    return dict(cfg)

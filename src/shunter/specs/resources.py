@@ -1,0 +1,60 @@
+"""What one replica needs: cpus, gpus, memory and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shunter.lazy_dataclass import dataclass, field, fields
+
+#: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
+RESOURCE_NAME = "torchx/named_resources.name"
+IS_FRACTIONAL = "torchx/named_resources.is_fractional"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+else:
+    Any = object  # for those who read the annotations; `typing` is slow to import
+
+
+@dataclass
+class Resource:
+    """Needs of one replica.
+
+    Args:
+        cpu: number of logical cpus; -1 leaves it open.
+        gpu: number of gpus; -1 leaves it open.
+        memMB: memory in MiB; -1 leaves it open.
+        capabilities: scheduler-specific facts, such as the instance type.
+        devices: named devices and how many of each, such as ``{"vpc.amazonaws.com/efa": 4}``.
+        tags: free notes that no scheduler reads.
+    """
+
+    cpu: int
+    gpu: int
+    memMB: int
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, object] = field(default_factory=dict)
+
+    def get_resource_name(self) -> str | None:
+        """Return the name under which a plugin registered it; None if it is not one of those."""
+        name = self.tags.get(RESOURCE_NAME)
+        return None if name is None else str(name)
+
+    def is_fractional(self) -> bool:
+        """Tell whether a plugin registered it as a share of another one."""
+        return bool(self.tags.get(IS_FRACTIONAL, False))
+
+    @staticmethod
+    def copy(original: Resource, **capabilities: Any) -> Resource:
+        """Return a copy with these capabilities added."""
+        values = {field.name: getattr(original, field.name) for field in fields(original)}
+        values["capabilities"] = {**original.capabilities, **capabilities}
+        values |= {"devices": dict(original.devices), "tags": dict(original.tags)}
+        return type(original)(**values)
+
+
+NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
+
+ResourceFactory = Callable[[], Resource]

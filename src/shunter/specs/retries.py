@@ -1,0 +1,79 @@
+"""Retries by class of failure: ``oom=2:64G,node=3,preempted=inf,exception=0``.
+
+The class of a failure is that of its cause (`shunter.diagnosis.causes`, ``retry_class``). A class that is
+not named is retried as the role says (``max_retries``), and only such retries count against that number.
+"""
+
+from __future__ import annotations
+
+import re
+
+from shunter.errors import ConfigError, did_you_mean
+from shunter.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+from shunter.toolkit_import import retry_rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
+#: The classes, with the failures in each.
+CLASSES = {
+    OOM: "memory ran out",
+    NODE: "the machine was lost, or is defective",
+    PREEMPTED: "the machine was needed for something else",
+    EXCEPTION: "the program itself is at fault: an exception, a missing module, wrong arguments",
+    OTHER: "everything else",
+}
+WITHOUT_LIMIT = "inf"
+_EXAMPLE = "Example: oom=2:64G,node=3,preempted=inf,exception=0."
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
+_MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+RetryRule = retry_rule.RetryRule
+
+
+def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
+    """Read the rules as they are typed, by class.
+
+    Raises:
+        ConfigError: a class, a number or a size cannot be read. All of it is reported at once.
+    """
+    rules: dict[str, RetryRule] = {}
+    problems = []
+    for name, text in (given or {}).items():
+        if name not in CLASSES:
+            problems.append(f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}")
+            continue
+        times, _, size = str(text).partition(":")
+        try:
+            number = MOST_RETRIES if times == WITHOUT_LIMIT else whole_number(times, 0, MOST_RETRIES)
+            rules[name] = RetryRule(number, _megabytes(size) if size else 0)
+        except ValueError as error:
+            problems.append(f"{name}={text}: {error}")
+            continue
+        if size and name != OOM:
+            problems.append(f"{name}={text}: only {OOM} takes a size, up to which memory grows")
+    if problems:
+        raise ConfigError("retry cannot be read: " + "; ".join(problems), hint=_EXAMPLE)
+    return rules
+
+
+def _megabytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:30]!r} is not a size such as 64G")
+    size = int(float(match[1]) * _MEGABYTES[match[2].upper()])
+    if not 0 < size <= MOST_MEMORY_MB:
+        raise ValueError(f"{text} must be greater than 0 and at most {MOST_MEMORY_MB:,} MB")
+    return size
+
+
+def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:
+    """Return warnings about rules without effect on a scheduler; ``can`` are the classes that it supports."""
+    return [
+        f"{scheduler} ignores retry {name}: none of its jobs can fail because {CLASSES[name]}"
+        for name, rule in rules.items()
+        if name not in can and rule.times
+    ]

@@ -1,0 +1,124 @@
+"""Specs to JSON and back, without loss."""
+
+from __future__ import annotations
+
+import enum
+
+from shunter.errors import ConfigError
+from shunter.lazy_dataclass import fields, is_dataclass
+from shunter.specs.app import AppDef, Role
+from shunter.specs.conversion import ConversionError, from_value
+from shunter.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
+from shunter.specs.resources import Resource
+from shunter.specs.typehints import class_hints
+from shunter.specs.workspace import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+
+_MOUNT_CLASSES: dict[str, type[Any]] = {
+    MountType.BIND.value: BindMount,
+    MountType.VOLUME.value: VolumeMount,
+    MountType.DEVICE.value: DeviceMount,
+}
+_INFINITE = float("inf")
+_MOUNT_TYPES = {cls: kind for kind, cls in _MOUNT_CLASSES.items()}
+
+
+def to_json(spec: Any) -> Any:
+    """Return a spec as JSON values. A role's overrides are resolved, since functions have no JSON.
+
+    Raises:
+        ConfigError: a value in it (in ``metadata``, say) cannot be written as JSON.
+    """
+    return _encode(spec, type(spec).__name__)
+
+
+def _encode(value: Any, path: str) -> Any:
+    if isinstance(value, Role):
+        for name in list(value.overrides):
+            getattr(value, name)
+    if is_dataclass(value) and not isinstance(value, type):
+        data = {
+            field.name: _encode(getattr(value, field.name), f"{path}.{field.name}")
+            for field in fields(value)
+            if field.name != "overrides" and not (field.name == "workspace" and value.workspace is None)
+        }
+        kind = _MOUNT_TYPES.get(type(value))
+        return data if kind is None else {"type": kind, **data}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Workspace):
+        return str(value)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _encode(item, f"{path}[{key}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if (
+        value is None
+        or isinstance(value, (str, int))
+        or (isinstance(value, float) and abs(value) < _INFINITE)
+    ):
+        return value
+    what = value if isinstance(value, float) else f"of type {type(value).__name__}"
+    if isinstance(value, dict):
+        what = "a dict with keys that are not strings"
+    raise ConfigError(
+        f"{path} cannot be written as JSON: it is {what}",
+        hint="Use only strings, finite numbers, booleans, lists, and dicts with strings as keys.",
+    )
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """Rebuild a spec from what `to_json` returned.
+
+    Raises:
+        ConfigError: the data does not fit; the message says where.
+    """
+    try:
+        return _decode(cls, data)
+    except ConversionError as error:
+        raise ConfigError(f"this is not a valid {cls.__name__}: {error}") from None
+
+
+def _decode(cls: type[T], data: Any) -> T:
+    if not isinstance(data, dict):
+        raise ConversionError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
+    values = dict(data)
+    if cls in _MOUNT_TYPES:
+        values.pop("type", None)
+    hints = class_hints(cls)
+    for key, item in values.items():
+        if key == "mounts" and isinstance(item, list):
+            values[key] = [_decode_mount(mount) for mount in item]
+        elif key == "roles" and isinstance(item, list):
+            values[key] = [_decode(Role, role) for role in item]
+        elif key not in hints or key == "overrides":
+            raise ConversionError(f"{cls.__name__} has no field {key!r}")
+        elif hints[key] is Resource:
+            values[key] = _decode(Resource, item)
+        else:
+            values[key] = _field(key, hints[key], item)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ConversionError(str(error).replace("__init__()", cls.__name__)) from None
+
+
+def _field(key: str, tp: Any, item: Any) -> Any:
+    try:
+        return from_value(tp, item)
+    except ConversionError as error:
+        raise ConversionError(str(error), key) from None
+
+
+def _decode_mount(data: Any) -> Mount:
+    kind = data.get("type") if isinstance(data, dict) else None
+    cls = _MOUNT_CLASSES.get(str(kind))
+    if cls is None:
+        raise ConversionError(f"{data!r} is not a mount: its type must be one of {', '.join(_MOUNT_CLASSES)}")
+    mount: Mount = _decode(cls, data)
+    return mount

@@ -1,0 +1,96 @@
+"""Values made of another library's classes, rebuilt from ours, and the other way round.
+
+Classes are matched by name, and fields by name: an ``AppDef`` of TorchX has the shape of ours, though it is
+another class.
+"""
+
+from __future__ import annotations
+
+import builtins
+from enum import Enum
+
+from shunter.lazy_dataclass import fields, is_dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def translated(value: Any, classes: Mapping[str, type]) -> Any:
+    """Return a value in which every object is rebuilt with the class of the same name, if there is one.
+
+    Objects of these classes, or of subclasses, stay as they are. Fields that a class lacks are left out, and
+    a member that an enumeration lacks becomes its UNKNOWN.
+
+    Args:
+        value: an object, or lists and dicts of such.
+        classes: the classes to use, by their names.
+    """
+    if isinstance(value, (str, int, float, type(None))) and not isinstance(value, Enum):
+        return value
+    target = next((classes[cls.__name__] for cls in type(value).__mro__ if cls.__name__ in classes), None)
+    if target is not None:
+        return value if isinstance(value, target) else _rebuilt(value, target, classes)
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind([translated(item, classes) for item in value])
+    if kind is dict:
+        return {key: translated(item, classes) for key, item in value.items()}
+    return value
+
+
+def _rebuilt(value: Any, target: Any, classes: Mapping[str, type]) -> Any:
+    if isinstance(value, Enum):
+        return target.__members__.get(value.name) or target["UNKNOWN"]
+    given = {
+        field.name: translated(getattr(value, field.name), classes)
+        for field in fields(target)
+        # what overrides stand for is in the values already
+        if field.init and field.name != "overrides" and hasattr(value, field.name)
+    }
+    return target(**given)
+
+
+def classes_of(*modules: Any) -> dict[str, type]:
+    """Return the dataclasses and enumerations that modules offer, by name."""
+    found: dict[str, builtins.type] = {}
+    for module in modules:
+        for name in dir(module):
+            value = getattr(module, name)
+            if (
+                isinstance(value, type)
+                and name == value.__name__
+                and (is_dataclass(value) or issubclass(value, Enum))
+            ):
+                found[name] = value
+    return found
+
+
+def is_app(value: Any) -> bool:
+    """Tell whether an object is a job, of our class or of the class of that name of an installed TorchX."""
+    return any(cls.__name__ == "AppDef" for cls in type(value).__mro__) and hasattr(value, "roles")
+
+
+def our_app(app: Any) -> Any:
+    """Return a job of our classes, made of one of other classes; anything else is returned as it is.
+
+    Roles keep their ``pre_proc``.
+    """
+    from shunter.specs import app as app_specs
+    from shunter.specs import mounts, resources
+
+    if not is_app(app) or not isinstance(app.roles, (list, tuple)):
+        return app
+    foreign = list(app.roles)
+    classes = classes_of(app_specs, mounts, resources)
+    roles = translated(foreign, classes)
+    for role, theirs in zip(roles, foreign, strict=True):
+        if role is not theirs and _changes_requests(theirs):
+            role.pre_proc = theirs.pre_proc
+    return app_specs.AppDef(app.name, roles, dict(app.metadata or {}))
+
+
+def _changes_requests(role: Any) -> bool:
+    below = [cls for cls in type(role).__mro__[:-1] if cls.__name__ != "Role"]
+    return any("pre_proc" in vars(cls) for cls in below)

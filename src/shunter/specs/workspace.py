@@ -1,0 +1,168 @@
+"""What code travels with a job: directories of this machine, and where they go."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from shunter.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
+
+
+class Workspace:
+    """Directories that travel with a job.
+
+    Args:
+        projects: directory of this machine -> where its content goes, relative to the job's working
+            directory; "" or "." is that directory itself.
+        implicit: whether it is a default that was not requested, such as the current directory.
+        frozen: the code that an earlier job ran with, by its fingerprint or the beginning of one; instead
+            of ``projects``.
+    """
+
+    __slots__ = ("frozen", "implicit", "projects")
+
+    def __init__(
+        self, projects: Mapping[str, str] | None = None, *, implicit: bool = False, frozen: str = ""
+    ) -> None:
+        self.projects = {source: _destination(to, source) for source, to in (projects or {}).items()}
+        self.implicit = implicit
+        self.frozen = frozen
+
+    @classmethod
+    def from_str(cls, text: str | None) -> Workspace:
+        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or TorchX's YAML: ``{DIR: SUB, DIR: SUB}``, or
+        lines of ``DIR: SUB``, with comments (``#``) between them.
+
+        An empty or blank text is a workspace without directories. If the text is the path of an existing
+        directory, a ``=`` in it belongs to the path. ``@FINGERPRINT`` is the code that an earlier job ran
+        with. A directory may be a URL: ``file://DIR``, or another one, such as ``memory://``, whose files are
+        fetched.
+
+        Raises:
+            UsageError: the text cannot be read.
+        """
+        text = (text or "").strip()
+        if "\n" in text:
+            text = "\n".join(line for line in text.split("\n") if line.strip() and not line.startswith("#"))
+        if not text:
+            return cls()
+        if text.startswith("@") and not os.path.isdir(text):
+            return cls(frozen=_fingerprint(text))
+        braced = text.startswith("{") and text.endswith("}")
+        yaml = braced or _is_yaml(text)
+        if not yaml and ("=" not in text or os.path.isdir(text)):
+            return cls({_plain_path(text): ""})
+        projects: dict[str, str] = {}
+        for part in (text[1:-1] if braced else text).split("\n" if yaml and not braced else ","):
+            source, separator, to = _partition_yaml(part) if yaml else part.partition("=")
+            source, to = _plain_path(_unquoted(source)), _unquoted(to)
+            if not source or not separator:
+                raise UsageError(f"cannot read {part.strip()!r} in the workspace {text!r}", hint=_EXAMPLE)
+            if source in projects:
+                raise UsageError(f"the workspace {text!r} names {source!r} twice", hint=_EXAMPLE)
+            projects[source] = to
+        return cls(projects)
+
+    def is_unmapped_single_project(self) -> bool:
+        """Tell whether it is one directory that becomes the working directory itself."""
+        return len(self.projects) == 1 and not any(self.projects.values())
+
+    def absolute(self) -> Workspace:
+        """Return it with absolute, resolved source directories."""
+        projects = {
+            src if is_url(src) else os.path.realpath(os.path.expanduser(src)): to
+            for src, to in self.projects.items()
+        }
+        return Workspace(projects, implicit=self.implicit, frozen=self.frozen)
+
+    def __bool__(self) -> bool:
+        return bool(self.projects or self.frozen)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Workspace):
+            return NotImplemented
+        return (self.projects, self.frozen) == (other.projects, other.frozen)
+
+    def __hash__(self) -> int:
+        return hash((self.frozen, *sorted(self.projects.items())))
+
+    def __str__(self) -> str:
+        if self.frozen:
+            return f"@{self.frozen}"
+        if self.is_unmapped_single_project():
+            return next(iter(self.projects))
+        return ",".join(f"{source}={to or '.'}" for source, to in self.projects.items())
+
+    def __repr__(self) -> str:
+        return f"Workspace.from_str({str(self)!r})"
+
+
+def our_workspace(given: Any) -> Workspace:
+    """Return a workspace of exactly our class, given as that, as a text, None, or TorchX's class."""
+    if type(given) is Workspace:
+        return given
+    if isinstance(given, Workspace):
+        return Workspace(given.projects, implicit=given.implicit, frozen=given.frozen)
+    projects = getattr(given, "projects", None)
+    return Workspace.from_str(given) if projects is None else Workspace(projects)
+
+
+def is_url(source: str) -> bool:
+    """Tell whether a source is not a directory of this machine, but a URL whose files have to be fetched."""
+    return "://" in source
+
+
+def _plain_path(source: str) -> str:
+    """Return the path of a ``file://`` URL; anything else as it is."""
+    return (source.removeprefix("file://") or "/") if source.startswith("file://") else source
+
+
+def _is_yaml(text: str) -> bool:
+    """Tell whether a text is a mapping in YAML: each line has a colon, and a blank or nothing behind it."""
+    lines = text.split("\n")
+    return not os.path.isdir(text) and all(_partition_yaml(line)[1] for line in lines)
+
+
+def _partition_yaml(text: str) -> tuple[str, str, str]:
+    """Split ``source: to``; the colon of a URL is not the separator."""
+    source, separator, to = text.partition(": ")
+    if separator:
+        return source, separator, to
+    if text.endswith(":"):
+        return text[:-1], ":", ""
+    scheme, mark, rest = text.rpartition("://")
+    source, separator, to = rest.partition(":")
+    return scheme + mark + source, separator if "{" not in source else "", to
+
+
+def _fingerprint(text: str) -> str:
+    digits = text[1:].lower()
+    if len(digits) < 8 or len(digits) > 64 or set(digits) - set("0123456789abcdef"):
+        raise UsageError(
+            f"{text!r} is not the fingerprint of a workspace",
+            hint="Write at least 8 of its hexadecimal digits after the @, as `shunter diff` shows them.",
+        )
+    return digits
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _destination(to: str, source: str) -> str:
+    """Return a destination as a relative path without dots; "" for the working directory itself."""
+    path = posixpath.normpath(to) if to else "."
+    if path.startswith(("/", "..")) or "\0" in path:
+        raise UsageError(
+            f"{source!r} cannot go to {to!r}: destinations are inside the job's working directory",
+            hint=_EXAMPLE,
+        )
+    return "" if path == "." else path

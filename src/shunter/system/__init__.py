@@ -1,0 +1,69 @@
+"""The operating system: processes, file events, names that only one process can hold, users and machines.
+
+Nothing here knows about jobs. Only `linux` uses what only Linux has; `portable` is its counterpart.
+"""
+
+import os
+import sys
+
+#: If this variable is 1, `portable` is used on Linux too, to test it.
+SWITCH = "SHUNTER_PORTABLE"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    if sys.platform == "linux":
+        from shunter.system.linux import *
+    else:
+        from shunter.system.portable import *
+else:
+
+    def __getattr__(name):
+        """Load the functions of this system when one is first needed: a dry run needs none."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+            from shunter.system import linux as functions
+        else:
+            from shunter.system import portable as functions
+        return globals().setdefault(name, getattr(functions, name))
+
+
+__all__ = [
+    "HAS_NAMESPACES",
+    "HAS_SUBREAPER",
+    "SEES_CONTAINER_PROCESSES",
+    "SWITCH",
+    "all_processes",
+    "become_subreaper",
+    "boot_id",
+    "children_of",
+    "claim_name",
+    "connect_to_name",
+    "data_ranges",
+    "handles_sigterm",
+    "has_mark",
+    "has_writer",
+    "is_pipe_path",
+    "kernel_log_has",
+    "memory_directory",
+    "network_bytes",
+    "open_file_events",
+    "open_process",
+    "out_of_memory_counters",
+    "path_of_open_file",
+    "pid_of_name",
+    "process_facts",
+    "process_place",
+    "process_usage",
+    "reserve_space",
+    "routes",
+    "send_file",
+    "set_title",
+    "share_blocks",
+    "signal_process",
+    "start_of",
+    "unnamed_file",
+    "user_of_peer",
+    "user_of_visitor",
+    "wait_without_reaping",
+]

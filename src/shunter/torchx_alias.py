@@ -1,0 +1,181 @@
+"""The import name `torchx`, answered by shunter where no TorchX is installed.
+
+Components, plugins and scripts that were written for TorchX import it by name. `install` puts a finder ahead
+of Python's own finders; it handles only names that begin with ``torchx``. Which of our objects each name
+refers to is in the table `shunter.compat.alias_table`, which is read when something imports `torchx`.
+
+`install` is called where foreign code is about to be loaded (components, plugins), by
+``import shunter.compat.torchx``, and at the start of Python where the variable `VARIABLE` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+#: ``1`` serves `torchx` from the start of Python; ``0`` never; ``instead`` even where TorchX is installed.
+VARIABLE = "SHUNTER_TORCHX"
+INSTEAD = "instead"
+NAME = "torchx"
+#: The same modules under a name of ours, whatever `torchx` is.
+OUR_NAME = "shunter.compat.torchx"
+TABLE = "shunter.compat.alias_table"
+
+
+def install() -> None:
+    """Let `import torchx` find our objects from now on, unless TorchX is installed."""
+    if not any(isinstance(finder, TorchxFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchxFinder())
+
+
+class TorchxFinder:
+    """Finds `torchx` and its modules in the table."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a module is made, for importlib; None if shunter does not serve it."""
+        if not fullname.startswith((NAME, OUR_NAME)):
+            return None
+        old = _old_name(fullname)
+        if old is None or old not in _modules():
+            return None
+        if fullname == NAME and not _is_ours_to_serve():
+            return None
+        if fullname.startswith(f"{NAME}.") and not isinstance(sys.modules.get(NAME), AliasModule):
+            return None  # an installed TorchX may lack a module; ours would not fit its others
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(fullname, self, origin="shunter", is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make the module, for importlib."""
+        return AliasModule(spec.name, f"TorchX's `{_old_name(spec.name)}`, as shunter serves it.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: names are looked up when they are asked for."""
+
+
+class AliasModule(ModuleType):
+    """A module of TorchX whose names are looked up in the table when they are first asked for.
+
+    A name that is replaced, as ``unittest.mock.patch`` does, is replaced where our code reads it too.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        value = look_up(self.__name__, name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        place = self._place(name)
+        if place is not None:
+            self.__dict__.setdefault("_replaced", {}).setdefault(name, getattr(*place))
+            setattr(*place, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        place = self._place(name)
+        if place is not None and name in self.__dict__.get("_replaced", {}):
+            setattr(*place, self.__dict__["_replaced"].pop(name))
+
+    def _place(self, name: str) -> tuple[ModuleType, str] | None:
+        """Return where a name stands that tests may replace: in a module only for TorchX's users."""
+        if name.startswith("__"):  # importlib sets these
+            return None
+        table = _modules().get(_old_name(self.__name__) or "", {})
+        place = table.get(name) or f"{table.get('*', '')}:{name}"
+        module, _, attribute = place.partition(":")
+        if not module.startswith("shunter.compat.") or not hasattr(import_module(module), attribute):
+            return None
+        return import_module(module), attribute
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *names_in(self.__name__)})
+
+
+def look_up(module: str, name: str) -> Any:
+    """Return what a name in a module refers to, which may be a module itself.
+
+    Raises:
+        AttributeError: TorchX has no such name, or shunter does not serve it.
+    """
+    if name == "__all__":
+        return [each for each in names_in(module) if not each.startswith("_")]
+    old = _old_name(module) or ""
+    table = _modules()
+    place = table[old].get(name)
+    if place is not None:
+        new_module, _, attribute = place.partition(":")
+        value: Any = import_module(new_module)
+        for part in attribute.split(".") if attribute else ():
+            value = getattr(value, part)
+        return value
+    if f"{old}.{name}" in table:
+        return import_module(f"{module}.{name}")
+    if "*" in table[old] and not name.startswith("__"):
+        whole = import_module(table[old]["*"])
+        if hasattr(whole, name):
+            return getattr(whole, name)
+    raise AttributeError(f"shunter serves no {name!r} in {old}")
+
+
+def names_in(module: str) -> list[str]:
+    """Return the names that a module has."""
+    old = _old_name(module) or ""
+    table = _modules()
+    names = set(table[old]) - {"*"}
+    if "*" in table[old]:
+        names |= {name for name in vars(import_module(table[old]["*"])) if not name.startswith("_")}
+    names |= {
+        each[len(old) + 1 :]
+        for each in table
+        if each.startswith(f"{old}.") and "." not in each[len(old) + 1 :]
+    }
+    return sorted(names)
+
+
+def installed_torchx() -> str | None:
+    """Return the folder of a TorchX that is installed beside us, or None."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(NAME)
+    if spec is None or spec.origin is None:  # of a mere folder that happens to have the name
+        return None
+    return os.path.dirname(spec.origin)
+
+
+def switched_off() -> bool:
+    """Tell whether the user does not want `torchx` to be served."""
+    return os.environ.get(VARIABLE) == "0"
+
+
+def comes_first() -> bool:
+    """Tell whether `torchx` is shunter even where TorchX is installed."""
+    return os.environ.get(VARIABLE) == INSTEAD
+
+
+def _is_ours_to_serve() -> bool:
+    return not switched_off() and (comes_first() or installed_torchx() is None)
+
+
+def _old_name(module: str) -> str | None:
+    """Return TorchX's name of a module that is asked for under either name."""
+    for prefix in (NAME, OUR_NAME):
+        if module == prefix or module.startswith(f"{prefix}."):
+            return NAME + module[len(prefix) :]
+    return None
+
+
+def _modules() -> dict[str, dict[str, str]]:
+    modules: dict[str, dict[str, str]] = import_module(TABLE).MODULES
+    return modules

@@ -1,0 +1,99 @@
+"""Remembers what was shipped from this machine, so that little has to be shipped the next time.
+
+Small JSON files in the state directory. They only save work: if one is missing, damaged or out of date, a
+whole layer is made, but never a wrong image: what they name is addressed by content, and daemon and registry
+refuse it where it is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shunter.errors import StateStoreError
+from shunter.paths import make_private_dir, state_dir
+from shunter.workspace.images.layer import LayerDigests, LayerEntry
+
+#: Changed whenever older files would be misread.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The last layer that was shipped whole: its digests and what is in it."""
+
+    digests: LayerDigests
+    entries: tuple[LayerEntry, ...]
+
+
+class ImageCache:
+    """What is remembered, by key, in a directory; by default one in the state directory.
+
+    Any number of processes may use it at once.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory or os.path.join(state_dir(), "images")
+
+    def recall(self, kind: str, *key: object) -> Any:
+        """Return the JSON value that was remembered under a key, or None."""
+        try:
+            with open(self._path(kind, key), encoding="utf-8", errors="surrogateescape") as file:
+                document = json.load(file)
+            return document["value"] if document["format"] == FORMAT else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember(self, value: Any, kind: str, *key: object) -> None:
+        """Keep a JSON value. Failing to (a full disk) costs time the next time, and nothing else."""
+        path = self._path(kind, key)
+        document = json.dumps({"format": FORMAT, "value": value}, separators=(",", ":"))
+        with contextlib.suppress(OSError, StateStoreError):
+            make_private_dir(self._directory)
+            handle, temporary = tempfile.mkstemp(dir=self._directory, prefix=".new-")
+            try:
+                with open(handle, "w", encoding="utf-8") as file:
+                    file.write(document)
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+
+    def anchor(self, *key: object) -> Anchor | None:
+        """Return the anchor of a key, or None."""
+        value = self.recall("anchor", *key)
+        try:
+            entries = tuple(LayerEntry(*fields) for fields in value["entries"])
+            return Anchor(LayerDigests(**value["digests"]), entries)
+        except (TypeError, KeyError):
+            return None
+
+    def set_anchor(self, entries: Sequence[LayerEntry], digests: LayerDigests, *key: object) -> None:
+        """Make a layer that was shipped whole the one that the next layers are compared with."""
+        value = {"digests": asdict(digests), "entries": [list(entry) for entry in entries]}
+        self.remember(value, "anchor", *key)
+
+    def collect(self, older_than: float) -> int:
+        """Forget what was last remembered more than this many seconds ago; returns the bytes freed."""
+        freed = 0
+        limit = time.time() - older_than
+        with contextlib.suppress(FileNotFoundError):
+            for item in os.scandir(self._directory):
+                with contextlib.suppress(OSError):
+                    status = item.stat()
+                    if status.st_mtime < limit:
+                        os.unlink(item.path)
+                        freed += status.st_size
+        return freed
+
+    def _path(self, kind: str, key: Sequence[object]) -> str:
+        text = json.dumps([str(part) for part in key])
+        name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return os.path.join(self._directory, f"{kind}-{name}.json")

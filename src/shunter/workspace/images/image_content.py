@@ -1,0 +1,267 @@
+"""What is put into an image: a job's code and the toolkit, and where in the image they go.
+
+A layer holds an entry for every directory above its files: Docker makes the ones that are missing with
+mode 0755 and owner root, over whatever the lower layers say (overlay2, 20.10; containerd copies them
+instead). So the working directory and its parents are repeated with the attributes that they have in the
+base image, and links among them are followed, since an entry in a link's place would replace it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import shunter
+from shunter.errors import ConfigError
+from shunter.workspace.images.dockerfile import find_context
+from shunter.workspace.images.image_config import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
+from shunter.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
+from shunter.workspace.snapshot import snapshot
+from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH, toolkit_archive
+
+if TYPE_CHECKING:
+    from shunter.specs.workspace import Workspace
+    from shunter.workspace.manifest import Entry, Manifest
+
+#: Changed whenever the same files would be laid out in another way.
+LAYOUT = 2
+#: Links that are followed before they are assumed to be circular; the kernel's own limit.
+MOST_LINKS = 40
+_TOOLKIT_DIRECTORY, _, _TOOLKIT_NAME = TOOLKIT_PATH.rpartition("/")
+
+
+class JobCode:
+    """A workspace, fixed; the toolkit, if a role needs it; and the workspace's own Dockerfile.
+
+    Args:
+        workspace: what travels; an empty one is nothing but the toolkit.
+        with_toolkit: whether a role needs the toolkit.
+        growing: absolute paths of files that are known to be appended to all the time.
+
+    Raises:
+        WorkspaceError: the workspace cannot be read, or has no files.
+        ConfigError: the toolkit is needed and missing.
+    """
+
+    def __init__(
+        self, workspace: Workspace, *, with_toolkit: bool, growing: frozenset[str] = frozenset()
+    ) -> None:
+        self.workspace = workspace
+        self.snapshot = snapshot(workspace, growing=growing) if workspace else None
+        self.toolkit = toolkit_archive() if with_toolkit else None
+        self.context = find_context(self.snapshot, workspace.projects) if self.snapshot else None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The workspace's manifest."""
+        return self.snapshot.manifest if self.snapshot else None
+
+    def roots(self, *, with_toolkit: bool) -> str:
+        """Return a name for the layers that differ little from each other: those of the same directories."""
+        directories = str(self.workspace.absolute()) if self.workspace else ""
+        return f"{directories} with the toolkit" if with_toolkit else directories
+
+    def labels(self, *, with_toolkit: bool) -> dict[str, str]:
+        """Return the labels of an image that it is put into, with the toolkit or without."""
+        labels = {LABEL_VERSION: shunter.__version__}
+        if self.manifest:
+            labels[LABEL_FINGERPRINT] = self.manifest.fingerprint
+        return {**labels, LABEL_TOOLKIT: self._toolkit_digest} if with_toolkit else labels
+
+    @property
+    def _toolkit_digest(self) -> str:
+        return hashlib.sha256(self.toolkit).hexdigest() if self.toolkit else ""
+
+    def key(self, image: str, *, with_toolkit: bool, platform: str | None = None) -> str:
+        """Return the tag of the image made from an image and this code. Contacts nothing."""
+        parts = [
+            LAYOUT,
+            image,
+            self.manifest.fingerprint if self.manifest else "",
+            self._toolkit_digest if with_toolkit else "",
+            self.context.fingerprint if self.context else "",
+            platform or "",
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+
+    def cargo(self, *, with_workspace: bool, with_toolkit: bool) -> Cargo:
+        """Return what goes into a layer."""
+        toolkit = self.toolkit if with_toolkit else None
+        if self.snapshot is None or not with_workspace:
+            return Cargo(None, lambda entry: (), toolkit)
+        return Cargo(self.snapshot.manifest.entries, self.snapshot.read, toolkit)
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """What has to get into an image.
+
+    Attributes:
+        entries: those of the workspace's manifest; None if there is no workspace, so that the image's
+            working directory stays as it is.
+        read: gives a file's content, exactly as the manifest has it.
+        toolkit: the toolkit's archive, or None.
+    """
+
+    entries: Sequence[Entry] | None
+    read: Callable[[Entry], Iterable[bytes]] = field(compare=False, repr=False)
+    toolkit: bytes | None = field(default=None, repr=False)
+
+    def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
+        """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
+
+        ``below`` are the image's labels, ``labels`` those that it would get.
+        """
+        wanted = labels.get(LABEL_TOOLKIT)
+        return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
+
+    def compose(self, working_dir: str, lookup: Lookup) -> LayerContent:
+        """Lay everything out as one layer.
+
+        Args:
+            working_dir: where the workspace goes.
+            lookup: asks the base image what it has.
+
+        Raises:
+            ConfigError: a name cannot be in a layer, or something is in the way in the base image.
+        """
+        entries: dict[str, LayerEntry] = {}
+        sources: dict[str, Entry] = {}
+        if self.entries is not None:
+            where = locate(working_dir, lookup)
+            entries |= where.by_path
+            for entry in self.entries:
+                placed = _layer_entry(entry, where.path)
+                entries[placed.path], sources[placed.path] = placed, entry
+        toolkit_path = ""
+        if self.toolkit is not None:
+            where = locate(_TOOLKIT_DIRECTORY, lookup)
+            toolkit_path = f"{where.path}/{_TOOLKIT_NAME}"
+            digest = hashlib.sha256(self.toolkit).hexdigest()
+            entries = where.by_path | entries
+            entries[toolkit_path] = LayerEntry(
+                toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest
+            )
+            base = locate(TOOLKIT_BASE, lookup)
+            # like /tmp: the image's user need not be root
+            entries = base.by_path | entries | {base.path: LayerEntry(base.path, "dir", 0o1777)}
+        _add_parents(entries)
+
+        def read(entry: LayerEntry) -> Iterable[bytes]:
+            if entry.path == toolkit_path:
+                return (self.toolkit or b"",)
+            return self.read(sources[entry.path])
+
+        return LayerContent(tuple(entries[path] for path in sorted(entries)), read)
+
+
+def _layer_entry(entry: Entry, directory: str) -> LayerEntry:
+    path = f"{directory}/{entry.path}"
+    if path.rpartition("/")[2].startswith(WHITEOUT):
+        raise ConfigError(
+            f"the workspace has a file {entry.path!r}, whose name marks a removed file in an image",
+            hint="Rename it, or add it to .shunterignore.",
+        )
+    if entry.kind == "file":
+        return LayerEntry(path, "file", entry.mode, size=entry.size, digest=entry.digest)
+    if entry.kind == "link":
+        return LayerEntry(path, "link", 0o777, target=entry.target)
+    return LayerEntry(path, "dir", entry.mode)
+
+
+def _add_parents(entries: dict[str, LayerEntry]) -> None:
+    """Give every entry its parents: Docker would make missing ones with other attributes."""
+    for path in list(entries):
+        parent = path.rpartition("/")[0]
+        while parent and parent not in entries:
+            entries[parent] = LayerEntry(parent, "dir")
+            parent = parent.rpartition("/")[0]
+
+
+# ---- where a directory really is
+
+
+class Found(NamedTuple):
+    """What a base image has at a path. ``target`` is of a link."""
+
+    kind: Literal["file", "link", "dir"]
+    mode: int = 0o755
+    uid: int = 0
+    gid: int = 0
+    target: str = ""
+
+
+#: Looks paths (relative to the root) up in the base image; leaves out those that it does not have.
+Lookup = Callable[[Sequence[str]], Mapping[str, Found]]
+
+
+class ImageDirectory(NamedTuple):
+    """A directory of an image, and the entries of it and those above it.
+
+    ``path`` has no links in it and is relative to the root.
+    """
+
+    path: str
+    by_path: dict[str, LayerEntry]
+
+
+def locate(directory: str, lookup: Lookup) -> ImageDirectory:
+    """Find out where a directory, given by its absolute path, really is in the base image.
+
+    Returns it with its own attributes and those of its parents.
+
+    Raises:
+        ConfigError: something else than a directory is in the way.
+    """
+    done: list[str] = []
+    todo = _parts(directory)
+    entries: dict[str, LayerEntry] = {}
+    found = dict(lookup(_prefixes([], todo)))
+    links = 0
+    while todo:
+        part = todo.pop(0)
+        if part == "..":
+            done = done[:-1]
+            continue
+        path = "/".join([*done, part])
+        there = found.get(path)
+        if there is not None and there.kind == "link":
+            links += 1
+            if links > MOST_LINKS:
+                raise ConfigError(f"the image's directory {directory} is behind a loop of symbolic links")
+            done = [] if there.target.startswith("/") else done
+            todo = _parts(there.target) + todo
+            found.update(lookup(_prefixes(done, todo)))
+            continue
+        if there is not None and there.kind == "file":
+            raise ConfigError(
+                f"code cannot go to {directory} of the image: /{path} is a file there",
+                hint="Choose another working directory in the image (WORKDIR).",
+            )
+        done.append(part)
+        attributes = there or Found("dir")
+        entries[path] = LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid)
+    end = "/".join(done)
+    return ImageDirectory(
+        end, {path: entry for path, entry in entries.items() if f"{end}/".startswith(f"{path}/")}
+    )
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _prefixes(done: Sequence[str], todo: Sequence[str]) -> list[str]:
+    """Return the paths that a walk visits if it meets no link."""
+    paths = []
+    here = list(done)
+    for part in todo:
+        if part == "..":
+            here = here[:-1]
+        else:
+            here.append(part)
+            paths.append("/".join(here))
+    return paths

@@ -1,0 +1,216 @@
+"""How an image with code is made: found, patched in a daemon or in a registry, or built; and delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.docker.image_reference import Reference
+from shunter.docker.image_store import inspect_image, pull_image, push_image, tag
+from shunter.errors import ConfigError
+from shunter.workspace.images.image_config import (
+    LABEL_BASE,
+    LABEL_BASE_DIGEST,
+    LABEL_BASE_NAME,
+    LABEL_FINGERPRINT,
+)
+
+if TYPE_CHECKING:
+    from shunter.progress import Progress
+    from shunter.workspace.images.dockerfile import BuildContext
+    from shunter.workspace.images.image_cache import ImageCache
+    from shunter.workspace.images.image_content import JobCode
+
+#: Repository of patched images in a daemon.
+LOCAL_REPOSITORY = "shunter/workspace"
+
+
+@dataclass(frozen=True)
+class WantedImage:
+    """An image that a role needs.
+
+    Attributes:
+        image: the image below.
+        toolkit: whether the toolkit goes into it.
+        planned: what the request calls it until it is made.
+    """
+
+    image: str
+    toolkit: bool
+    planned: str
+
+
+@dataclass(frozen=True)
+class ImageDestination:
+    """Where images are made and go.
+
+    Attributes:
+        engine: gives the Docker daemon's client; contacts nothing.
+        repository: repository in a registry that they are pushed to; "" for none.
+        in_daemon: whether jobs run in the daemon, so that it must have them.
+        quiet: whether the output of builds is shown only if they fail.
+        cache: what is remembered from the last time.
+        platform: ``linux/arm64`` and the like; by default the daemon's own, or this machine's.
+    """
+
+    engine: Callable[[], Engine]
+    repository: str
+    in_daemon: bool
+    quiet: bool
+    cache: ImageCache
+    platform: str | None = None
+
+
+class CodeImage:
+    """One image with the code in it."""
+
+    def __init__(
+        self, wanted: WantedImage, code: JobCode, destination: ImageDestination, progress: Progress
+    ) -> None:
+        self._wanted = wanted
+        self._code = code
+        self._destination = destination
+        self._progress = progress
+        self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit, platform=destination.platform)
+        self._local_name = f"{LOCAL_REPOSITORY}:{self._tag}"
+        self._labels = code.labels(with_toolkit=wanted.toolkit)
+        self._roots = code.roots(with_toolkit=wanted.toolkit)
+
+    def make(self) -> str:
+        """Return the image, exactly: ``sha256:...``, or ``repository@sha256:...``.
+
+        Raises:
+            WorkspaceChangedError: a file was changed meanwhile; nothing was made.
+            ShunterError: it cannot be made; says what to do.
+        """
+        engine = self._destination.engine()
+        if self._code.context is not None:
+            return self._deliver(engine, self._build_dockerfile(engine, self._code.context))
+        if self._destination.in_daemon or not self._destination.repository:
+            base = self._present_base(engine)
+            if base is None:
+                base = pull_image(engine, self._wanted.image, self._progress, self._destination.platform)
+            return self._deliver(engine, self._patched(engine, base))
+        try:
+            base = self._present_base(engine)
+        except EngineUnavailableError:
+            base = None
+        if base is None:
+            return self._patched_in_registry()
+        return self._deliver(engine, self._patched(engine, base))
+
+    def _present_base(self, engine: Engine) -> dict[str, Any] | None:
+        """Return the image below, if the daemon has it, and for the right platform."""
+        found = inspect_image(engine, self._wanted.image)
+        if found is not None and self._destination.platform:
+            has = [found.get("Os"), found.get("Architecture"), found.get("Variant")]
+            wanted = self._destination.platform.split("/")
+            return found if has[: len(wanted)] == wanted else None
+        return found
+
+    # ---- in a daemon
+
+    def _patched(self, engine: Engine, base: Mapping[str, Any], *, with_workspace: bool = True) -> str:
+        """Return the id of the base with the code in it; makes it unless the daemon has it."""
+        cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
+        if cargo.is_in((base.get("Config") or {}).get("Labels"), self._labels):
+            return str(base["Id"])
+        labels = {**self._labels, LABEL_BASE: str(base["Id"]), LABEL_BASE_NAME: self._wanted.image}
+        if digests := sorted(base.get("RepoDigests") or []):
+            labels[LABEL_BASE_DIGEST] = digests[0].partition("@")[2]
+        found = inspect_image(engine, self._local_name)
+        if found is not None:
+            has = (found.get("Config") or {}).get("Labels") or {}
+            if all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT)):
+                return str(found["Id"])
+        from shunter.workspace.images.patch_in_daemon import DaemonPatch
+
+        cache = self._destination.cache
+        patch = DaemonPatch(engine, base, cargo, labels, self._roots, cache, self._progress)
+        image = patch.make(self._local_name)
+        self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
+        return image
+
+    def _build_dockerfile(self, engine: Engine, context: BuildContext) -> str:
+        from shunter.workspace.images import docker_build
+
+        try:
+            engine.api_version  # noqa: B018 - asks the daemon
+        except EngineUnavailableError as error:
+            raise ConfigError(
+                f"the workspace has a {context.dockerfile}, which only Docker can build: {error.message}",
+                hint=f"{error.hint} Or ship the files alone: rename {context.dockerfile}.",
+            ) from error
+        built = docker_build.build(
+            engine,
+            context,
+            f"{self._local_name}-built" if self._wanted.toolkit else self._local_name,
+            image=self._wanted.image,
+            workspace=str(self._code.workspace),
+            labels=self._code.labels(with_toolkit=False),
+            cache=self._destination.cache,
+            progress=self._progress,
+            quiet=self._destination.quiet,
+            platform=self._destination.platform,
+        )
+        if self._wanted.toolkit:
+            return self._patched(engine, built, with_workspace=False)
+        return str(built["Id"])
+
+    # ---- to a registry
+
+    def _deliver(self, engine: Engine, image: str) -> str:
+        """Push an image of the daemon, if it is to be pushed and is not there."""
+        repository = self._destination.repository
+        if not repository:
+            return image
+        name = f"{repository}:{self._tag}"
+        target = Reference.parse(name)
+        digest = self._pushed_digest(target, image)
+        if not digest or (self._destination.in_daemon and not _is_known_as(engine, image, target, digest)):
+            tag(engine, image, name)
+            digest = push_image(engine, name, self._progress)
+        pinned = f"{repository}@{digest}"
+        self._progress.done(f"{pinned} has the code")
+        return pinned
+
+    def _pushed_digest(self, target: Reference, image: str) -> str:
+        """Return the digest of what the registry has under the name, if that is this image; else ""."""
+        from shunter.image_registry.client import RegistryClient
+        from shunter.image_registry.image_manifest import parse_object
+        from shunter.image_registry.registry_errors import RegistryError
+
+        try:
+            with RegistryClient(target.registry, patience=0) as client:
+                document = client.manifest(target.repository, target.selector)
+            if document is None:
+                return ""
+            config = parse_object(document.body, f"the manifest of {target}").get("config")
+        except RegistryError:
+            return ""  # the daemon may be able to reach it, and says so if it is not
+        return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
+
+    def _patched_in_registry(self) -> str:
+        from shunter.workspace.images.patch_in_registry import RegistryPatch
+
+        return RegistryPatch(
+            Reference.parse(self._wanted.image),
+            Reference.parse(f"{self._destination.repository}:{self._tag}"),
+            self._code.cargo(with_workspace=True, with_toolkit=self._wanted.toolkit),
+            {**self._labels, LABEL_BASE_NAME: self._wanted.image},
+            self._roots,
+            self._destination.platform,
+            self._destination.cache,
+            self._progress,
+        ).make()
+
+
+def _is_known_as(engine: Engine, image: str, target: Reference, digest: str) -> bool:
+    """Tell whether the daemon itself knows that an image has this digest in the repository."""
+    known = inspect_image(engine, image)
+    return any(
+        text.partition("@")[2] == digest and Reference.parse(text).name == target.name
+        for text in (known or {}).get("RepoDigests") or []
+    )

@@ -1,0 +1,373 @@
+"""The content of a workspace at one moment: its manifest, and where each file can be read.
+
+What is shipped is what was hashed: `Snapshot.read` refuses a file that has been changed since.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shunter.errors import WorkspaceChangedError, WorkspaceError
+from shunter.workspace.file_digests import (
+    ChangingFileError,
+    Index,
+    NotAFileError,
+    hash_beginning,
+    hash_file,
+)
+from shunter.workspace.manifest import Entry, Manifest
+from shunter.workspace.selection import Report, Selection, select
+
+if TYPE_CHECKING:
+    from shunter.progress import Progress
+    from shunter.specs.workspace import Workspace
+    from shunter.workspace.code_store import Store
+
+CHUNK = 1 << 20
+#: Beyond these an implicit workspace is most likely a mistake.
+MOST_BYTES = 1 << 30
+MOST_FILES = 100_000
+_BATCH = 64
+
+
+class Snapshot:
+    """A workspace, fixed.
+
+    Attributes:
+        manifest: its entries and fingerprint.
+        report: what the user should know of it.
+        growing: absolute paths of files that are being appended to. Jobs get what they had.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        report: Report,
+        sources: Mapping[str, str],
+        growing: frozenset[str] = frozenset(),
+    ) -> None:
+        self.manifest = manifest
+        self.report = report
+        self.growing = growing
+        self._sources = sources
+
+    def source(self, entry: Entry) -> str:
+        """Return the absolute path of a file entry."""
+        return self._sources[entry.path]
+
+    def read(self, entry: Entry) -> Iterator[bytes]:
+        """Yield a file's content. Content that was changed is never yielded to the end.
+
+        Raises:
+            WorkspaceChangedError: the file no longer has the content that was hashed.
+        """
+        path = self.source(entry)
+        digest, left = hashlib.sha256(), entry.size
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb", buffering=0) as file:
+                while True:
+                    chunk = file.read(min(CHUNK, left))
+                    left -= len(chunk)
+                    digest.update(chunk)
+                    if not chunk and left > 0:
+                        raise WorkspaceChangedError(path)
+                    if left == 0 and digest.hexdigest() != entry.digest:
+                        raise WorkspaceChangedError(path)
+                    if left == 0 and path not in self.growing and file.read(1):
+                        raise WorkspaceChangedError(path, grew=True)
+                    yield chunk
+                    if left == 0:
+                        return
+        except OSError as error:
+            raise WorkspaceChangedError(path) from error
+
+
+def snapshot(
+    workspace: Workspace, *, cache: bool = True, progress: Any = None, growing: Iterable[str] = ()
+) -> Snapshot:
+    """Select and hash the files of a workspace; for a frozen one, return the stored snapshot.
+
+    Args:
+        workspace: its projects. One that was not asked for (``implicit``) must look like a project.
+        cache: whether to trust digests of files that have not changed since they were last read.
+        progress: receives the steps.
+        growing: absolute paths of files that are known to be appended to all the time.
+
+    Raises:
+        WorkspaceError: a project is not a directory, an ignore file does not parse, two projects have the
+            same path, no file is left, or an implicit workspace is the home directory or very large.
+    """
+    if workspace.frozen:
+        return kept_snapshot(workspace.frozen)
+    if progress is not None:
+        progress.step("reading the workspace")
+    places = _places(workspace)
+    if workspace.implicit:
+        for source in places:
+            check_implicit(source)
+    selections = {source: select(source) for source in places}
+    if workspace.implicit:
+        _check_implicit_size(selections)
+    return _snapshot_of(selections, places, growing, cache=cache)
+
+
+def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
+    """Return a workspace that an earlier job ran with, by the beginning of its fingerprint.
+
+    Raises:
+        WorkspaceError: it is not kept, or not all of it.
+    """
+    from shunter.workspace.code_store import Store
+
+    store = store or Store()
+    manifest = store.find(beginning)
+    if not store.has_all(manifest):
+        raise WorkspaceError(
+            f"the content of the workspace @{manifest.fingerprint[:12]} is not kept on this machine",
+            hint="Submit from a directory instead: --workspace DIR",
+        )
+    blobs = {entry.path: store.blob_path(entry) for entry in manifest.entries if entry.kind == "file"}
+    return Snapshot(manifest, Report(), blobs)
+
+
+def _places(workspace: Workspace) -> dict[str, str]:
+    """Return the projects by their absolute directories."""
+    places: dict[str, str] = {}
+    for source, to in workspace.projects.items():
+        root = os.path.abspath(os.path.expanduser(source))
+        if root in places:
+            raise WorkspaceError(
+                f"the workspace {workspace} has the directory {root} twice", hint="Name each directory once."
+            )
+        places[root] = to
+    return places
+
+
+def check_implicit(root: str) -> None:
+    """Refuse a directory that was not named and is surely not a project: ``/`` or the home directory.
+
+    Raises:
+        WorkspaceError: it is one of these.
+    """
+    real = os.path.realpath(root)
+    home = os.path.realpath(os.path.expanduser("~"))
+    if real in ("/", home):
+        what = "the root of the file system" if real == "/" else "your home directory"
+        raise WorkspaceError(
+            f"the current directory is {what}, which is not shipped unless it is named",
+            hint="Change to your project, or name what the job needs: --workspace DIR"
+            " ('' ships nothing, '.' ships all of this).",
+        )
+
+
+def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
+    files = sum(len(selection.files) for selection in selections.values())
+    size = sum(info.st_size for selection in selections.values() for _, info in selection.files)
+    if size <= MOST_BYTES and files <= MOST_FILES:
+        return
+    raise WorkspaceError(
+        f"the current directory {' '.join(selections)} has {files} files and {size / (1 << 30):.1f} GiB,"
+        " which is not shipped unless it is named",
+        hint="Leave out what the job does not need in .shunterignore (`shunter workspace show` lists the"
+        " largest), or name it: --workspace .",
+    )
+
+
+def _snapshot_of(
+    selections: Mapping[str, Selection], places: Mapping[str, str], known: Iterable[str], *, cache: bool
+) -> Snapshot:
+    report, merged, growing = Report(), _Merged(), set(known)
+    for source, selection in selections.items():
+        prefix = f"{places[source]}/" if places[source] else ""
+        merged.add(source, prefix, _entries(selection, prefix, places, growing, cache=cache))
+        report.add(selection.report, prefix)
+    report.problems.sort()
+    manifest = Manifest(merged.entries.values())
+    if manifest.files == 0:
+        raise _no_files(list(places), report)
+    return Snapshot(manifest, report, merged.sources, frozenset(growing))
+
+
+class _Merged:
+    """Entries of several projects in one tree."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.sources: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+
+    def add(self, source: str, prefix: str, entries: list[Entry]) -> None:
+        for entry in [*_parents(prefix), *entries]:
+            known = self.entries.get(entry.path)
+            if known is not None and not (known.kind == entry.kind == "dir"):
+                raise self._clash(entry.path, self._owners[entry.path], source)
+            above = entry.path.rpartition("/")[0]
+            if above in self.entries and self.entries[above].kind != "dir":
+                raise self._clash(above, self._owners[above], source)
+            self.entries.setdefault(entry.path, entry)
+            self._owners.setdefault(entry.path, source)
+            if entry.kind == "file":
+                self.sources[entry.path] = f"{source}/{entry.path[len(prefix) :]}"
+
+    def _clash(self, path: str, one: str, other: str) -> WorkspaceError:
+        return WorkspaceError(
+            f"two projects of the workspace have the path {path}: {one} and {other}",
+            hint="Give one of them another destination, or leave the path out of one (.shunterignore).",
+        )
+
+
+def _parents(prefix: str) -> list[Entry]:
+    parts = prefix.rstrip("/").split("/") if prefix else []
+    return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
+
+
+def _entries(
+    selection: Selection, prefix: str, places: Mapping[str, str], growing: set[str], *, cache: bool
+) -> list[Entry]:
+    entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
+    entries += _links(selection, prefix, places)
+    index = Index(selection.root, enabled=cache)
+    unknown = []
+    for path, info in selection.files:
+        digest = index.digest(path, info)
+        if digest is None:
+            unknown.append(path)
+        else:
+            entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
+    entries += _hash(selection, prefix, unknown, index, growing)
+    index.save()
+    return entries
+
+
+def _hash(
+    selection: Selection, prefix: str, paths: list[str], index: Index, growing: set[str]
+) -> list[Entry]:
+    """Hash files. Those that grow all the time are hashed as they are now, and added to ``growing``."""
+    entries = []
+    for path, outcome in _hashed(selection.root, paths):
+        if isinstance(outcome, str):
+            selection.report.problems.append((path, outcome))
+            continue
+        digest, info, began = outcome
+        if began is None:
+            growing.add(os.path.join(selection.root, path))
+            selection.report.notes.append(_growth_note(prefix + path))
+        else:
+            index.remember(path, info, digest, began)
+        entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
+    return entries
+
+
+def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each path with its digest, stat result and start time (None if it grows), or what is wrong."""
+    batches = [paths[at : at + _BATCH] for at in range(0, len(paths), _BATCH)]
+    if len(batches) <= 1:
+        yield from _hash_batch(root, paths)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for batch in pool.map(lambda names: _hash_batch(root, names), batches):
+            yield from batch
+
+
+def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
+    return [(path, _hash_one(os.path.join(root, path))) for path in paths]
+
+
+def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progress) -> frozenset[str]:
+    """Return the files known to grow, after a file was found changed while a snapshot was shipped."""
+    if not error.grew:
+        return taken.growing
+    progress.done(_growth_note(error.path))
+    return taken.growing | {error.path}
+
+
+def _growth_note(path: str) -> str:
+    return f"{path} is being written to: the job gets its current content"
+
+
+def _hash_one(path: str) -> Any:
+    try:
+        try:
+            return hash_file(path)
+        except ChangingFileError as error:
+            if not error.grew:
+                raise
+            return (*hash_beginning(path), None)
+    except ChangingFileError as error:
+        raise WorkspaceChangedError(path) from error
+    except NotAFileError:
+        return "is no longer a file"
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return "was removed while the workspace was read"
+        return f"cannot be read: {error.strerror}"
+
+
+def _links(selection: Selection, prefix: str, places: Mapping[str, str]) -> list[Entry]:
+    entries = []
+    for path, _ in selection.links:
+        absolute = os.path.join(selection.root, path)
+        try:
+            target = os.readlink(absolute)
+        except OSError as error:
+            selection.report.problems.append((path, f"cannot be read: {error.strerror}"))
+            continue
+        kept, inside = _link_target(target, absolute, prefix + path, places)
+        if not os.path.exists(absolute):
+            selection.report.problems.append((path, f"points to {target}, which does not exist"))
+        elif not inside:
+            selection.report.problems.append((path, f"points to {target}, outside of the workspace"))
+        entries.append(Entry(prefix + path, "link", 0o777, target=kept))
+    return entries
+
+
+def _link_target(target: str, absolute: str, path: str, places: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what a link should point to, and whether that is in the workspace.
+
+    A link that reaches the workspace from outside, as an absolute one does, would lead from a frozen copy
+    back to the live files, or nowhere.
+    """
+    pointed = os.path.normpath(os.path.join(os.path.dirname(absolute), target))
+    there = _place_of(pointed, places)
+    if there is None:
+        real = os.path.join(os.path.realpath(os.path.dirname(pointed)), os.path.basename(pointed))
+        there = _place_of(real, places)
+    if there is None:
+        return target, False
+    directory = os.path.dirname(path)
+    if not os.path.isabs(target) and os.path.normpath(os.path.join(directory, target)) == there:
+        return target, True
+    return os.path.relpath(there, directory or "."), True
+
+
+def _place_of(absolute: str, places: Mapping[str, str]) -> str | None:
+    """Return where a path of this machine is in the workspace, or None."""
+    for source in sorted(places, key=len, reverse=True):
+        for root in dict.fromkeys([source, os.path.realpath(source)]):
+            if absolute == root or absolute.startswith(root.rstrip("/") + "/"):
+                return os.path.normpath(os.path.join(places[source], os.path.relpath(absolute, root)))
+    return None
+
+
+def _no_files(sources: list[str], report: Report) -> WorkspaceError:
+    where = " and ".join(sources)
+    reasons = [
+        f"{len(paths)} left out by {'Git' if reason == 'git' else reason}"
+        for reason, paths in report.left_out.items()
+    ]
+    if report.secrets:
+        reasons.append(f"{len(report.secrets)} left out as likely secrets")
+    if report.problems:
+        reasons.append(f"{len(report.problems)} cannot be shipped ({': '.join(report.problems[0])})")
+    why = ", ".join(reasons) or "the directory is empty"
+    return WorkspaceError(
+        f"the workspace {where} has no files: {why}",
+        hint="Name another directory (--workspace DIR), or ship nothing (--workspace '').",
+    )

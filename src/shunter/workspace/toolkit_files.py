@@ -1,0 +1,208 @@
+"""The toolkit's files as jobs get them: one archive for images, an unpacked copy for jobs of this machine.
+
+The archive has the same bytes as the one that ``toolkit/build_zipapp.py`` makes of the same sources. Python
+keeps the byte code of the unpacked copy. `shunter.toolkit_import` is how the launcher imports the toolkit.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import shunter
+from shunter.errors import ConfigError
+from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.regular_files import read_regular_file
+
+if TYPE_CHECKING:
+    from shunter.specs.app import Role
+
+#: Path of the toolkit in an image.
+TOOLKIT_PATH = "/opt/shunter/toolkit.pyz"
+#: The toolkit's base directory in an image.
+TOOLKIT_BASE = "/opt/ml"
+#: The variable that names a file to use instead of the launcher's own toolkit.
+VARIABLE = "SHUNTER_TOOLKIT"
+
+_PACKAGE = "shunter_toolkit"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
+# What the toolkit's builder adds to its sources: the start, and the predecessors' import names.
+_MAIN = b"import sys\nfrom shunter_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
+_ALIASED = ("sagemaker_containers", "sagemaker_training", "torchx", "shunter")
+_STAND_IN = (
+    b"import os\nfrom shunter_toolkit.aliases import stand_in\n"
+    b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"
+)
+_SHEBANG = b"#!/usr/bin/env python3\n"
+# How the unpacked copy is started: running a directory would import runpy first.
+_START = "start.py"
+_STARTER = (
+    b"import os, sys\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))\n"
+    b"sys.dont_write_bytecode = False\n" + _MAIN.removeprefix(b"import sys\n")
+)
+
+
+@dataclass(frozen=True)
+class ToolkitPlace:
+    """How a job starts the toolkit, and the directories and variables that it uses. Macros are substituted.
+
+    Attributes:
+        command: what runs it; its own arguments follow.
+        code: directory of the job's code.
+        base: the base directory; "" for ``/opt/ml``.
+        env: variables for it, unless the job has them.
+    """
+
+    command: tuple[str, ...] = ("python3", TOOLKIT_PATH)
+    code: str = "."  # of an image: its working directory
+    base: str = ""
+    env: dict[str, str] = field(default_factory=lambda: {"SHUNTER_PYTHON": "python", "PYTHONUNBUFFERED": "1"})
+
+
+def needs_toolkit(role: Role) -> bool:
+    """Tell whether a role runs under the toolkit: it has a training job in its metadata."""
+    return bool(role.metadata.get("train"))
+
+
+def local_command() -> tuple[str, ...]:
+    """Return how jobs of this machine start the toolkit, once `put_toolkit` has been called.
+
+    It is run by the job's own ``python``, as a script by itself would be, and without ``site``, which takes
+    longer to load than the toolkit.
+    """
+    path = _local_copy()
+    return ("python", "-S", path if path.endswith(".pyz") else os.path.join(path, _START))
+
+
+def put_toolkit() -> None:
+    """Put the toolkit where `local_command` says, unless it is there.
+
+    Raises:
+        StateStoreError: the state directory cannot be written.
+    """
+    path = _local_copy()
+    if os.path.exists(path):
+        return
+    import shutil
+    import tempfile
+
+    make_private_dir(os.path.dirname(path))
+    partial = ""
+    try:
+        partial = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(path))
+        if path.endswith(".pyz"):
+            _write(os.path.join(partial, "toolkit.pyz"), toolkit_archive())
+            os.replace(os.path.join(partial, "toolkit.pyz"), path)
+            return
+        for name, content in (*_members(_sources()), (_START, _STARTER)):
+            os.makedirs(os.path.dirname(os.path.join(partial, name)), exist_ok=True)
+            _write(os.path.join(partial, name), content)
+        os.rename(partial, path)
+    except OSError as error:
+        if not os.path.exists(path):  # another process was quicker
+            raise state_error("put the toolkit at", path, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def _local_copy() -> str:
+    """Return where this machine's jobs find the toolkit: its name depends on sizes and times of the sources.
+
+    Every submission of a script calls this, so it reads no content of the sources and loads no slow modules.
+    """
+    import zlib
+
+    given = os.environ.get(VARIABLE)
+    if given:
+        content = _given(given)
+        name = f"{len(content):x}-{zlib.crc32(content):08x}.pyz"
+    else:
+        package = _sources()
+        infos = [(path, os.stat(os.path.join(package, path))) for path in _files(package)]
+        facts = [(path, info.st_size, info.st_mtime_ns) for path, info in infos]
+        latest = max(mtime for _, _, mtime in facts)
+        whole = f"{shunter.__version__} {_STARTER!r} {package} {facts}"
+        name = f"{latest:x}-{zlib.crc32(whole.encode('utf-8', 'surrogateescape')):08x}"
+    return os.path.join(state_dir(), "toolkit", name)
+
+
+def toolkit_archive() -> bytes:
+    """Return the toolkit as a zip archive that Python runs. The same sources give the same bytes.
+
+    Raises:
+        ConfigError: ``SHUNTER_TOOLKIT`` names no such archive, or this installation is not complete.
+    """
+    given = os.environ.get(VARIABLE)
+    return _given(given) if given else _made(_sources())
+
+
+def _given(path: str) -> bytes:
+    import zipfile
+
+    try:
+        content = read_regular_file(os.path.expanduser(path))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.getinfo("__main__.py")
+    except OSError as error:
+        reason = str(error.strerror or error)
+    except (zipfile.BadZipFile, KeyError):
+        reason = "Python cannot run it as an archive"
+    else:
+        return content
+    raise ConfigError(
+        f"cannot take the toolkit from {VARIABLE}={path}: {reason}",
+        hint=f"Set {VARIABLE} to the path of a shunter-toolkit.pyz, or unset it to use shunter's own.",
+    )
+
+
+def _sources() -> str:
+    """Return the directory of the toolkit's package, within shunter; in a clone it is a link."""
+    package = os.path.join(os.path.dirname(shunter.__file__), "_toolkit")
+    if os.path.isfile(os.path.join(package, "cli.py")):
+        return package
+    raise ConfigError(
+        f"this job runs under the toolkit, which is missing in {package}",
+        hint=f"Reinstall shunter, or set {VARIABLE} to the path of a shunter-toolkit.pyz.",
+    )
+
+
+def _made(package: str) -> bytes:
+    import zipfile
+
+    raw = io.BytesIO()
+    # Stored, not compressed: compressed bytes differ between versions of zlib.
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in _members(package):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, content)
+    return _SHEBANG + raw.getvalue()
+
+
+def _members(package: str) -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", _MAIN
+    for name in _ALIASED:
+        yield f"aliases/{name}/__init__.py", _STAND_IN
+    for path in _files(package):
+        with open(os.path.join(package, path), "rb") as file:
+            yield f"{_PACKAGE}/{path}", file.read()
+
+
+def _files(package: str) -> list[str]:
+    """Return the package's files, by their parts sorted, as the toolkit's builder sorts them."""
+    found = []
+    for directory, _, names in os.walk(package):
+        if os.path.basename(directory) != "__pycache__":
+            inner = os.path.relpath(directory, package)
+            wanted = [name for name in names if name.endswith(".py") or name == "py.typed"]
+            found += [os.path.normpath(os.path.join(inner, name)) for name in wanted]
+    return sorted(found, key=lambda path: path.split("/"))

@@ -1,3 +1,0 @@
-"""trainyard: write a training script once, run it on any scheduler."""
-
-__version__ = "0.1.0"

@@ -1,4 +1,0 @@
-"""Programs that builtin components start inside the job, with ``python -m``.
-
-The components themselves are in `trainyard.components`.
-"""

@@ -1,1 +1,0 @@
-"""Programs that the components of `trainyard.components.utils` and ``metrics`` start."""

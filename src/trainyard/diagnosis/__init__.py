@@ -1,5 +1,0 @@
-"""Why a job failed or waits: rules that read what its scheduler and its logs say.
-
-Not here: the words of schedulers for their states (``reasons.py`` of each), what the history adds
-(`trainyard.runner.explanation`), and how `trainyard why` prints.
-"""

@@ -1,9 +1,0 @@
-"""The tracker that keeps runs in files, under TorchX's names."""
-
-from __future__ import annotations
-
-from trainyard.toolkit_import import fsspec_tracker
-
-FsspecTracker = fsspec_tracker.FsspecTracker
-create = fsspec_tracker.create
-generate_filename = fsspec_tracker.generate_filename

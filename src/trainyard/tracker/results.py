@@ -1,8 +1,0 @@
-"""Results of trials by key, under the names of ``torchx.runtime.tracking``."""
-
-from __future__ import annotations
-
-from trainyard.toolkit_import import results
-
-FsspecResultTracker = results.FsspecResultTracker
-ResultTracker = results.ResultTracker

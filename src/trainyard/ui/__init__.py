@@ -1,4 +1,0 @@
-"""A page on this machine that shows jobs: `trainyard ui`. Needs the extra ``ui``.
-
-It asks only the runner, never a scheduler directly, and does not depend on the command line.
-"""

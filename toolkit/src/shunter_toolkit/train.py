@@ -1,0 +1,356 @@
+"""``train``: what the platform starts in the container. One run from configuration to report."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from . import child_process, errors, failure, input_config, log, orphans, script_command, script_launch
+from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Policy
+from .environment import Environment
+from .layout import DEFAULT_BASE, Layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from .child_process import Outcome
+    from .end_notice import EndNotice
+    from .host_namespaces import HostView
+    from .job_document import Job
+    from .masking import Masker
+    from .metrics import Recorder
+    from .outputs import Results
+    from .script_watch import ScriptWatch
+
+    Observer = Callable[[bytes], None]
+
+
+class Training:
+    """One run of ``train``.
+
+    Args:
+        layout: the paths of the job.
+        argv: the script's arguments exactly as given; None maps the hyperparameters.
+        job: the path or text of a job document, or None for a prepared base directory.
+    """
+
+    def __init__(self, layout: Layout, argv: Sequence[str] | None = None, job: str | None = None) -> None:
+        self.layout = layout
+        self.argv = argv
+        self.job_source = job
+        self.job: Job | None = None
+        self.environment: Environment | None = None
+        self._mask_secrets_of()
+        self.results: Results | None = None
+        self.view: HostView | None = None
+        self.watch: ScriptWatch | None = None
+        self.notice: EndNotice | None = None
+        if "SHUNTER_NOTIFY" in os.environ:
+            from . import end_notice
+
+            self.notice = end_notice.EndNotice(os.environ)  # takes its variables out of the environment
+        self._line: list[str] = []
+        self.status = 0
+
+    def run(self) -> int:
+        """Run the job and return the exit code. Never raises."""
+        writer = failure.Writer(self.layout)
+        writer.prepare()
+        report = None
+        try:
+            report = self._attempt()
+        except BaseException as error:  # whatever it is, the report says so
+            report = failure.from_error(error)
+        report = self._finish(report)
+        if report is None:
+            writer.succeed()
+        else:
+            self._complete(report)
+            writer.fail(report, self.masker)
+            text = report.text() if log.shows(log.INFO) else report.brief()
+            if text:
+                log.write(log.WARNING if report.stopped else log.ERROR, text)
+        if self.job is not None:
+            self.layout.hand_over(*self.job.local_targets())
+        code = 0 if report is None else report.exit_code
+        if self.notice is not None:
+            self.notice.send(report, code, self.masker)
+        return code
+
+    def _attempt(self) -> failure.Report | None:
+        """Prepare and run the script; return the failure, None after success."""
+        _on_stop(_raise_stopped)
+        if self.job_source:
+            from . import job_document
+
+            self.job = job_document.load(self.job_source)
+            # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
+            log.set_level(log.INFO if self.job.log_level else log.WARNING)
+            self._mask_secrets_of(self.job.hyperparameters)
+            self._open_view(self.job.hosts, self.job.current_host)
+            self.job.prepare(self.layout)
+            if self.argv is None and "arguments" in self.job.document:
+                self.argv = self.job.arguments
+        env = self.environment = Environment(layout=self.layout)
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # otherwise the platform has done it
+            self._open_view(env.hosts, env.current_host)
+        self._mask_secrets_of(env.hyperparameters)
+        if self.job is None or self.job.log_level:
+            log.set_level(env.log_level)
+        self.layout.make_writable_dirs()
+        variables = script_launch.script_environment(env, os.environ)
+        if env.framework_module:
+            return self._run_framework(env, variables, env.framework_module)
+        return self._run_script(env, env.user_entry_point or "", variables)
+
+    def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        """Mask the secrets of the environment and of these in what is printed and reported from now on."""
+        self._secret_sources = sources
+        self._masker: Masker | None = None
+        log.set_mask(lambda text: self.masker.text(text))
+
+    @property
+    def masker(self) -> Masker:
+        """Masks secrets; made on first use, as most runs print nothing."""
+        if self._masker is None:
+            from .masking import Masker
+
+            self._masker = Masker(*self._secret_sources)
+        return self._masker
+
+    def _open_view(self, hosts: Sequence[str], current: str) -> None:
+        """Give this process, and so the script, its own /opt/ml and the names of the other hosts."""
+        from .host_namespaces import HostView
+
+        self.view = HostView(self.layout, hosts, current, self.job)
+        self.view.open()
+
+    def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
+        """Fetch the code if it is not in the image, and install what it needs."""
+        code = self.layout.code
+        if env.module_dir != code:
+            from . import code_download
+
+            code_download.fetch_code(env.module_dir, code)
+        script_command.check(code, name, anywhere=self.job is not None)
+        if script_command.needs_install(code, name):
+            from . import install
+
+            install.install(code, name, variables)
+
+    def _warn_of_view(
+        self, env: Environment, name: str, args: Sequence[str], variables: Mapping[str, str]
+    ) -> None:
+        """Say what a script uses that this machine does not allow."""
+        if self.view is None:
+            return
+        needs_names = len(env.hosts) > 1 and (
+            "TF_CONFIG" in variables
+            or script_launch.distribution_of(env) not in (script_launch.PLAIN, script_launch.TORCHRUN)
+        )
+        self.view.warn(self.layout.code, name, args, needs_names=needs_names)
+
+    def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
+        args = env.to_cmd_args() if self.argv is None else list(self.argv)
+        self._mask_secrets_of(env.hyperparameters, args)
+        if self.argv is not None:
+            from .mapping import to_json
+
+            variables["SM_USER_ARGS"] = to_json(args)
+        for variable in script_launch.drop_too_long(variables):
+            log.warning(f"The variable {variable} is left out: it is longer than the system allows.")
+        self._open_results(env)
+        recorders = self._recorders()
+        self._open_watch(env, variables)
+        run = script_launch.Launch(
+            env,
+            name,
+            args,
+            variables,
+            self._policy(),
+            self.layout.code,
+            owns_process=True,
+            observers=self._observers({fd: recorder.observe for fd, recorder in recorders.items()}),
+        )
+
+        def prepare() -> None:
+            self._bring_code(env, name, variables)
+            self._warn_of_view(env, name, args, variables)
+            self._announce(env, variables, run.script())
+
+        run.prepare = prepare
+        try:
+            outcome = script_launch.run(run)
+        finally:
+            if self.watch is not None:
+                self.watch.end()
+        for recorder in recorders.values():
+            recorder.close()
+        return self._judge(outcome, run)
+
+    def _run_framework(self, env: Environment, variables: dict[str, str], name: str) -> failure.Report | None:
+        """Run a framework's own entry function, named ``package.module:function``, in a child."""
+        from . import framework
+
+        self._open_results(env)
+        self._warn_of_view(env, env.user_entry_point or "", [], variables)
+        command = framework.command(name, variables, self.layout.code)
+        self._announce(env, variables, command.argv)
+        run = script_launch.Launch(
+            env, name, [], variables, self._policy(), self.layout.code, owns_process=True
+        )
+        return self._judge(run.supervise(command), run)
+
+    def _judge(self, outcome: Outcome, run: script_launch.Launch) -> failure.Report | None:
+        ended_by_itself = outcome.stop_signal is None and not outcome.timed_out
+        if ended_by_itself:
+            self.status = outcome.status
+        if self.watch is not None and self.watch.stop_reason and outcome.stop_signal is None:
+            return failure.from_hang(outcome, run.name, self.watch.stop_reason)
+        if outcome.status == 0 and ended_by_itself:
+            return None
+        return failure.from_outcome(outcome, run.name, run.memory_kills())
+
+    def _policy(self) -> Policy:
+        """Time limits, from the environment and the job document, which wins."""
+        policy = Policy(input_config.env_number("SHUNTER_GRACE_SECONDS", DEFAULT_GRACE))
+        policy.timeout = input_config.env_number("SHUNTER_TIMEOUT_SECONDS", 0.0) or None
+        policy.on_start = self._begin if self.results is not None or self.watch is not None else None
+        if self.job is not None:
+            policy.on_stop = self.job.start_stop_hook
+            policy.timeout = self.job.timeout_seconds or policy.timeout
+            if self.job.grace_seconds is not None:
+                policy.grace = self.job.grace_seconds
+        if self.watch is not None:
+            self.watch.grace = policy.grace
+        return policy
+
+    def _begin(self, pid: int) -> None:
+        """Watch the script, which runs now, and what it writes. The watch forks; threads start after that."""
+        if self.watch is not None:
+            self.watch.start(pid)
+        if self.results is not None:
+            self.results.start()
+
+    def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
+        """Prepare to watch the script for hangs, if requested and if its output comes to this host."""
+        if not os.environ.get("SHUNTER_HANG"):
+            return
+        from . import script_watch
+
+        kind = script_launch.distribution_of(env)
+        if kind in (script_launch.MPI, script_launch.SMDDP) and not env.is_master:
+            return  # mpirun brings the output to the first host
+        folders = [self.layout.model, self.layout.output_data, self.layout.checkpoints]
+        self.watch = script_watch.asked_for(os.environ, folders)
+        if self.watch is not None:
+            self.watch.prepare(variables)
+
+    def _observers(self, metrics: dict[int, Observer]) -> dict[int, Observer]:
+        """The functions that get the script's output as it passes, by descriptor."""
+        watch = self.watch
+        if watch is None:
+            return metrics
+
+        def observer(other: Observer | None) -> Observer:
+            def observe(data: bytes) -> None:
+                watch.observe(data)
+                if other is not None:
+                    other(data)
+
+            return observe
+
+        return {fd: observer(metrics.get(fd)) for fd in (1, 2)}
+
+    def _recorders(self) -> dict[int, Recorder]:
+        """The recorders of metrics in the output, by descriptor; none if no metrics are defined."""
+        text = os.environ.get("SHUNTER_METRICS", "")
+        definitions = list(self.job.metrics) if self.job is not None else []
+        if not text and not definitions:
+            return {}
+        from . import metrics
+
+        if text:
+            definitions += metrics.parse_definitions(input_config.decode_value(text))
+        path = self.layout.metrics
+        return {fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))}
+
+    def _open_results(self, env: Environment) -> None:
+        """Begin to watch the folders that are sent while the script runs, if any are."""
+        sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
+        if sends or env.sagemaker_s3_output():
+            from . import outputs
+
+            self.results = outputs.Results(self.layout, env, self.job)
+            self.results.open()
+
+    def _announce(self, env: Environment, variables: dict[str, str], line: Sequence[str]) -> None:
+        """Print the contract's variables and the command, secrets masked."""
+        self._line = list(line)
+        if not log.shows(log.INFO):
+            return
+        show = self.masker.variable
+        lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
+        log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
+        log.info(f"Running {self.masker.command(line)}")
+
+    def _complete(self, report: failure.Report) -> None:
+        """Add what only the run knows to a report."""
+        fields = report.fields
+        fields["command"] = self.masker.command(self._line) if self._line else None
+        if self.environment is not None and fields["host"] is None:
+            fields["host"] = script_launch.host_of_rank(self.environment, fields["rank"])
+
+    def _finish(self, report: failure.Report | None) -> failure.Report | None:
+        """Send the results.
+
+        If that fails, a successful run becomes a failed one; a failed run keeps its failure.
+        """
+        _on_stop(_note_stop)
+        try:
+            if self.results is not None:
+                self.results.finish(succeeded=report is None or report.stopped)
+            if self.view is not None:
+                self.view.judge()
+        except Exception as error:
+            if report is None:
+                return failure.from_error(error)
+            log.error(f"The results could not all be saved: {error}")
+        finally:
+            if self.view is not None:
+                self.view.close()
+        return report
+
+
+def _on_stop(handler: object) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def _raise_stopped(number: int, frame: object) -> NoReturn:
+    raise errors.StoppedError(number)
+
+
+def _note_stop(number: int, frame: object) -> None:
+    log.warning("Asked to stop while the results are being saved; saving continues.")
+
+
+def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
+    """Run the job that the base directory, or the job document, describes.
+
+    Args:
+        argv: the script's arguments exactly as given; None maps the hyperparameters to arguments.
+        job: the path or text of a job document; None reads ``SHUNTER_JOB``.
+
+    Returns:
+        The exit code: the script's own, 128 + the signal's number, or that of the error.
+    """
+    orphans.adopt()
+    job = job or os.environ.get("SHUNTER_JOB")
+    training = Training(Layout.for_job() if job else Layout(), argv, job)
+    code = training.run()
+    if job and training.status < 0:
+        child_process.end_by(-training.status)  # as the script did: our parent looks at the signal
+    return code
