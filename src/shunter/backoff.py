@@ -7,10 +7,9 @@ can replace.
 from __future__ import annotations
 
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from threading import Event
+from email.utils import parsedate_to_datetime
+from random import random
+from threading import Event
 
 #: Seconds between two polls of a running job: at first, and at most.
 FIRST_POLL = 0.25
@@ -40,8 +39,6 @@ class Clock:
 
     def random(self) -> float:
         """Return a random number from 0 to 1, for jitter."""
-        from random import random
-
         return random()
 
 
@@ -147,8 +144,6 @@ def retry_after(header: str | None, now: float | None = None) -> float:
         return 0.0
     if header.strip().isdigit():
         return float(header.strip())
-    from email.utils import parsedate_to_datetime
-
     try:
         date = parsedate_to_datetime(header)
     except ValueError:

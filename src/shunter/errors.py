@@ -26,10 +26,11 @@ Each message says what was attempted and what is wrong; ``hint`` says what to do
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
     from shunter.specs.status import AppStatus
 
 EXIT_OK = 0
@@ -192,8 +193,6 @@ MOST_NAMES = 60
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with similar known names, or else with all of them, up to a limit."""
-    import difflib
-
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:

@@ -8,14 +8,15 @@ checkouts are read at all.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+from shunter.regular_files import read_regular_file
 
 SETTINGS = {
     "core.fsmonitor": "false",
@@ -179,9 +180,6 @@ class GitProbe:
         top = checkout_of(directory)
         if top is None:
             return
-        import subprocess
-        import tempfile
-
         # within a submodule Git would obey the submodule's configuration
         command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
         command += ["--ignore-submodules=dirty", "--no-renames"]
@@ -212,9 +210,6 @@ class GitProbe:
         """Return commit and dirtiness, None for what is not known. Waits, within the time allowed."""
         if self._process is None:
             return None, None
-        import contextlib
-        import subprocess
-
         try:
             code = self._process.wait(max(self._deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
@@ -257,8 +252,6 @@ def _clean_environment() -> dict[str, str]:
 
 def _has_no_filters(config: str) -> bool:
     """Tell whether a repository's configuration has no filter, nor anything that may include one."""
-    from shunter.regular_files import read_regular_file
-
     try:
         text = read_regular_file(config, _LARGEST_CONFIG).lower()
     except OSError:
@@ -275,8 +268,6 @@ def _run(
     accepted: Sequence[int] = (0,),
 ) -> bytes:
     """Run git in a directory and return its output."""
-    import subprocess
-
     try:
         done = subprocess.run(
             ["git", *words],

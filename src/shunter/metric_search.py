@@ -7,13 +7,10 @@ its name and a regular expression; in dicts of metrics the expression is then em
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from shunter.errors import ConfigError, UsageError
 from shunter.toolkit_import import metric_shapes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _EXAMPLE = "An example: --metric loss. Or with a regular expression: --metric 'loss=loss is (.*)'"
 #: These are in a regular expression, and in no name.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+T = TypeVar("T")
 
-    T = TypeVar("T")
-    R = TypeVar("R")
+R = TypeVar("R")
 
 WORKERS = 8
 #: How many times Ctrl-C is noted while the calls that have begun are still waited for; the next one aborts.

@@ -8,12 +8,10 @@ state (jobs and their logs, history) in ``~/.local/state/shunter``, configuratio
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping
 
 from shunter.errors import StateStoreError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def state_dir() -> str:
@@ -105,8 +103,6 @@ def remove_tree(path: str) -> None:
 
 def _remove(path: str) -> None:
     """Remove a directory, from which other processes may be removing files too."""
-    import shutil
-
     while True:
         try:
             return shutil.rmtree(path)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
+from shunter import torchx_alias
 from shunter.errors import PluginError, ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 PREFIXES = ("shunter", "torchx")
 #: Exceptions that are not the plugin's fault when its code raises them.
@@ -46,8 +45,6 @@ class EntryPoint:
         """
         module, _, attribute = self.value.partition(":")
         if self.group.startswith("torchx"):
-            from shunter import torchx_alias
-
             torchx_alias.install()  # which the module imports, most likely
         try:
             target: Any = import_module(module.strip())
@@ -124,8 +121,6 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
     package = f"{NAMESPACE}.{NAMESPACE_FOLDERS[kind]}"
     found: list[NamespacePlugin] = []
     for module in _namespace_modules(NAMESPACE_FOLDERS[kind]):
-        from shunter import torchx_alias
-
         torchx_alias.install()  # from which the decorator is imported
         try:
             functions = vars(import_module(f"{package}.{module}")).values()
@@ -172,8 +167,6 @@ def _modules_below(directory: str, prefix: str = "") -> Iterator[str]:
 
 
 def _warn(errors: list[tuple[str, str]]) -> None:
-    import warnings
-
     for module, error in errors:
         warnings.warn(f"the plugin module {module} cannot be loaded: {error}", RuntimeWarning, stacklevel=3)
 

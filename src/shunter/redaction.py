@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from shunter.errors import ConfigError
 from shunter.toolkit_import import secret_rules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 SHORTEST_URL_TOKEN = secret_rules.SHORTEST_URL_TOKEN
 is_secret_name = secret_rules.is_secret_name

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from typing import Any
+from typing import Any
 
 #: ``1`` serves `torchx` from the start of Python; ``0`` never; ``instead`` even where TorchX is installed.
 VARIABLE = "SHUNTER_TORCHX"

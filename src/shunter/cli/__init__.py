@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+from shunter.cli.command_line import run_command_line
 
 #: Commands create few reference cycles, and most end before a collection would pay.
 GC_THRESHOLD = 50_000
@@ -24,8 +26,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     passed; 130 interrupted.
     """
     try:
-        from shunter.cli.command_line import run_command_line
-
         return run_command_line(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
         return 130
@@ -33,17 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console_main() -> NoReturn:
     """The program `shunter`: run the command line of this process, and exit."""
-    import gc
-
     gc.set_threshold(GC_THRESHOLD)
     _exit(main())
 
 
 def _exit(code: int) -> NoReturn:
     """Exit without the interpreter's cleanup of modules, a sixth of a short command's time."""
-    import atexit
-    import os
-
     threading = sys.modules.get("threading")
     if sys.gettrace() or sys.getprofile() or (threading is not None and threading.active_count() > 1):
         sys.exit(code)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from shunter.errors import UsageError, did_you_mean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.plugins import EntryPoint
+from shunter.plugins import EntryPoint, entry_points
 
 # In the order of the help. The module is named like the command, with _ for -.
 COMMANDS: dict[str, str] = {
@@ -69,8 +67,6 @@ def load_command(name: str) -> Any:
     Raises:
         UsageError: there is no such command.
     """
-    from importlib import import_module
-
     if name in COMMANDS:
         return import_module(f"shunter.cli.commands.{name.replace('-', '_')}")
     plugins = plugin_commands()
@@ -83,8 +79,6 @@ def load_command(name: str) -> Any:
 
 def plugin_commands() -> dict[str, EntryPoint]:
     """Return the commands that plugins add; they cannot replace built-in ones."""
-    from shunter.plugins import entry_points
-
     points: dict[str, EntryPoint] = {}
     for point in [*entry_points("cmds"), *entry_points("cli.cmds")]:
         if point.name not in COMMANDS:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
+from typing import Any
 
+from shunter import __version__
 from shunter.cli.catalog import COMMANDS, load_command, plugin_commands
+from shunter.cli.completers import complete
 from shunter.cli.console import (
     OutputClosed,
     OutputError,
@@ -17,6 +23,7 @@ from shunter.cli.console import (
     warn,
     without_secrets,
 )
+from shunter.cli.parser import Parser, add_common_options
 from shunter.errors import (
     EXIT_BACKEND,
     EXIT_INTERRUPTED,
@@ -29,12 +36,7 @@ from shunter.errors import (
 )
 from shunter.terminal import render
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Dispatch = Callable[[list[str], "GlobalOptions"], int]
+Dispatch = Callable[[list[str], "GlobalOptions"], int]
 
 EXIT_BUG = 70
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -95,8 +97,6 @@ def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int
         raise
     except Exception as error:
         if options.debug:
-            import traceback
-
             note(without_secrets(traceback.format_exc().rstrip()))
         return _explain(error)
 
@@ -145,8 +145,6 @@ def _cwd_is_gone() -> bool:
 
 def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     if "_ARGCOMPLETE" in os.environ:
-        from shunter.cli.completers import complete
-
         return complete()
     name, rest = _global_options(argv, options)
     if name is None:
@@ -160,8 +158,6 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     ``more`` are further values to set on the parsed arguments.
     """
     command = load_command(name)
-    from shunter.cli.parser import Parser, add_common_options
-
     parser = Parser(f"shunter {name}", command.__doc__ or COMMANDS.get(name, ""))
     command.add_arguments(parser)
     add_common_options(parser)
@@ -184,8 +180,6 @@ def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None
             out(_help())
             return None, []
         if word == "--version":
-            from shunter import __version__
-
             out(f"shunter {__version__}")
             return None, []
         if word == "help":
@@ -240,7 +234,6 @@ def set_up_logging(given: str | None) -> None:
             raise UsageError(problem, hint="Levels: " + ", ".join(LEVELS))
         warn(f"{problem} (from the variable LOGLEVEL)")
         return
-    import logging
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import warnings
 from typing import Any
 
 from shunter.cli.catalog import COMMANDS, load_command, plugin_commands
 from shunter.cli.parser import Parser, add_common_options
+from shunter.components.finder import component_names, names_in, parameters_for_completion
+from shunter.runner import get_runner
+from shunter.runner.history import History
+from shunter.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
 
 MOST_JOBS = 200
 
@@ -52,8 +58,6 @@ def _line() -> str:
 
 
 def _words(line: str) -> list[str]:
-    import shlex
-
     try:
         words = shlex.split(line)
     except ValueError:  # a quote that is still open
@@ -92,8 +96,6 @@ def _add_component_options(parser: argparse.ArgumentParser, command: str, words:
         behind = index < len(words) - 1 or (index < len(words) and line.endswith(" "))
         if not behind or words[index] == "--":
             return
-        from shunter.components.finder import parameters_for_completion
-
         options = parameters_for_completion(words[index])
     except Exception:  # the component's name may be incomplete
         return
@@ -117,9 +119,6 @@ def _cut_line(line: str, count: int) -> None:
 
     ``line`` is the command line up to the cursor, with ``count`` words before the component.
     """
-    import re
-    import shlex
-
     starts = (match.start() for match in re.finditer(r"(?<=\s)\S", line))
     start = next(start for start in starts if len(shlex.split(line[:start])) == count)
     os.environ["COMP_LINE"] = f"shunter run {line[start:]}"
@@ -139,8 +138,6 @@ def _forget_options(parser: argparse.ArgumentParser) -> None:
 
 def job_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the ids of recent jobs, or their handles once a handle is begun."""
-    from shunter.runner.history import History
-
     history = History()
     records = [record for record in history.rows(MOST_JOBS) if record.handle]
     history.close()
@@ -151,16 +148,11 @@ def job_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object
 
 def scheduler_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the names of schedulers."""
-    from shunter.schedulers.registry import get_scheduler_factories
-
     return list(get_scheduler_factories())
 
 
 def option_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the options of the scheduler that is named, after those that are already given."""
-    from shunter.runner import get_runner
-    from shunter.schedulers.registry import get_default_scheduler_name
-
     given, comma, _ = prefix.rpartition(",")
     with get_runner() as runner:
         name = getattr(parsed_args, "scheduler", None) or get_default_scheduler_name()
@@ -169,8 +161,6 @@ def option_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: obj
 
 def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the names of components, and Python files; behind the colon of ``file.py:``, its functions."""
-    from shunter.components.finder import component_names, names_in
-
     place, colon, _ = prefix.rpartition(":")
     if colon:
         return names_in(place)

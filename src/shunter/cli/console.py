@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TextIO
 
-from shunter.errors import BackendError
+from shunter.errors import BackendError, ShunterError
+from shunter.redaction import REDACTED, redact_text, secrets_in
 from shunter.terminal import clean, coloured, render
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn, TextIO
-
-    from shunter.errors import ShunterError
 
 RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "33", "34", "35", "36"
 BOLD, FAINT = "1", "2"
@@ -112,14 +109,10 @@ def _indented(message: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a message without secrets: many repeat the invalid value."""
-    from shunter.redaction import redact_text
-
     return redact_text(_without_given_secrets(text))
 
 
 def _without_given_secrets(text: str) -> str:
-    from shunter.redaction import REDACTED, secrets_in
-
     for secret in sorted(secrets_in(sys.argv[1:]), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text
@@ -127,9 +120,7 @@ def _without_given_secrets(text: str) -> str:
 
 def print_json(data: Any) -> None:
     """Print a value as JSON, in ASCII for any terminal and pipe."""
-    from shunter.plain_json import pretty
-
-    out(pretty(data, str))
+    out(json.dumps(data, default=str, indent=2))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:

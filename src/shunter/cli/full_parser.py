@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn
-
 
 # argparse imports `locale` and looks for a translation of every text; there are none
 argparse._ = str  # type: ignore[attr-defined]
@@ -58,8 +55,6 @@ class FullParser(argparse.ArgumentParser):
 
     def unknown_option(self, text: str) -> UsageError:
         """Return the error for an option that does not exist."""
-        from difflib import get_close_matches
-
         name = text.partition("=")[0]
         known = [option for option in self._option_string_actions if option.startswith("-")]
         near = get_close_matches(name, known, n=2, cutoff=0.65)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from shunter.cli.console import is_tty, paint_state
 from shunter.errors import (
@@ -14,16 +16,12 @@ from shunter.errors import (
     UsageError,
     did_you_mean,
 )
+from shunter.runner import Runner
+from shunter.runner.observation import unknown_job
+from shunter.runner.records import REFUSED
+from shunter.specs.handles import parse_app_handle
 from shunter.specs.limits import cut
-from shunter.specs.status import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from shunter.runner import Runner
-    from shunter.specs.status import AppStatus
+from shunter.specs.status import AppState, AppStatus
 
 ANY = "any"
 
@@ -37,8 +35,6 @@ def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) ->
     """
     status = runner.status(handle, refusal_is_final=refusal_is_final)
     if status is None:
-        from shunter.runner.observation import unknown_job
-
         raise unknown_job(handle)
     return status
 
@@ -57,9 +53,6 @@ def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
 
 
 def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
-    from shunter.runner.records import REFUSED
-    from shunter.specs.handles import parse_app_handle
-
     if state == AppState.UNSUBMITTED:
         record = runner.history.find(handle)
         return record is None or record.phase == REFUSED
@@ -90,8 +83,6 @@ def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
     """Return a job as JSON values: its names, then its status if known."""
-    from shunter.specs.handles import parse_app_handle
-
     parsed = parse_app_handle(handle)
     data: dict[str, Any] = {
         "handle": handle,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 from shunter.errors import ShunterError
+from shunter.metrics.reader import MetricReader
+from shunter.metrics.series import Series
+from shunter.runner import get_runner
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from shunter.metrics.reader import MetricReader
-    from shunter.metrics.series import Series
 
 #: Seconds between two readings. After a slow one the pause is `_SHARE` times as long as the reading took.
 _PERIOD = 1.0
@@ -44,9 +41,6 @@ class LastMetrics:
         self._thread.join(_PERIOD)
 
     def _read(self) -> None:
-        from shunter.metrics.reader import MetricReader
-        from shunter.runner import get_runner
-
         try:
             with get_runner() as runner, MetricReader(runner, self._handle, follow=True) as reader:
                 while not (self._closed.is_set() or reader.is_over):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
+from typing import TextIO
 
 from shunter.cli.console import is_tty, note, paint, paint_state, terminal_size
+from shunter.cli.lastmetrics import LastMetrics
 from shunter.cli.units import format_bytes
-from shunter.specs.status import AppState
+from shunter.specs.status import AppState, AppStatus, RoleStatus
 from shunter.terminal import clean, format_duration, render
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import TextIO
-
-    from shunter.cli.lastmetrics import LastMetrics
-    from shunter.specs.status import AppStatus, RoleStatus
 
 # Seconds between two drawings on a terminal, and between two lines elsewhere.
 _REDRAW = 0.1
@@ -68,8 +64,6 @@ class Screen:
 
 def _cut(line: str, columns: int) -> str:
     """Cut a line that would wrap. Colours take no columns."""
-    import re
-
     shown, kept = 0, ""
     for part in re.findall(r"\x1b\[[^m]*m|.", line):
         if not part.startswith("\x1b"):
@@ -96,8 +90,6 @@ class StatusLines:
         elapsed = format_duration((time.time() if now is None else now) - self._since)
         if self._screen is not None:
             if self._metrics is None and status.state == AppState.RUNNING:
-                from shunter.cli.lastmetrics import LastMetrics
-
                 self._metrics = LastMetrics(self._handle)
             self._screen.draw(self._lines(status, elapsed))
             return

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from shunter.errors import EXIT_OK, ShunterError, UsageError
-from shunter.lazy_dataclass import dataclass
-from shunter.schedulers.lines import TimedLine, blocks_of, iter_lines
-from shunter.schedulers.responses import LogBlock
+from shunter.cli.console import show_error, warn
+from shunter.errors import EXIT_BACKEND, EXIT_OK, ShunterError, UsageError
+from shunter.runner import Runner
+from shunter.schedulers.lines import TimedLine, blocks_of, blocks_until_ended, iter_lines
+from shunter.schedulers.responses import LogBlock, LogQuery
+from shunter.specs.app import AppDef, Role
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.training import METADATA_KEY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from shunter.runner import Runner
-    from shunter.schedulers.responses import LogQuery
-    from shunter.specs.app import AppDef, Role
 
 #: How many blocks may wait to be written when several jobs are followed.
 _WAITING_BLOCKS = 256
@@ -113,11 +111,6 @@ class LogSources:
             self.untimed.add(scheduler)
 
     def _as_they_come(self) -> Iterator[LogBlock]:
-        import queue
-        import threading
-
-        from shunter.schedulers.lines import blocks_until_ended
-
         waiting: queue.Queue[LogBlock | BaseException | None] = queue.Queue(_WAITING_BLOCKS)
 
         def pump(job: LogSource, blocks: Iterator[LogBlock]) -> None:
@@ -135,9 +128,6 @@ class LogSources:
         yield from blocks_until_ended(waiting, len(self._jobs))
 
     def _show(self, job: LogSource, error: ShunterError | NotImplementedError) -> None:
-        from shunter.cli.console import show_error, warn
-        from shunter.errors import EXIT_BACKEND
-
         if isinstance(error, UsageError):  # it is about the words of the command, not about the job
             raise error
         warn(f"the log of {job.handle} cannot be read")

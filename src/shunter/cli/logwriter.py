@@ -6,17 +6,16 @@ It works on blocks of many lines, not on single lines: a million lines take well
 from __future__ import annotations
 
 import codecs
+import json
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from threading import Event, Lock, Thread
+from typing import BinaryIO, TextIO
 
 from shunter.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
 from shunter.schedulers.responses import LogBlock
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import BinaryIO, TextIO
 
 _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
 
@@ -195,8 +194,6 @@ class CollapsingLogWriter:
     MOST_HELD = 20_000
 
     def __init__(self, stream: BinaryIO, replicas: Iterable[tuple[str, int]], window: float | None) -> None:
-        from threading import Event, Lock, Thread
-
         self._writer = LogWriter(stream, prefixes=False)
         self._sizes = Counter(role for role, _ in replicas)
         self._window = window
@@ -318,8 +315,6 @@ class JsonLogWriter:
             self._write(source, [line])
 
     def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
-        import json
-
         shown, replica = source
         job, role = self._names.get(shown, (None, shown))
         facts: dict[str, str | int | None] = {"job": job} if job else {}

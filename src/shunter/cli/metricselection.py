@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from shunter.cli.parser import AnyParser
+from shunter.cli.replicaselection import split_target
+from shunter.cli.units import parse_time
 from shunter.errors import ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Mapping, Sequence
-
-    from shunter.cli.parser import AnyParser
-    from shunter.metrics.series import Series
-    from shunter.runner import Runner
+from shunter.metric_search import parse_definitions
+from shunter.metrics.reader import MetricReader
+from shunter.metrics.series import Series
+from shunter.runner import Runner
+from shunter.specs.sweep_points import label_of, points_of
 
 _WILD = re.compile(r"[*?\[]")
 NO_METRICS = (
@@ -63,9 +64,6 @@ class JobMetrics:
         follow: bool,
         filters: bool,
     ) -> None:
-        from shunter.cli.replicaselection import split_target
-        from shunter.metrics.reader import MetricReader
-
         job, self._wanted = split_target(target)
         self.handle = runner.resolve_handle(job)
         self.label = self.handle.rpartition("/")[2]
@@ -95,8 +93,6 @@ class JobMetrics:
 
     def points(self) -> list[str]:
         """Return a label for each point of a sweep; empty if the job is not a sweep."""
-        from shunter.specs.sweep_points import label_of, points_of
-
         app = self._runner.describe(self.handle)
         found = (points_of(role.metadata) for role in (app.roles if app is not None else []))
         return [label_of(point) for point in next(filter(None, found), [])]
@@ -150,13 +146,9 @@ def job_metrics(
         names: names or patterns of the metrics that are asked for; none for all.
         filters: whether others are left out.
     """
-    from shunter.metric_search import parse_definitions
-
     definitions = parse_definitions(args.metric)
     since = None
     if args.since:
-        from shunter.cli.units import parse_time
-
         since = parse_time(args.since).timestamp()
     jobs: list[JobMetrics] = []
     try:

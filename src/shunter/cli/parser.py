@@ -7,6 +7,12 @@ reading the configuration.
 
 from __future__ import annotations
 
+import argparse
+from argparse import ArgumentTypeError
+
+from shunter.cli.full_parser import FullParser
+from shunter.specs.limits import whole_number
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -92,10 +98,6 @@ class Parser:
     def full(self) -> argparse.ArgumentParser:
         """Return a parser of argparse with the same arguments, which takes over."""
         if self._full is None:
-            import argparse
-
-            from shunter.cli.full_parser import FullParser
-
             self._full = FullParser(self.prog, self._description)
             for argument in self._arguments:
                 options = argument.options
@@ -214,13 +216,9 @@ def number_between(least: int, most: int) -> Callable[[str], int]:
     """Return a function that reads a whole number within limits, as the ``type`` of an option."""
 
     def read(text: str) -> int:
-        from shunter.specs.limits import whole_number
-
         try:
             return whole_number(text, least, most)
         except ValueError as error:
-            from argparse import ArgumentTypeError
-
             raise ArgumentTypeError(str(error)) from None
 
     return read

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from shunter.errors import UsageError, did_you_mean
 from shunter.specs.limits import MOST_REPLICAS, cut, whole_number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Wanted = tuple[str, "frozenset[int] | None"]
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from shunter.cli.console import note
+from shunter.cli.units import parse_duration
+from shunter.components.finder import get_component
 from shunter.errors import (
     EXIT_OK,
     ConfigError,
@@ -13,18 +20,22 @@ from shunter.errors import (
     UsageError,
     did_you_mean,
 )
+from shunter.metric_search import parse_definitions
+from shunter.runner import Runner
+from shunter.runner.config import (
+    DEFAULT,
+    RUN_KEYS,
+    Config,
+    LayeredSettings,
+    Setting,
+    check_keys,
+    effective_options,
+)
 from shunter.runner.config_files import INI
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable
-    from typing import Any, TextIO
-
-    from shunter.runner import Runner
-    from shunter.runner.config import Config, LayeredSettings, Setting
-    from shunter.specs.options import runopts
-    from shunter.specs.workspace import Workspace
+from shunter.schedulers.registry import get_default_scheduler_name
+from shunter.specs.options import runopts
+from shunter.specs.workspace import Workspace
+from shunter.system.ownership import why_not_used
 
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
@@ -54,9 +65,6 @@ class RunRequest:
     """
 
     def __init__(self, args: Namespace, config: Config) -> None:
-        from shunter.runner.config import RUN_KEYS, check_keys
-        from shunter.schedulers.registry import get_default_scheduler_name
-
         settings = config.command("run")
         check_keys(settings, RUN_KEYS, "[cli.run]")
         self._args = args
@@ -114,8 +122,6 @@ class RunRequest:
 
     def arguments(self, runner: Runner) -> dict[str, Any]:
         """Return the arguments of `Runner.run_component`."""
-        from shunter.runner.config import effective_options
-
         self._check_trust()
         given = runner.cfg_from_str(self.scheduler, *self._args.cfg) if self._args.cfg else {}
         opts = runner.scheduler_run_opts(self.scheduler)
@@ -143,8 +149,6 @@ class RunRequest:
         texts = getattr(self._args, "metric", None)
         if not texts:
             return None
-        from shunter.metric_search import parse_definitions
-
         metrics = parse_definitions(texts)
         if opts.get("metric_definitions") is not None:
             own = [{"Name": name, **({"Regex": regex} if regex else {})} for name, regex in metrics.items()]
@@ -153,8 +157,6 @@ class RunRequest:
 
     def sources(self) -> dict[str, str]:
         """Return where each option that is not a default was set. Call `arguments` first."""
-        from shunter.runner.config import DEFAULT
-
         return {name: setting.origin for name, setting in self._options.items() if setting.kind != DEFAULT}
 
     def _check_trust(self) -> None:
@@ -181,8 +183,6 @@ class RunRequest:
 
     def _travelling(self, runner: Runner) -> Workspace:
         """Return the workspace: by default the current directory, if the scheduler ships code."""
-        from shunter.specs.workspace import Workspace
-
         if self._workspace is None and runner.scheduler(self.scheduler).ships_by_default:
             # implicit, so an empty directory is not an error
             return Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
@@ -212,8 +212,6 @@ def options_of_flags(args: Namespace, scheduler: str, opts: runopts) -> dict[str
                 hint="`shunter schedulers` shows which schedulers do.",
             )
     if "hang_timeout" in given:
-        from shunter.cli.units import parse_duration
-
         given["hang_timeout"] = parse_duration(given["hang_timeout"])
     return given
 
@@ -235,8 +233,6 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
     Raises:
         UsageError: it is not a JSON object, a key is unknown or missing, or a value has the wrong type.
     """
-    import json
-
     data = _read(stream)
     for key in data:
         if key not in _STDIN_KEYS:
@@ -263,8 +259,6 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
 
 
 def _read(stream: TextIO | None) -> dict[str, Any]:
-    import json
-
     try:
         data = json.loads(stream.read() if stream is not None else "")
     except (ValueError, RecursionError) as error:
@@ -278,8 +272,6 @@ def _read(stream: TextIO | None) -> dict[str, Any]:
 
 
 def _component_args(data: dict[str, Any]) -> dict[str, Any] | list[str]:
-    import shlex
-
     given, text = data.get("component_args"), data.get("component_args_str")
     if given and text:
         raise UsageError("--stdin: give component_args or component_args_str, not both")
@@ -300,8 +292,6 @@ def refuse_strangers_component(setting: Setting) -> None:
     Raises:
         ConfigError: the file belongs to another user.
     """
-    from shunter.system.ownership import why_not_used
-
     path = os.path.abspath(str(setting.value).rpartition(":")[0] or str(setting.value))
     reason = why_not_used(path, os.getcwd())
     if reason:
@@ -313,8 +303,6 @@ def refuse_strangers_component(setting: Setting) -> None:
 
 def _given_parameters(component: str, args: Any) -> Callable[[str], bool]:
     """Return a function that tells whether a component's arguments hold a value for a configured key."""
-    from shunter.components.finder import get_component
-
     options = get_component(component).options
     if isinstance(args, dict):
         named = [options.by_name(key) for key in args]

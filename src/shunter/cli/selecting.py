@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shunter.cli.console import note, show_error
 from shunter.errors import EXIT_OK, ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shunter.runner import Runner
-    from shunter.specs.status import AppStatus
+from shunter.runner import Runner
+from shunter.runner.jobsearch import is_pattern
+from shunter.runner.observation import unknown_job
+from shunter.specs.status import AppStatus
 
 
 class NamedJobs:
@@ -36,8 +35,6 @@ class NamedJobs:
 
 def named_jobs(runner: Runner, texts: Iterable[str]) -> NamedJobs:
     """Find the jobs that are named, and ask for all their states at once. Errors are shown."""
-    from shunter.runner.jobsearch import is_pattern
-
     jobs = NamedJobs()
     handles: dict[str, None] = {}
     exact: set[str] = set()
@@ -55,8 +52,6 @@ def named_jobs(runner: Runner, texts: Iterable[str]) -> NamedJobs:
         if status is not None:
             jobs.statuses[handle] = status
             continue
-        from shunter.runner.observation import unknown_job
-
         unknown = unknown_job(handle)
         show_error(unknown)
         jobs.code = jobs.code or unknown.exit_code

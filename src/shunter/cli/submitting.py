@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
 
 from shunter.cli.console import OutputClosed, is_tty, note, out, print_json, warn
 from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from shunter.cli.parser import add_exit_code_option, add_json_option, add_scheduler_options, complete_with
+from shunter.cli.liveview import TerminalProgress
+from shunter.cli.parser import (
+    AnyParser,
+    add_exit_code_option,
+    add_json_option,
+    add_scheduler_options,
+    complete_with,
+)
+from shunter.cli.watching import Detached, follow
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Mapping
-    from typing import Any
-
-    from shunter.cli.parser import AnyParser
-    from shunter.runner import Runner
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.status import AppStatus
+from shunter.redaction import Redactor, secrets_in
+from shunter.runner import Runner
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.serialize import to_json
+from shunter.specs.status import AppStatus
 
 
 def add_submission_options(parser: AnyParser) -> None:
@@ -111,8 +119,6 @@ class submitting:
     """Context manager that shows the progress of shipping, and explains an interrupted submission."""
 
     def __init__(self, runner: Runner) -> None:
-        from shunter.cli.liveview import TerminalProgress
-
         runner.progress = self._progress = TerminalProgress(sys.stderr)
 
     def __enter__(self) -> None:
@@ -138,8 +144,6 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
         if plan.json:
             print_json(job_json(handle, runner.status(handle)))
         return EXIT_OK
-    from shunter.cli.watching import Detached, follow
-
     status: AppStatus | None = None
     try:
         status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
@@ -158,10 +162,6 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
 
 def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     """Print a job that was not submitted, without secrets: its definition, options, code and request."""
-    from shunter.plain_json import pretty
-    from shunter.redaction import Redactor
-    from shunter.specs.serialize import to_json
-
     redactor = Redactor()
     cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
     app = redactor.json({} if info.app is None else to_json(info.app))
@@ -173,39 +173,30 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
         print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
         return EXIT_OK
-    out(f"# job\n{pretty(app)}\n")
-    out(f"# options of {info.scheduler}\n{pretty(cfg, str)}\n")
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, default=str, indent=2)}\n")
     if code:
-        out(f"# code\n{pretty(code)}\n")
+        out(f"# code\n{json.dumps(code, indent=2)}\n")
     out(f"# request\n{request}")
     return EXIT_OK
 
 
 def request_text(info: AppDryRunInfo[Any]) -> str:
     """Return the scheduler's request as text for a person."""
-    from shunter.plain_json import pretty
-    from shunter.redaction import Redactor, secrets_in
-    from shunter.specs.serialize import to_json
-
     if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
         # a script, say, which JSON would make one long line; in quotes, secrets may be hard to tell
         secrets = secrets_in(None if info.app is None else to_json(info.app))
         return Redactor(secrets=secrets).text(str(info.request))
     request = shown_request(info)
-    return request if isinstance(request, str) else pretty(request, str)
+    return request if isinstance(request, str) else json.dumps(request, default=str, indent=2)
 
 
 def shown_request(info: AppDryRunInfo[Any]) -> Any:
     """Return the scheduler's request as JSON values if it can be, otherwise as text."""
-    from shunter.lazy_dataclass import is_dataclass
-    from shunter.redaction import Redactor
-
     request = info.request
     if hasattr(request, "shown"):  # it hides its secrets itself
         return request.shown()
     if is_dataclass(request) and not isinstance(request, type):
-        import dataclasses
-
         request = dataclasses.asdict(request)
     if isinstance(request, (dict, list)):
         return Redactor().json(request)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime
 
 from shunter.errors import UsageError
 from shunter.specs.limits import MOST_SECONDS, cut
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
@@ -47,8 +44,6 @@ def parse_time(text: str, now: float | None = None) -> datetime:
     Raises:
         UsageError: it is none of these.
     """
-    from datetime import UTC, datetime
-
     stripped = text.strip()
     current = time.time() if now is None else now
     try:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
-from shunter.backoff import FIRST_POLL, polling
+from shunter.backoff import FIRST_POLL, Backoff, polling
 from shunter.cli.console import is_tty, note, out, paint_state, wants_colour, warn
 from shunter.cli.jobstatus import check_not_gone, job_json, status_of, status_text
+from shunter.cli.lastmetrics import LastMetrics
 from shunter.cli.liveview import Screen, StatusLines, changes
+from shunter.cli.logwriter import LogWriter, bytes_of
 from shunter.errors import BackendError
-from shunter.specs.status import AppState
+from shunter.runner import Runner, get_runner
+from shunter.runner.explanation import Explanation, explain_failed
+from shunter.schedulers.base import LogQuery
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 from shunter.terminal import clean, format_duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-    from typing import Any
-
-    from shunter.backoff import Backoff
-    from shunter.cli.lastmetrics import LastMetrics
-    from shunter.runner import Runner
-    from shunter.specs.status import AppStatus
 
 LOCAL_STEP = 1.0
 #: A local job leaves these states within milliseconds.
@@ -89,8 +88,6 @@ class Interrupts:
 
 def _cancel(handle: str) -> None:
     # a separate runner: the other one's connections belong to the main thread
-    from shunter.runner import get_runner
-
     try:
         with get_runner() as runner:
             runner.cancel(handle)
@@ -107,8 +104,6 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
         Detached: the user stopped watching.
         UnknownAppException: the job no longer exists.
     """
-    from shunter.specs.status import detail_lines, reason_text
-
     started = time.time()
     with Interrupts(handle, may_stop) as interrupts:
         if logs:
@@ -129,17 +124,12 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
-    from shunter.runner.explanation import Explanation, explain_failed
-
     report = Explanation(handle, status, explain_failed(runner, handle, status))
     note("\n".join(f"why: {clean(line)}" for line in report.short()))
 
 
 def show_logs(runner: Runner, handle: str) -> None:
     """Follow all logs of a job on stderr until the job has ended."""
-    from shunter.cli.logwriter import LogWriter, bytes_of
-    from shunter.schedulers.base import LogQuery
-
     if sys.stderr is None:
         return
     writer = LogWriter(bytes_of(sys.stderr), wants_colour(sys.stderr))
@@ -190,8 +180,6 @@ def wait_for_end(
 @contextlib.contextmanager
 def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
     """Yield an event that is set whenever the job changes; None if the backend does not report changes."""
-    from shunter.specs.handles import parse_app_handle
-
     parsed = parse_app_handle(handle)
     changed = threading.Event()
     end = runner.scheduler(parsed.scheduler_backend).notify(parsed.app_id, changed)
@@ -251,8 +239,6 @@ class StatusView:
     def _values(self, status: AppStatus) -> list[str]:
         """Return a line for each role with the last values of its metrics."""
         if self._metrics is None and status.state == AppState.RUNNING:
-            from shunter.cli.lastmetrics import LastMetrics
-
             self._metrics = LastMetrics(self._handle)
         if self._metrics is None:
             return []
@@ -271,8 +257,6 @@ class StatusView:
             )
         elif self._json:
             if status != self._before:
-                import json
-
                 out(json.dumps(job_json(self._handle, status, self._roles)))
         else:
             clock = time.strftime("%H:%M:%S")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from shunter.compat.torchx_runner import get_runner
 from shunter.compat.torchx_specs import TorchxAppStatus
 from shunter.components.file_linter import validate
 from shunter.specs.app import AppDef
@@ -48,8 +49,6 @@ class ComponentTestCase(unittest.TestCase):
         timeout: float = 1,
     ) -> TorchxAppStatus | None:
         """Run a component, and return its state when it has ended, or after ``timeout`` minutes."""
-        from shunter.compat.torchx_runner import get_runner
-
         with get_runner("test-runner", **(scheduler_params or {})) as runner:
             handle = runner.run(component(**(args or {})), scheduler)
             return runner.wait(handle, interval, timeout * 60)

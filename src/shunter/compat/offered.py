@@ -9,11 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from collections.abc import Callable
+from typing import Any
 
 #: TorchX's schedulers and their modules; shunter's own are used where TorchX no longer has the module.
 KEPT = {

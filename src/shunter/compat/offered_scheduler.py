@@ -7,16 +7,12 @@ them. As in shunter, a dry run builds and sends nothing: the code is shipped whe
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from shunter.schedulers.base import Scheduler
 from shunter.specs.conversion import is_dict_type, is_list_type, list_item_type
 from shunter.specs.translation import classes_of, translated
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from shunter.schedulers.base import Scheduler
 
 _PLAIN = (str, int, float, bool)
 
@@ -202,8 +198,9 @@ def _their_type(kind: Any) -> Any:
 
 def _shown(info: Any) -> str:
     """Return a request in readable form, without secrets."""
+    import json
+
     from shunter.cli.submitting import shown_request
-    from shunter.plain_json import pretty
 
     request = shown_request(info)
-    return request if isinstance(request, str) else pretty(request, str)
+    return request if isinstance(request, str) else json.dumps(request, default=str, indent=2)

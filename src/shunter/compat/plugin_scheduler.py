@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeVar
 
 from shunter.errors import ConfigError
 from shunter.schedulers.base import Scheduler
-from shunter.specs.dryrun_info import Generic
+from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo, Generic
+from shunter.specs.options import runopts
+from shunter.specs.resources import NULL_RESOURCE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-    from typing import Any, TypeVar
-
-    from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.options import runopts
-
-    T = TypeVar("T")
-else:
-    T = object
+T = TypeVar("T")
 
 
 class PluginScheduler(ABC, Generic[T]):
@@ -56,8 +50,6 @@ class PluginScheduler(ABC, Generic[T]):
 
     def _run_opts(self) -> runopts:
         """Return the options of jobs. Overridden by schedulers."""
-        from shunter.specs.options import runopts
-
         return runopts()
 
     # ---- submitting
@@ -83,8 +75,6 @@ class PluginScheduler(ABC, Generic[T]):
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Any = None) -> None:
         """Refuse a job that does not say what it needs. Overridden by schedulers."""
-        from shunter.specs.resources import NULL_RESOURCE
-
         for role in app.roles:
             if role.resource == NULL_RESOURCE:
                 raise ConfigError(

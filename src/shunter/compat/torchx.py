@@ -5,11 +5,9 @@ The modules are also served below this name: `shunter.compat.torchx.specs` is ou
 
 from __future__ import annotations
 
-from shunter import torchx_alias
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from shunter import torchx_alias
 
 __path__: list[str] = []  # its modules are found by the finder
 

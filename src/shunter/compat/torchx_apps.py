@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import secrets
+import socket
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 TIMEOUT_EXIT_CODE = 34
 TORCHSERVE_PARAMS = (
@@ -65,9 +68,6 @@ def parse_serve_args(argv: Sequence[str]) -> argparse.Namespace:
 
 def get_routable_ip_to(addr: str) -> str:
     """Return this machine's address as the host of a URL sees it."""
-    import socket
-    from urllib.parse import urlsplit
-
     url = urlsplit(addr)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((url.hostname or "127.0.0.1", url.port or 80))
@@ -76,6 +76,4 @@ def get_routable_ip_to(addr: str) -> str:
 
 def rand_id() -> str:
     """Return a random id."""
-    import secrets
-
     return f"root_{secrets.token_hex(8)}"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from shunter.compat.torchx_settings import ENV_TORCHX_IMAGE as ENV_TORCHX_IMAGE
 from shunter.compat.torchx_settings import ENV_TORCHX_ROLE_IDX as ENV_TORCHX_ROLE_IDX
 from shunter.compat.torchx_settings import ENV_TORCHX_ROLE_NAME as ENV_TORCHX_ROLE_NAME
+from shunter.schedulers.aws.batch.request import requirements
 from shunter.specs.resources import Resource
 from shunter.specs.status import AppState
 
@@ -52,8 +53,6 @@ class ResourceType(IntEnum):
 
 def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
     """Return what a resource asks for, as AWS Batch takes it."""
-    from shunter.schedulers.aws.batch.request import requirements
-
     return requirements(resource)
 
 

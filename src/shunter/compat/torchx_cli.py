@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from shunter.compat.torchx_config import get_configs
+
 _TERMINAL = sys.stdout.isatty() and sys.stderr.isatty()
 GREEN = "\033[32m" if _TERMINAL else ""
 ORANGE = "\033[38:2:238:76:44m" if _TERMINAL else ""
@@ -75,8 +77,6 @@ class torchxconfig(argparse.Action):
         default: Any = None,
         **kwargs: Any,
     ) -> None:
-        from shunter.compat.torchx_config import get_configs
-
         configured = get_configs("cli", subcmd)
         if dest in configured:
             default, required = configured[dest], False

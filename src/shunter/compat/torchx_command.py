@@ -9,20 +9,25 @@ and lists are split at commas only.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
+from shunter import __version__
+from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
-from shunter.errors import EXIT_OK, ConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, NoReturn
-
-    from shunter.cli.command_line import GlobalOptions
-    from shunter.components.component import Component
-    from shunter.runner.config import Config
+from shunter.cli.jobstatus import status_of
+from shunter.compat.torchx_specs import known_state
+from shunter.components.component import Component
+from shunter.components.finder import get_builtin_source, get_component
+from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError
+from shunter.plugins import entry_points
+from shunter.runner import get_runner
+from shunter.runner.config import Config, load_config
+from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS, bare_type, is_list_type
+from shunter.specs.handles import parse_app_handle
 
 #: TorchX's default scheduler. Its documentation names local_cwd, its program uses this one.
 DEFAULT_SCHEDULER = "local_docker"
@@ -61,8 +66,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, options: GlobalOptions) -> int:
-    from shunter.runner.config import load_config
-
     config = load_config()
     component, rest = _component_and_arguments(args.component_name_and_args, config)
     words = _flags(args, "dryrun", "wait", "tee_logs", "stdin", "json")
@@ -77,8 +80,6 @@ def _run(args: argparse.Namespace, options: GlobalOptions) -> int:
             words.append(f"--{option}={getattr(args, option)}")
     words += [f"--scheduler_args={text}" for text in args.scheduler_args]
     if component:
-        from shunter.components.finder import get_component
-
         words += [component, *component_words(get_component(component), rest)]
     return _as_shunter("run", words, options, surplus="warn")
 
@@ -114,9 +115,6 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
     if not args.json:
         words = [args.app_handle, *([f"--roles={args.roles}"] if args.roles else [])]
         return _as_shunter("status", words, options)
-    from shunter.cli.jobstatus import status_of
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         status = status_of(runner, runner.resolve_handle(args.app_handle))
     wanted = [role for role in args.roles.split(",") if role]
@@ -126,9 +124,6 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
 
 def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str, Any]:
     """Return a job's status as TorchX prints it: in states that TorchX has, those of replicas as numbers."""
-    from shunter.compat.torchx_specs import known_state
-    from shunter.specs.handles import parse_app_handle
-
     parsed = parse_app_handle(handle)
     return {
         "handle": handle,
@@ -176,8 +171,6 @@ def _log(args: argparse.Namespace, options: GlobalOptions) -> int:
 
 
 def _list(args: argparse.Namespace, options: GlobalOptions) -> int:
-    from shunter.runner.config import load_config
-
     scheduler = args.scheduler or _configured(load_config(), "list", "scheduler") or DEFAULT_SCHEDULER
     words = ["-s", scheduler, "--limit=0", *(f"--scheduler_args={text}" for text in args.scheduler_args)]
     return _as_shunter("list", words, options)
@@ -198,8 +191,6 @@ def _add_builtins(parser: argparse.ArgumentParser) -> None:
 def _builtins(args: argparse.Namespace, options: GlobalOptions) -> int:
     if not args.print:
         return _as_shunter("components", [], options)
-    from shunter.components.finder import get_builtin_source
-
     out(get_builtin_source(args.print).rstrip("\n"))
     return EXIT_OK
 
@@ -230,9 +221,6 @@ def _configure(args: argparse.Namespace, options: GlobalOptions) -> int:
 
 def config_text(schedulers: Sequence[str] | None = None, *, required_only: bool = True) -> str:
     """Return a ``.torchxconfig`` with the options of these schedulers, or of all that can be loaded."""
-    from shunter.errors import ShunterError
-    from shunter.runner import get_runner
-
     sections = []
     with get_runner() as runner:
         for name in schedulers or runner.scheduler_backends():
@@ -292,8 +280,6 @@ def component_words(component: Component, words: Sequence[str]) -> list[str]:
 
     Names of parameters may be abbreviated as long as they are unique, and lists are split at commas only.
     """
-    from shunter.specs.conversion import bare_type, is_list_type
-
     options = component.options
     result: list[str] = []
     rest = list(words)
@@ -321,8 +307,6 @@ def component_words(component: Component, words: Sequence[str]) -> list[str]:
 
 
 def _is_truth(words: Sequence[str]) -> bool:
-    from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS
-
     return bool(words) and words[0].lower() in (*TRUE_WORDS, *FALSE_WORDS)
 
 
@@ -337,8 +321,6 @@ def _json_list(text: str) -> str:
     """Return a list as JSON if it has a semicolon, at which shunter would split it."""
     if ";" not in text or text.startswith("["):
         return text
-    import json
-
     return json.dumps([item for item in text.split(",") if item])
 
 
@@ -347,15 +329,10 @@ def _json_list(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line of TorchX; returns the exit code."""
-    from shunter.cli.command_line import run_command_line
-
     return run_command_line(sys.argv[1:] if argv is None else list(argv), _dispatch)
 
 
 def _dispatch(argv: list[str], options: GlobalOptions) -> int:
-    from shunter.cli.command_line import set_up_logging
-    from shunter.plugins import entry_points
-
     parser = TorchXParser("torchx", description="TorchX's command line, by shunter.")
     parser.add_argument("--log_level", help="show log messages from this level on")
     parser.add_argument("--version", action="store_true", help="show the version")
@@ -376,8 +353,6 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     options.log_level = args.log_level
     set_up_logging(args.log_level)
     if args.version:
-        from shunter import __version__
-
         out(f"torchx command of shunter {__version__}")
         return EXIT_OK
     if not args.command:
@@ -387,8 +362,6 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
 
 
 def _as_shunter(command: str, words: Sequence[str], options: GlobalOptions, **more: Any) -> int:
-    from shunter.cli.command_line import run_command
-
     return run_command(command, list(words), options, **more)
 
 
@@ -402,8 +375,6 @@ def _configured(config: Config, command: str, key: str) -> str | None:
 
 
 def _is_local(scheduler: str) -> bool:
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         return scheduler.startswith("local") or runner.scheduler(scheduler).is_local
 

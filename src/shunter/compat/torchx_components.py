@@ -8,10 +8,12 @@ import functools
 import inspect
 import logging
 import os
+import pkgutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -180,9 +182,6 @@ class ModuleComponentsFinder(ComponentsFinder):
 
     def find(self, validators: Validators | None = None) -> list[FoundComponent]:
         """Return the components."""
-        import pkgutil
-        from importlib import import_module
-
         base = import_module(self.base_module) if isinstance(self.base_module, str) else self.base_module
         if base.__name__.endswith("torchx.components"):  # the alias has no files to walk through
             builtins = [info.name for info in finder.list_components() if info.origin == "builtin"]

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from shunter.compat.torchx_schedulers import get_scheduler_factories
 from shunter.errors import InvalidRunConfigException
+from shunter.runner.config import convert_ini
 
 CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
@@ -82,8 +83,6 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, Any]) -> None:
     parser = _parser(f)
     if not parser.has_section(scheduler):
         return
-    from shunter.runner.config import convert_ini
-
     made = get_scheduler_factories()[scheduler]("torchx")
     options = made.run_opts()
     made.close()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shunter.compat.torchx_settings import ENV_TORCHX_IMAGE as ENV_TORCHX_IMAGE
+from shunter.docker.engine import Engine
+from shunter.errors import ShunterError
 from shunter.specs.status import AppState
 
 log = logging.getLogger(__name__)
@@ -45,9 +47,6 @@ class DockerJob:
 
 def has_docker() -> bool:
     """Tell whether a Docker daemon answers."""
-    from shunter.docker.engine import Engine
-    from shunter.errors import ShunterError
-
     engine = Engine.from_env()
     try:
         engine.request("GET", "/_ping")

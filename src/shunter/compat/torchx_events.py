@@ -11,12 +11,11 @@ import traceback
 import uuid
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING
+from types import TracebackType
 
+from shunter.plugins import entry_points
+from shunter.redaction import redact_text
 from shunter.runner import events
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 log = logging.getLogger(__name__)
 TORCHX_INTERNAL_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
@@ -125,8 +124,6 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
         return logging.NullHandler()
     if destination == "console":
         return logging.StreamHandler(sys.stderr)
-    from shunter.plugins import entry_points
-
     for point in entry_points("events.handlers"):
         if point.name == destination:
             offered = point.load()
@@ -166,8 +163,6 @@ class TorchxLogEvent:
             setattr(self._torchx_event, name, getattr(made, name))
         self._torchx_event.exception_source_location = made.exception_source_location
         if kind is not None:
-            from shunter.redaction import redact_text
-
             self._torchx_event.raw_exception = redact_text("".join(traceback.format_exception(error)))
         record(self._torchx_event)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from shunter.compat.torchx_version import __version__
+from shunter.schedulers.kubernetes.names import label_value
 from shunter.schedulers.kubernetes.request import KubernetesJob as KubernetesJob
+from shunter.schedulers.kubernetes.scheduler import create_scheduler
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.status import AppState
 
@@ -70,8 +73,6 @@ def app_to_resource(
     efa_device_count: int | None = None,
 ) -> dict[str, Any]:
     """Return the Volcano job that our scheduler makes of a job."""
-    from shunter.schedulers.kubernetes.scheduler import create_scheduler
-
     scheduler = create_scheduler("torchx")
     cfg = {
         "queue": queue,
@@ -114,9 +115,6 @@ def role_to_pod(
 
 def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: str) -> dict[str, str]:
     """Return the labels that TorchX gives to a pod."""
-    from shunter.compat.torchx_version import __version__
-    from shunter.schedulers.kubernetes.names import label_value
-
     labels = {
         LABEL_VERSION: __version__,
         LABEL_APP_NAME: app.name,

@@ -41,11 +41,13 @@ from shunter.compat.torchx_schedulers import (
     make_unique,
 )
 from shunter.schedulers import Stream, filter_regex
+from shunter.schedulers.local.options import LocalOpts
+from shunter.schedulers.local.scheduler import LocalScheduler
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
-from shunter.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from shunter.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 from shunter.specs.substitution import macros
 
 STREAM_LOGS = {None: COMBINED_LOG, Stream.COMBINED: COMBINED_LOG}
@@ -220,8 +222,6 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
         return NotImplemented
 
     def _run_opts(self) -> runopts:
-        from shunter.schedulers.local.options import LocalOpts
-
         ours = dict(runopts.from_dataclass(LocalOpts))
         names = ("log_dir", "prepend_cwd", "auto_set_cuda_visible_devices")
         return runopts(**{name: ours[name] for name in names})
@@ -459,8 +459,6 @@ def _state_of(replica: LocalReplica) -> AppState:
 
 def _first_error(app: LocalAppDef) -> str:
     """Return the document that the replica that failed first wrote; ``<NONE>`` without one."""
-    from shunter.specs.status import NONE
-
     written = [
         replica.error_file
         for replicas in app.role_replicas.values()
@@ -492,7 +490,5 @@ def create_scheduler(
     """
     _check_cache_size(cache_size)
     if image_provider_class is CWDImageProvider and not extra_paths:
-        from shunter.schedulers.local.scheduler import LocalScheduler
-
         return LocalScheduler(session_name)
     return TorchxLocalScheduler(session_name, image_provider_class, cache_size, extra_paths)

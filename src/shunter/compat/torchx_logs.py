@@ -9,6 +9,7 @@ import threading
 from queue import Queue
 from typing import Any, TextIO
 
+from shunter.backoff import polling
 from shunter.compat.torchx_cli import ENDC, GREEN
 from shunter.compat.torchx_runner import TorchxRunner, get_runner
 from shunter.errors import UnknownAppException
@@ -125,8 +126,6 @@ def _quietly(*args: Any) -> None:
 
 
 def _await_start(runner: TorchxRunner, handle: str) -> None:
-    from shunter.backoff import polling
-
     polls, waits = polling(None), False
     while True:
         status = runner.status(handle)

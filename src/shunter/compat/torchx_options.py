@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
 from shunter.compat.torchx_schedulers import StructuredOpts, option_keys
-from shunter.lazy_dataclass import default_of, fields
+from shunter.specs.dataclass_fields import default_of
 from shunter.specs.options import runopts
 
 _PLACES = {

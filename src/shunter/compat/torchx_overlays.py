@@ -6,6 +6,7 @@ The operators, and what they mean, are those of `shunter.specs.overlays`. Here N
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from collections.abc import Collection
 from typing import Any
@@ -155,8 +156,6 @@ def _joined(name: str, old: Any, new: list[dict[str, Any]], on: str) -> list[dic
 
 
 def _read(uri: str) -> Any:
-    import json
-
     if uri.startswith("file://") or "://" not in uri:
         with open(uri.removeprefix("file://"), encoding="utf-8") as file:
             text = file.read()

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 from shunter.compat.plugin_scheduler import PluginScheduler
+from shunter.compat.torchx_docker import state_of_container
 from shunter.compat.torchx_schedulers import TorchxDescribeAppResponse, as_torchx_rows
 from shunter.compat.torchx_specs import known_state
 from shunter.compat.torchx_workspace import DirWorkspaceMixin, TorchxDockerWorkspaceMixin
@@ -137,8 +138,6 @@ class TorchxDockerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str
 
     def _get_app_state(self, container: Any) -> Any:
         """Return the state of a container of docker-py."""
-        from shunter.compat.torchx_docker import state_of_container
-
         return state_of_container(container)
 
 

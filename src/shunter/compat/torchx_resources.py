@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+
 from shunter.specs.named_resources_aws import (
     EFA_DEVICE,
     INSTANCE_TYPE,
@@ -54,8 +57,5 @@ def __dir__() -> list[str]:
 
 def _custom() -> dict[str, ResourceFactory]:
     """Return the resources of the module that the variable TORCHX_CUSTOM_NAMED_RESOURCES names."""
-    import os
-    from importlib import import_module
-
     name = os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES")
     return dict(import_module(name).NAMED_RESOURCES) if name else {}

@@ -19,6 +19,7 @@ from shunter.compat.torchx_specs import TorchxAppStatus, as_torchx_status
 from shunter.errors import PluginError, UnknownAppException
 from shunter.runner import events
 from shunter.runner.api import Runner
+from shunter.runner.config import load_config
 from shunter.schedulers.registry import SchedulerFactory
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.app import AppDef
@@ -44,8 +45,6 @@ def get_runner(
 
 def get_configured_trackers() -> dict[str, str | None]:
     """Return the trackers that the configuration names, with their configuration."""
-    from shunter.runner.config import load_config
-
     return load_config().trackers(submitting=True)
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import itertools
+import json
+import os
 import random
+import textwrap
 import typing
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from shunter.compat.torchx_specs import cases, known_state, shown_as
+from shunter.compat.torchx_util import decode_optional, load_group
 from shunter.errors import InvalidRunConfigException
-from shunter.lazy_dataclass import default_of, has_default
 from shunter.schedulers import lines
 from shunter.schedulers.ids import random_id as make_random_id
+from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES as OURS
 from shunter.schedulers.registry import get_scheduler_factories as all_factories
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
+from shunter.specs.dataclass_fields import default_of, has_default
 from shunter.specs.mounts import DeviceMount
 from shunter.specs.options import runopts
 
@@ -77,9 +83,6 @@ def get_scheduler_factories(group: str = "torchx.schedulers", skip_defaults: boo
         group: the entry-point group to search.
         skip_defaults: only those of plugins.
     """
-    from shunter.compat.torchx_util import load_group
-    from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES as OURS
-
     found = all_factories() if group == "torchx.schedulers" else dict(load_group(group) or {})
     if skip_defaults:
         return {name: factory for name, factory in found.items() if name not in OURS}
@@ -139,8 +142,6 @@ class StructuredOpts(Mapping[str, Any]):
     @classmethod
     def as_runopts(cls) -> runopts:
         """Return the fields as options."""
-        from shunter.compat.torchx_util import decode_optional
-
         hints = typing.get_type_hints(cls)
         helps = cls.get_docstrings()
         groups = _groups(cls)
@@ -160,9 +161,6 @@ class StructuredOpts(Mapping[str, Any]):
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:
         """Return the texts below the fields, by name of the field."""
-        import ast
-        import textwrap
-
         found: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             if base in (object, StructuredOpts) or not issubclass(base, StructuredOpts):
@@ -221,8 +219,6 @@ class StructuredOpts(Mapping[str, Any]):
 
 def _groups(cls: type) -> dict[str, Any]:
     """Return the fields that are groups of options, with the classes of the groups."""
-    from shunter.compat.torchx_util import decode_optional
-
     try:
         hints = typing.get_type_hints(cls)
     except NameError:  # a class defined in a function: its annotations are strings that cannot be resolved
@@ -329,9 +325,5 @@ def has_ray() -> bool:
 
 def serialize(actors: list[RayActor], dirpath: str, output_filename: str = "actors.json") -> None:
     """Write actors as JSON into a folder."""
-    import json
-    import os
-    from dataclasses import asdict
-
     with open(os.path.join(dirpath, output_filename), "w", encoding="utf-8") as file:
         json.dump([asdict(actor) for actor in actors], file)

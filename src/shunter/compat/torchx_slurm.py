@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import shlex
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from shunter.compat.torchx_specs import known_state
+from shunter.schedulers.slurm.observe import version_of
 from shunter.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, state_of
 from shunter.specs.app import Role
 from shunter.specs.status import AppState
@@ -145,10 +147,6 @@ def get_appstate_from_job(job: Mapping[str, Any]) -> AppState:
 
 def version() -> tuple[int, int]:
     """Return the major and minor version of Slurm here; `ASSUMED_VERSION` if it cannot be asked."""
-    import subprocess
-
-    from shunter.schedulers.slurm.observe import version_of
-
     try:
         said = subprocess.check_output(["sinfo", "--version"], text=True, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):

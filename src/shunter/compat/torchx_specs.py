@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from shunter.errors import AppStatusError
@@ -338,8 +339,6 @@ def get_type_name(tp: Any) -> str:
 
 def TORCHX_HOME(*subdir_paths: str) -> Any:  # noqa: N802 - TorchX's name
     """Return ``~/.torchx``, or the folder that the variable TORCHX_HOME names, or one in it; make it."""
-    from pathlib import Path
-
     folder = Path(os.environ.get("TORCHX_HOME") or Path.home() / ".torchx").joinpath(*subdir_paths)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -8,12 +8,20 @@ import importlib.metadata as metadata
 import inspect
 import os
 import re
+import shlex
+import time
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+import shunter
+from shunter.errors import OptionParseError
+from shunter.plugins import entry_points
+from shunter.specs.conversion import from_text
+from shunter.specs.pairs import parse_dict
 
 T = TypeVar("T")
 #: Keys and results of `shunter.tracker.results`.
@@ -78,9 +86,6 @@ def to_dict(arg: str) -> dict[str, str]:
     Raises:
         ValueError: it does not parse, or a value is missing; an empty one is written ``k=''``.
     """
-    from shunter.errors import OptionParseError
-    from shunter.specs.pairs import parse_dict
-
     pairs = parse_dict(arg)
     for key, value in pairs.items():
         if not value and f"{key}=''" not in arg and f'{key}=""' not in arg:
@@ -94,8 +99,6 @@ def decode_from_string(encoded_value: str, annotation: Any) -> Any:
     Raises:
         ValueError: the text does not fit, or the type cannot be written as text.
     """
-    from shunter.specs.conversion import from_text
-
     kind = decode_optional(_without_notes(annotation))
     return from_text(kind, encoded_value) if encoded_value else None
 
@@ -137,8 +140,6 @@ def load_group(group: str, default: Mapping[str, Any] | None = None, skip_defaul
 
 
 def _points(group: str) -> list[Any]:
-    from shunter.plugins import entry_points
-
     kind = group.removeprefix("torchx.")
     if kind != group:
         return entry_points(kind)
@@ -192,22 +193,16 @@ def normalize_str(data: str) -> str:
 
 def join(args: Iterable[str]) -> str:
     """Join words to a command line for a shell."""
-    import shlex
-
     return shlex.join(args)
 
 
 def get_past_epoch_time(days_past: int) -> int:
     """Return the time some days ago, in milliseconds since the epoch."""
-    import time
-
     return int((time.time() - days_past * 86_400) * 1000)
 
 
 def get_abspath(relpath: str) -> Path:
     """Return the absolute path of a file that is given relative to the installed package."""
-    import shunter
-
     relative = Path(relpath)
     parts = relative.parts[1:] if relative.parts[:1] == ("torchx",) else relative.parts
     return Path(os.path.dirname(shunter.__file__), *parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shunter import __version__ as ours
+from shunter.runner.default_image import default_image
 
 #: Later than 0.7.0, since what TorchX's main branch had added by August 2026 is served too.
 __version__ = f"0.8.0.dev0+shunter.{ours}"
@@ -14,6 +15,4 @@ def __getattr__(name: str) -> str:
     """Find `TORCHX_IMAGE` on each use: a plugin (``torchx.version``) may name another image."""
     if name != "TORCHX_IMAGE":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shunter.runner.default_image import default_image
-
     return default_image()

@@ -16,6 +16,9 @@ from shunter.errors import ConfigError
 from shunter.specs.app import AppDef, Role
 from shunter.specs.options import runopts
 from shunter.specs.workspace import Workspace
+from shunter.workspace.ignore import TorchxRules
+from shunter.workspace.images.image_shipment import ImageMaker
+from shunter.workspace.selection import select
 
 log = logging.getLogger(__name__)
 logger = log
@@ -84,8 +87,6 @@ def walk_workspace(
 
     The last matching pattern decides, and ``!`` includes again; see `shunter.workspace.ignore.TorchxRules`.
     """
-    from shunter.workspace.ignore import TorchxRules
-
     rules = TorchxRules([], ignore_name)
     ignore_path = f"{path.rstrip('/')}/{ignore_name}"
     if fs.exists(ignore_path):
@@ -132,8 +133,6 @@ class TorchxDockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, Any]) -> None:
         """Build the image in the daemon of this machine, or push it where ``image_repo`` says."""
-        from shunter.workspace.images.image_shipment import ImageMaker
-
         maker = ImageMaker(getattr(self, "backend", "docker"), self._given_docker_client)
         maker.requires_image_repo = bool(cfg.get("image_repo"))
         try:
@@ -236,8 +235,6 @@ class TmpDirWorkspaceMixin(DirWorkspaceMixin):
 
 
 def _copied(workspace: str, target: str) -> str:
-    from shunter.workspace.selection import select
-
     os.mkdir(target)
     source = workspace.removeprefix("file://")
     selection = select(source)

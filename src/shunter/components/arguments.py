@@ -13,7 +13,9 @@ The rules, for a command line:
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shunter.components.parameters import Parameter
 from shunter.errors import ComponentArgumentError, did_you_mean
@@ -29,10 +31,6 @@ from shunter.specs.conversion import (
     type_name,
 )
 from shunter.specs.typehints import get_args
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _NUMBER = re.compile(r"-(\d|\.\d)")
 
@@ -304,8 +302,6 @@ def _from_mapping(parameter: Parameter, value: Any, *, as_text: bool) -> Any:
 
 def _varargs_from_value(parameter: Parameter, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
-        import shlex
-
         try:
             value = shlex.split(value)
         except ValueError as error:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from shunter.components.arguments import Given, HelpRequested, Options, decode_given, decode_mapping, scan
+from shunter.components.component_help import help_text
 from shunter.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
+from shunter.components.user_code import guarded
 from shunter.errors import ComponentArgumentError, ComponentValidationException
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.specs.app import AppDef
+from shunter.specs.app import AppDef
+from shunter.specs.translation import is_app, our_app
 
 
 class Component:
@@ -143,9 +142,6 @@ class Component:
 
     def call(self, values: Mapping[str, Any]) -> AppDef:
         """Call the function with the values of all parameters, as `bind` returns them."""
-        from shunter.components.user_code import guarded
-        from shunter.specs.app import AppDef
-
         positional = [
             p for p in self.parameters if p.kind in (p.kind.POSITIONAL_ONLY, p.kind.POSITIONAL_OR_KEYWORD)
         ]
@@ -155,8 +151,6 @@ class Component:
         with guarded(f"the component {self.name} failed", _location(self.fn).rpartition(":")[0]):
             app: Any = self.fn(*args, **keywords)
         if not isinstance(app, AppDef):
-            from shunter.specs.translation import is_app, our_app
-
             if is_app(app):  # of an installed TorchX
                 return our_app(app)  # type: ignore[no-any-return]
             raise ComponentValidationException(
@@ -168,8 +162,6 @@ class Component:
 
     def help_text(self, prog: str = "") -> str:
         """Return the help: usage, beginning with ``prog``, description, and parameters."""
-        from shunter.components.component_help import help_text
-
         return help_text(self, prog or f"shunter run {self.name}")
 
 

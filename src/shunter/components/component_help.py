@@ -8,11 +8,11 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from shunter.components.parameters import Parameter
 from shunter.specs.conversion import bare_type, type_name
 
 if TYPE_CHECKING:
     from shunter.components.component import Component
-    from shunter.components.parameters import Parameter
 
 _COLUMN = 26
 

@@ -12,13 +12,12 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from shunter.components.component_help import read_docstring
+from shunter.components.parameters import Parameter
 from shunter.errors import ComponentValidationException, did_you_mean
 from shunter.regular_files import read_regular_file
-
-if TYPE_CHECKING:
-    from shunter.components.parameters import Parameter
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCALARS = {"str", "int", "float", "bool", "object", "Any", "None", "Path", "PurePath"}
@@ -169,8 +168,6 @@ def component_functions(path: str) -> list[str]:
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
     """Read the parameters of a function from its source, for completion: types are bool, Literal or str."""
-    from shunter.components.parameters import Parameter
-
     function = SourceFile(path).function(fn_name)
     if function is None:
         return []
@@ -371,8 +368,6 @@ class DocstringValidator(ComponentFunctionValidator):
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return how the docstring differs from the signature."""
-        from shunter.components.component_help import read_docstring
-
         doc = ast.get_docstring(app_specs_func_def)
         if not doc:
             text = "it has no docstring, so its help has no descriptions"
@@ -439,8 +434,6 @@ def validate(
 
 def get_fn_docstring(fn: object) -> tuple[str, dict[str, str]]:
     """Return the description in a function's docstring, and its notes by parameter name."""
-    from shunter.components.component_help import read_docstring
-
     doc = getattr(fn, "__doc__", None)
     text, notes = read_docstring(doc if not isinstance(fn, ast.FunctionDef) else ast.get_docstring(fn))
     return text.replace("\n\n", "\n"), notes

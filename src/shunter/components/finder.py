@@ -14,10 +14,21 @@ A name is one of:
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
+from shunter.components import file_linter, train, user_code
+from shunter.components.builtin_source import standalone_source
+from shunter.components.component import Component
+from shunter.components.file_linter import component_functions, written_parameters
+from shunter.components.parameters import Parameter
+from shunter.components.user_code import guarded
 from shunter.errors import (
     ComponentFileNotFoundError,
     ComponentNotFoundException,
@@ -25,16 +36,7 @@ from shunter.errors import (
     ConfigError,
     did_you_mean,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from shunter.components.component import Component
-    from shunter.components.parameters import Parameter
-    from shunter.plugins import EntryPoint
+from shunter.plugins import EntryPoint, entry_points
 
 # Written out so that listing names imports nothing; a test compares it with the modules.
 BUILTINS: dict[str, tuple[str, ...]] = {
@@ -99,8 +101,6 @@ def component_names() -> list[str]:
 
 def names_in(place: str) -> list[str]:
     """Return ``place:function`` for the components of a file or module, without importing it."""
-    from shunter.components.file_linter import component_functions
-
     source = _written_source(place)
     return [f"{place}:{function}" for function in (component_functions(source) if source else ())]
 
@@ -111,8 +111,6 @@ def parameters_for_completion(name: str) -> Sequence[Parameter]:
     Raises:
         ComponentNotFoundException: there is no such component.
     """
-    from shunter.components.file_linter import written_parameters
-
     place, colon, fn_name = name.rpartition(":")
     if colon:
         source = _written_source(place)
@@ -166,10 +164,6 @@ def get_components() -> dict[str, Component]:
 
 def get_builtin_source(name: str) -> str:
     """Return the source of a component, with its imports and helpers, as a starting point for your own."""
-    import inspect
-
-    from shunter.components.builtin_source import standalone_source
-
     fn = inspect.unwrap(get_component(name).fn)
     return standalone_source(inspect.getsource(inspect.getmodule(fn) or fn), fn.__name__)
 
@@ -178,18 +172,12 @@ def get_builtin_source(name: str) -> str:
 
 
 def _builtin(name: str) -> Component:
-    from importlib import import_module
-
-    from shunter.components.component import Component
-
     module, _, function = name.rpartition(".")
     fn = getattr(import_module(f"shunter.components.{module}"), function)
     return Component(name, fn, origin="builtin")
 
 
 def _from_file(name: str, path: str, fn_name: str) -> Component:
-    from shunter.components import file_linter, user_code
-
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise _no_file(path)
@@ -198,8 +186,6 @@ def _from_file(name: str, path: str, fn_name: str) -> Component:
 
 
 def _from_module(name: str, module_name: str, fn_name: str) -> Component:
-    from shunter.components import file_linter, user_code
-
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ComponentNotFoundException(
             f"{name!r} is not a component: {module_name!r} is neither a file nor a module",
@@ -213,8 +199,6 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
 
 
 def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) -> Component:
-    from shunter.components.component import Component
-
     fn = getattr(module, fn_name, None)
     if not callable(fn):
         known = [known_name for known_name, _ in _components_in(module)]
@@ -226,9 +210,6 @@ def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) ->
 
 
 def _plain_script(path: str) -> Component:
-    from shunter.components import train
-    from shunter.components.component import Component
-
     if not os.path.isfile(os.path.expanduser(path)):
         raise _no_file(path)
     if not path.endswith((".py", ".sh")):
@@ -269,8 +250,6 @@ def _not_found(name: str) -> ComponentNotFoundException:
 
 
 def _entry_points() -> list[EntryPoint]:
-    from shunter.plugins import entry_points
-
     return entry_points("components")
 
 
@@ -279,8 +258,6 @@ def _prefix(point: EntryPoint) -> str:
 
 
 def _from_entry_points(name: str) -> Component | None:
-    from shunter.components import file_linter
-
     failures: list[ConfigError] = []
     for point in _entry_points():
         try:
@@ -292,8 +269,6 @@ def _from_entry_points(name: str) -> Component | None:
             path = getattr(getattr(found, "__code__", None), "co_filename", "")
             if os.path.isfile(path):
                 file_linter.require_clean(path, found.__name__)
-            from shunter.components.component import Component
-
             return Component(name, found, origin=f"{point.group}: {point.name} = {point.value}")
     if failures:
         raise failures[0]
@@ -316,8 +291,6 @@ def _function_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
 
 
 def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
-    from shunter.components.user_code import guarded
-
     with guarded(f"loading the plugin {point.name} failed", point.value):
         fn = point.load()
     if not callable(fn):
@@ -327,17 +300,12 @@ def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
 
 
 def _load(point: EntryPoint, module_name: str) -> ModuleType:
-    from shunter.components.user_code import guarded
-    from shunter.plugins import EntryPoint
-
     with guarded(f"loading the plugin {point.name} failed", module_name):
         module: ModuleType = EntryPoint(point.group, point.name, module_name).load()
     return module
 
 
 def _infos_behind(point: EntryPoint) -> Iterator[ComponentInfo]:
-    from shunter.components.component import Component
-
     origin = f"{point.group}: {point.name} = {point.value}"
     try:
         if ":" in point.value:
@@ -370,8 +338,6 @@ def _modules_behind(point: EntryPoint) -> Iterator[tuple[str, str]]:
 
 def _source_of(module_name: str) -> str | None:
     """Return the file or directory of a module, found without importing its packages."""
-    import sys
-
     relative = module_name.replace(".", os.sep)
     for base in sys.path:
         path = os.path.join(base or ".", relative)
@@ -403,8 +369,6 @@ def _names_behind(point: EntryPoint) -> list[str]:
 
 def _functions_behind(point: EntryPoint) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each component behind an entry point, its source file, and its function's name."""
-    from shunter.components.file_linter import component_functions
-
     module, colon, attribute = point.value.partition(":")
     if colon:
         source = _written_source(module)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from shunter.components.component import Component
-
-if TYPE_CHECKING:
-    from shunter.specs.app import AppDef
+from shunter.specs.app import AppDef
 
 
 class ComponentArgs(NamedTuple):

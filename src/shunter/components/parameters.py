@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
-from shunter.lazy_dataclass import dataclass, fields, is_dataclass
 from shunter.specs.conversion import (
     ConversionError,
     bare_type,
@@ -19,7 +22,6 @@ from shunter.specs.conversion import (
     snake_case,
     type_name,
 )
-from shunter.specs.copying import deep_copy
 from shunter.specs.typehints import (
     class_hints,
     evaluate,
@@ -31,10 +33,6 @@ from shunter.specs.typehints import (
     is_union,
     make_union,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SUPPORTED_TYPES = (
     "str, int, float, bool, Path, Literal, Enum, dataclasses, "
@@ -133,7 +131,7 @@ class Parameter:
 
     def default_copy(self) -> Any:
         """Return the default, never the object itself that the function holds."""
-        return deep_copy(self.default)
+        return deepcopy(self.default)
 
 
 def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
@@ -170,8 +168,6 @@ class _Raw:
 def _signature(fn: Callable[..., Any]) -> list[_Raw]:
     """Return the parameters of a function; those of plain ones without `inspect`, which is slow to import."""
     if type(fn) is not types.FunctionType or "__wrapped__" in vars(fn) or "__signature__" in vars(fn):
-        import inspect
-
         empty = inspect.Parameter.empty
         return [
             _Raw(

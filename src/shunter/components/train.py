@@ -6,6 +6,7 @@ import os
 from typing import Any, Literal
 
 from shunter.errors import ConfigError
+from shunter.metric_search import check_definition
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
@@ -143,8 +144,6 @@ def _program(script: str) -> list[str]:
 
 
 def _metric(name: str, regex: str | None) -> dict[str, str]:
-    from shunter.metric_search import check_definition
-
     check_definition(name, regex or "")
     return {"name": name, "regex": regex} if regex else {"name": name}
 

@@ -7,16 +7,17 @@ goes to stderr, since stdout is for the command's result, and no ``__pycache__``
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from stat import S_ISREG
+from types import ModuleType
 
+from shunter import torchx_alias
 from shunter.errors import ComponentNotFoundException, ConfigError, ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
@@ -108,8 +109,6 @@ def _module_name(path: str) -> tuple[str, str]:
     name = ".".join(parts)
     if all(part.isidentifier() for part in parts) and _is_free(name, path, root):
         return root, name
-    import hashlib
-
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     stem = "".join(char if char.isalnum() else "_" for char in parts[-1])
     return root, f"component_{stem}_{digest}"
@@ -125,8 +124,6 @@ def _is_free(name: str, path: str, root: str) -> bool:
     if top in sys.modules:
         found = _file_of(sys.modules[top])
     else:
-        from importlib.machinery import PathFinder
-
         spec = PathFinder.find_spec(top)
         found = os.path.realpath(spec.origin) if spec and spec.origin else ""
     return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
@@ -138,8 +135,6 @@ def _file_of(module: ModuleType) -> str:
 
 
 def _import(path: str, name: str) -> ModuleType:
-    from importlib.util import module_from_spec, spec_from_file_location
-
     importlib.invalidate_caches()
     parent, _, leaf = name.rpartition(".")
     package = importlib.import_module(parent) if parent else None
@@ -173,8 +168,6 @@ class _importing_from:
         self._directory = directory
 
     def __enter__(self) -> None:
-        from shunter import torchx_alias  # late: builtin components do without
-
         torchx_alias.install()  # which the code was written for, maybe
         self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         self._was_present = self._directory in sys.path

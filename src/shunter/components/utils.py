@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from importlib import import_module
+from shlex import quote
+from typing import Annotated
 
 from shunter.errors import ComponentArgumentError, ConfigError
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.builtin_programs import program_arguments
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.resources import Resource
 from shunter.specs.training import PROGRAM_KEY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # it is found without import where `hydra` is read
-    from typing import Annotated
 
 
 def _single(name: str, role: Role) -> AppDef:
@@ -23,8 +23,6 @@ def _single(name: str, role: Role) -> AppDef:
 
 
 def _program_role(name: str, image: str, program: str, *args: str) -> Role:
-    from shunter.specs.builtin_programs import program_arguments
-
     return Role(
         name,
         image,
@@ -60,8 +58,6 @@ def shell_arguments(words: Sequence[str]) -> list[str]:
     If possible the shell replaces itself by the program (exec), so that signals reach it and its exit code is
     the replica's. A command that is too long for one argument is passed as separate arguments.
     """
-    from shlex import quote
-
     first = next(
         (k for k, word in enumerate(words) if not re.fullmatch(_ASSIGNMENT, word, re.ASCII)), len(words)
     )
@@ -298,8 +294,6 @@ def hydra(
 
 
 def _compose(directory: str, config_name: str, overrides: Sequence[str]) -> object:
-    from importlib import import_module
-
     try:
         hydra_module = import_module("hydra")
         hydra_error = import_module("hydra.errors").HydraException

@@ -7,14 +7,14 @@ returns an iterable of `Rule`, each with the name of a cause here or with a `Cau
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from shunter.lazy_dataclass import dataclass
+from shunter.errors import ConfigError
+from shunter.plugins import entry_points
 from shunter.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 # Where a rule looks.
 SCHEDULER = "scheduler"  # what the scheduler says of the replica, or of the job
@@ -526,9 +526,6 @@ def rules() -> list[Rule]:
 
     A plugin that fails is left out with a warning: the others still explain the job.
     """
-    from shunter.errors import ConfigError
-    from shunter.plugins import entry_points
-
     added: list[Rule] = []
     for point in entry_points("failure_rules"):
         try:
@@ -543,8 +540,6 @@ def rules() -> list[Rule]:
 
 
 def _warn_of_plugin(name: str, problem: str) -> None:
-    import warnings
-
     warnings.warn(
         f"failure rules of the plugin {name!r} are left out: {problem}", RuntimeWarning, stacklevel=3
     )

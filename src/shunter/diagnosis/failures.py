@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from shunter.diagnosis import causes, log_end
 from shunter.diagnosis.causes import ERROR, LOG, SCHEDULER, START, Cause
-from shunter.lazy_dataclass import dataclass, field
-from shunter.specs.status import NONE, AppState, error_message
+from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, error_message
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+LogEnd = Callable[[ReplicaStatus], Sequence[str]]
 
-    from shunter.specs.status import AppStatus, ReplicaStatus
-
-    LogEnd = Callable[[ReplicaStatus], Sequence[str]]
-    JobOutput = Callable[[], Sequence[str]]
+JobOutput = Callable[[], Sequence[str]]
 
 #: How many failed replicas are examined at most, to find one that did not fail because of another.
 MOST_LOOKED_AT = 8

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-
-from shunter.lazy_dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 #: Prefixes of lines when several processes write one log: torchrun's ``[0]:``, ``[trainer0]:``, torch's
 #: ``[rank0]:``, and ``[1,0]<stderr>:`` of Open MPI (--tag-output).

@@ -7,13 +7,10 @@ returns an iterable of pairs, the name of a kind (`KINDS`) and a regular express
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from shunter.lazy_dataclass import dataclass
-from shunter.specs.status import NONE, AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.specs.status import AppStatus
+from shunter.plugins import entry_points
+from shunter.specs.status import NONE, AppState, AppStatus
 
 
 @dataclass
@@ -169,8 +166,6 @@ def rules() -> list[tuple[str, str]]:
     Raises:
         ConfigError: a plugin cannot be loaded.
     """
-    from shunter.plugins import entry_points
-
     added = [rule for point in entry_points("waiting_rules") for rule in point.load()()]
     return [*added, *_RULES]
 

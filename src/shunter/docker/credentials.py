@@ -13,20 +13,21 @@ import binascii
 import json
 import os
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shunter import system
 from shunter.docker.daemon_address import docker_config_dir
 from shunter.docker.image_reference import HUB_NAMES
 from shunter.errors import ConfigError
 from shunter.paths import xdg
+from shunter.redaction import redact_text
 from shunter.regular_files import read_regular_file
 from shunter.system.identity import home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+from shunter.terminal import clean
 
 #: Under this key the ``docker`` command keeps its credentials for Docker Hub.
 HUB_KEY = "https://index.docker.io/v1/"
@@ -205,9 +206,6 @@ def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, 
 
     https://github.com/docker/docker-credential-helpers#development
     """
-    import shutil
-    import subprocess
-
     program = f"docker-credential-{helper}"
     what = f"cannot ask {program} for the credentials of {host}, as {path} says"
     found = shutil.which(program, path=env.get("PATH", os.defpath))
@@ -252,9 +250,6 @@ def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, 
 
 
 def _short(text: str) -> str:
-    from shunter.redaction import redact_text
-    from shunter.terminal import clean
-
     return clean(redact_text(text))[:300]
 
 

@@ -8,17 +8,16 @@ https://docs.docker.com/reference/cli/docker/#environment-variables
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections import namedtuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from shunter.errors import ConfigError
 from shunter.paths import xdg
+from shunter.regular_files import read_regular_file
 from shunter.system.identity import home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 SYSTEM_SOCKET = "/var/run/docker.sock"
 DEFAULT_CONTEXT = "default"
@@ -27,16 +26,13 @@ DEFAULT_TLS_PORT = 2376
 _EXAMPLES = "Examples: unix:///var/run/docker.sock, tcp://10.0.0.5:2376, ssh://me@host."
 
 
-class DaemonAddress(
-    namedtuple("DaemonAddress", "scheme address port user tls origin", defaults=(0, "", None, ""))
-):
+class DaemonAddress(NamedTuple):
     """An address of a daemon.
 
     ``scheme`` is ``unix``, ``tcp`` or ``ssh``; ``address`` a path or a host; ``port`` 0 for ssh's
     default; ``tls`` a `Tls`, or None; ``origin`` says where it was found.
     """
 
-    __slots__ = ()
     scheme: str
     address: str
     port: int
@@ -57,10 +53,9 @@ class DaemonAddress(
         return self.scheme == "unix" or self.address in ("localhost", "127.0.0.1", "::1")
 
 
-class Tls(namedtuple("Tls", "directory verify")):
+class Tls(NamedTuple):
     """TLS with the files ``ca.pem``, ``cert.pem`` and ``key.pem`` of a directory, as far as they exist."""
 
-    __slots__ = ()
     directory: str
     verify: bool
 
@@ -138,8 +133,6 @@ def _tls_of_environment(env: Mapping[str, str]) -> Tls | None:
 
 
 def _context(directory: str, name: str, origin: str) -> DaemonAddress:
-    import hashlib
-
     digest = hashlib.sha256(name.encode()).hexdigest()
     path = os.path.join(directory, "contexts", "meta", digest, "meta.json")
     docker = _read_json(path).get("Endpoints", {}).get("docker", {})
@@ -164,10 +157,6 @@ def _first_socket(env: Mapping[str, str]) -> str:
 
 
 def _read_json(path: str) -> dict[str, Any]:
-    import json
-
-    from shunter.regular_files import read_regular_file
-
     try:
         data = json.loads(read_regular_file(path))
     except FileNotFoundError:

@@ -6,12 +6,16 @@ https://docs.docker.com/reference/api/engine/
 from __future__ import annotations
 
 import json as json_module
+import socket
 import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from shunter.docker.daemon_address import find_daemon
+from shunter.docker.daemon_address import DaemonAddress, find_daemon
 from shunter.errors import AccessError, BackendError
 from shunter.http.connections import (
     BUFFER,
+    Body,
     Connection,
     ConnectionLost,
     Pool,
@@ -20,14 +24,7 @@ from shunter.http.connections import (
     connect_tcp,
     connect_unix,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from shunter.docker.daemon_address import DaemonAddress
-    from shunter.http.connections import Body
+from shunter.http.tls import daemon_context
 
 #: The newest API version that is used. Requests to older daemons use the daemon's version.
 NEWEST_API = (1, 47)
@@ -348,8 +345,6 @@ def _connect(address: DaemonAddress) -> Connection:
             return connect_program([*words, "docker", "system", "dial-stdio"])
         connection = connect_tcp(address.address, address.port, CONNECT_SECONDS)
         if address.tls is not None:
-            from shunter.http.tls import daemon_context
-
             try:
                 context = daemon_context(address.tls.directory, verify=address.tls.verify)
             except BaseException:
@@ -457,8 +452,6 @@ class _AdoptedResponse:
 
     def interrupt(self) -> None:
         """Interrupt a read in which another thread is blocked. Closing would wait for that thread."""
-        import socket
-
         reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)
         connection = getattr(reader, "_sock", None)
         try:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from shunter.errors import ConfigError
+from shunter.http.url_client import is_loopback_host
 
 DOCKER_HUB = "docker.io"
 HUB_NAMES = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
@@ -121,8 +122,6 @@ def split_host(host: str) -> tuple[str, int | None]:
 
 def is_loopback(host: str) -> bool:
     """Tell whether a ``host[:port]`` is this machine: localhost, 127.0.0.0/8 or ::1."""
-    from shunter.http.url_client import is_loopback_host
-
     return is_loopback_host(split_host(host)[0])
 
 

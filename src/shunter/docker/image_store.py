@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterable
+from typing import IO, Any
 
-from shunter.docker.engine import EngineError
+from shunter.docker.credentials import credentials_for, engine_auth_header
+from shunter.docker.engine import Engine, EngineError
+from shunter.docker.image_reference import Reference
 from shunter.errors import BackendError
+from shunter.progress import Progress
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import IO, Any
-
-    from shunter.docker.engine import Engine
-    from shunter.docker.image_reference import Reference
-    from shunter.progress import Progress
-
-    #: Receives the objects of the daemon's progress stream: ``status``, ``id``, ``progressDetail``.
-    Report = Callable[[dict[str, Any]], None]
+#: Receives the objects of the daemon's progress stream: ``status``, ``id``, ``progressDetail``.
+Report = Callable[[dict[str, Any]], None]
 
 AUTH_HEADER = "X-Registry-Auth"
 DEFAULT_TAG = "latest"
@@ -119,9 +115,6 @@ def registry_platforms(engine: Engine, ref: str) -> list[str]:
 
 
 def _auth(ref: str) -> str:
-    from shunter.docker.credentials import credentials_for, engine_auth_header
-    from shunter.docker.image_reference import Reference
-
     return engine_auth_header(credentials_for(Reference.parse(ref).registry))
 
 
@@ -169,8 +162,6 @@ def pull_image(engine: Engine, name: str, progress: Progress, platform: str | No
     Raises:
         BackendError: it cannot be pulled; says what to do about it.
     """
-    from shunter.docker.image_reference import Reference
-
     reference = Reference.parse(name)
     progress.step(f"pulling {name}")
     try:
@@ -190,8 +181,6 @@ def push_image(engine: Engine, name: str, progress: Progress) -> str:
     Raises:
         BackendError: it cannot be pushed; says what to do about it.
     """
-    from shunter.docker.image_reference import Reference
-
     reference = Reference.parse(name)
     progress.step(f"pushing {name}")
     try:

@@ -10,20 +10,15 @@ import ipaddress
 import os
 import random
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from shunter import system
 from shunter.backoff import Backoff
-from shunter.docker.engine import EngineError, NoSubnetLeftError
+from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
 from shunter.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from shunter.docker.engine import Engine
-
-    Subnet = ipaddress.IPv4Network
+Subnet = ipaddress.IPv4Network
 
 #: Variable with comma-separated ranges for the subnets, which replace those below.
 VARIABLE = "SHUNTER_DOCKER_SUBNETS"

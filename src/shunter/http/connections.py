@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
+import subprocess
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ssl
-    import subprocess
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import IO
-
-    #: Bytes are sent with their length; files and iterables in chunks, unless Content-Length is given.
-    Body = bytes | IO[bytes] | Iterable[bytes] | None
+#: Bytes are sent with their length; files and iterables in chunks, unless Content-Length is given.
+Body = bytes | IO[bytes] | Iterable[bytes] | None
 
 BUFFER = 256 << 10
 KEPT_CONNECTIONS = 8
@@ -279,8 +276,6 @@ def connect_tcp(host: str, port: int, seconds: float) -> Connection:
 
 def connect_program(words: list[str]) -> Connection:
     """Connect to a program that reads requests from its standard input, such as ssh."""
-    import subprocess
-
     ours, theirs = socket.socketpair()
     try:
         process = subprocess.Popen(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from shunter.errors import ConfigError
 from shunter.paths import xdg
 from shunter.system.identity import home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 
 def daemon_context(directory: str, *, verify: bool) -> ssl.SSLContext:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
+import ssl
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from shunter.errors import ConfigError
 from shunter.http.connections import Connection, ConnectionLost, Pool, Response, connect_tcp
 from shunter.http.tls import registry_context
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Mapping
 
 CONNECT_SECONDS = 15.0
 #: Seconds for which the other side may be silent.

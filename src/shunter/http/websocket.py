@@ -5,15 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from shunter.http.connections import ConnectionLost, NotHttpError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shunter.http.connections import Connection
-    from shunter.http.url_client import UrlClient
+from shunter.http.connections import Connection, ConnectionLost, NotHttpError
+from shunter.http.url_client import UrlClient
 
 # RFC 6455, 1.3 and 5.2
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

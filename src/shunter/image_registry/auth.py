@@ -9,9 +9,12 @@ import base64
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from shunter.docker.credentials import Credentials, EcrHost, login_line
+from shunter.http.url_client import UrlClient
 from shunter.image_registry.registry_errors import (
     Purpose,
     RegistryAuthError,
@@ -20,12 +23,6 @@ from shunter.image_registry.registry_errors import (
     connection_trouble,
     read_document,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shunter.docker.credentials import Credentials
-    from shunter.http.url_client import UrlClient
 
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
 _SEPARATORS = re.compile(r"[\s,]*")
@@ -241,8 +238,6 @@ class Authorizer:
 
     def login_hint(self) -> str:
         """Say how to log in."""
-        from shunter.docker.credentials import EcrHost, login_line
-
         ecr = EcrHost.parse(self._registry)
         if ecr is not None:
             return f"Log in: {login_line(ecr)}"

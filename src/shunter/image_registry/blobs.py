@@ -8,10 +8,14 @@ from __future__ import annotations
 import io
 import os
 import re
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol, Self
 from urllib.parse import quote
 
+from shunter.backoff import Backoff
 from shunter.errors import ConfigError
+from shunter.http.connections import Response
+from shunter.image_registry.client import Body, RegistryClient
 from shunter.image_registry.image_manifest import hasher
 from shunter.image_registry.registry_errors import (
     ContentMismatchError,
@@ -23,15 +27,7 @@ from shunter.image_registry.registry_errors import (
     connection_trouble,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Self
-
-    from shunter.backoff import Backoff
-    from shunter.http.connections import Response
-    from shunter.image_registry.client import Body, RegistryClient
-
-    Source = Callable[[int], "Readable"]
+Source = Callable[[int], "Readable"]
 
 BLOCK = 1 << 18
 DEFAULT_CHUNK = 64 << 20

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urljoin
 
-from shunter.backoff import Backoff, retry_after
-from shunter.docker.credentials import credentials_for
+from shunter.backoff import Backoff, Clock, retry_after
+from shunter.docker.credentials import Credentials, credentials_for
 from shunter.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
-from shunter.http.connections import NotHttpError
+from shunter.http.connections import NotHttpError, Response
 from shunter.http.url_client import BadUrlError, Origin, UrlClient
 from shunter.image_registry.auth import Authorizer, TokenServerError
 from shunter.image_registry.image_manifest import MANIFEST_TYPES, digest_of, matches
@@ -33,19 +34,14 @@ from shunter.image_registry.registry_errors import (
     refusal,
     unavailable,
 )
+from shunter.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Self, TypeVar
-
-    from shunter.backoff import Clock
-    from shunter.docker.credentials import Credentials
-    from shunter.http.connections import Response
     from shunter.image_registry.blobs import BlobStream, Source
-    from shunter.progress import Progress
 
-    T = TypeVar("T")
-    Body = bytes | Callable[[], Iterable[bytes]] | None
+T = TypeVar("T")
+
+Body = bytes | Callable[[], Iterable[bytes]] | None
 
 INSECURE_VARIABLE = "SHUNTER_INSECURE_REGISTRIES"
 #: Seconds for which a registry may be unreachable or fail; the first and the longest delay between attempts.

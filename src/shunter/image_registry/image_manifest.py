@@ -13,17 +13,17 @@ import hashlib
 import json
 import platform as machine
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
 from shunter.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from hashlib import _Hash
 
-    from shunter.docker.image_reference import Reference
     from shunter.image_registry.client import ManifestDocument, RegistryClient
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

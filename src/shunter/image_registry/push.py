@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
 from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient, push_scopes
 from shunter.image_registry.image_manifest import (
     OCI_MANIFEST,
+    RegistryImage,
     digest_of,
     encode_config,
     is_foreign,
@@ -17,14 +20,7 @@ from shunter.image_registry.image_manifest import (
     read_image,
 )
 from shunter.parallel import for_all
-from shunter.progress import Silent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from shunter.docker.image_reference import Reference
-    from shunter.image_registry.image_manifest import RegistryImage
-    from shunter.progress import Progress
+from shunter.progress import Progress, Silent
 
 THREADS = 4
 BASE_NAME = "org.opencontainers.image.base.name"

@@ -7,12 +7,14 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
+from shunter.docker.credentials import EcrHost
+from shunter.docker.image_reference import api_host, is_loopback
 from shunter.errors import BackendError
+from shunter.http.connections import Response
 from shunter.redaction import redact_text
 from shunter.terminal import clean
 
 if TYPE_CHECKING:
-    from shunter.http.connections import Response
     from shunter.image_registry.auth import Authorizer
 
 #: Longest answer that is read as a whole, in bytes; manifests and configurations are far smaller.
@@ -163,8 +165,6 @@ def full_disk(purpose: Purpose, status: int, words: str) -> RegistryError:
 
 def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> RegistryAuthError:
     """Return the error for a registry that accepts our login, but does not permit this."""
-    from shunter.docker.credentials import EcrHost
-
     credentials = auth.credentials
     if credentials is None:
         who = "those who are not logged in"
@@ -187,8 +187,6 @@ def _ecr_permissions(verb: str) -> str:
 
 
 def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
-    from shunter.docker.credentials import EcrHost
-
     ecr = EcrHost.parse(purpose.registry)
     hint = "Create the repository first, or correct its name."
     if ecr is not None:
@@ -243,7 +241,5 @@ def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) ->
 
 
 def _probe_url(purpose: Purpose) -> str:
-    from shunter.docker.image_reference import api_host, is_loopback
-
     scheme = "http" if is_loopback(purpose.registry) else "https"
     return f"{scheme}://{api_host(purpose.registry)}/v2/"

@@ -4,12 +4,10 @@ Not here: what samples processes on this machine (``schedulers/exec``), the sear
 (`shunter.metric_search`), and what jobs record with trackers (``toolkit``, `shunter.tracker`).
 """
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.metrics.reader import MetricReader as MetricReader
-    from shunter.metrics.reader import read as read
-    from shunter.metrics.series import Series as Series
-    from shunter.metrics.series import decimate as decimate
+from shunter.metrics.reader import MetricReader as MetricReader
+from shunter.metrics.reader import read as read
+from shunter.metrics.series import Series as Series
+from shunter.metrics.series import decimate as decimate
 
 _PLACES = {"MetricReader": "reader", "read": "reader", "Series": "series", "decimate": "series"}
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass
-from shunter.metrics.series import decimate
+from shunter.metrics.series import Bucket, Series, decimate
 from shunter.terminal import clean, coloured, format_duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shunter.metrics.series import Bucket, Series
 
 STEP, TIME = "step", "time"
 #: Colours of the lines, as terminals number them.

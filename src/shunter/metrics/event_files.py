@@ -10,12 +10,8 @@ a summary (5) the values (1) with their tag (1) and their number, which is a flo
 from __future__ import annotations
 
 import struct
-
-from shunter.lazy_dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 #: Longer records hold images, audio or histograms, never a scalar: they are skipped.
 LONGEST_RECORD = 64 << 10

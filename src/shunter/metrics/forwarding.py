@@ -10,17 +10,15 @@ import math
 import os
 import struct
 import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from shunter.errors import BackendError, ConfigError, did_you_mean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Protocol
-
-    from shunter.metrics.series import Series
-else:
-    Protocol = object
+from shunter.metrics.event_files import masked_crc
+from shunter.metrics.series import Series
+from shunter.plugins import entry_points
+from shunter.system.identity import host_name
+from shunter.toolkit_import import mlflow_tracker, runs
 
 #: The most metrics that MLflow accepts in one call.
 _MLFLOW_BATCH = 1000
@@ -44,8 +42,6 @@ def make_forwarder(text: str) -> MetricForwarder:
     Raises:
         ConfigError: there is none of this name, or it cannot be used.
     """
-    from shunter.plugins import entry_points
-
     name, _, destination = text.partition("=")
     makers: dict[str, Any] = {point.name: point for point in entry_points("metric_forwarders")}
     if name == "tensorboard":
@@ -120,8 +116,6 @@ class TensorBoardForwarder:
         self._files.clear()
 
     def _open(self, run: str) -> Any:
-        from shunter.system.identity import host_name
-
         os.makedirs(run, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now)}.{host_name()}.{os.getpid()}.shunter"
@@ -132,8 +126,6 @@ class TensorBoardForwarder:
 
 
 def _write(file: Any, data: bytes) -> None:
-    from shunter.metrics.event_files import masked_crc
-
     length = struct.pack("<Q", len(data))
     file.write(length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data)))
 
@@ -170,8 +162,6 @@ class MLflowForwarder:
     """
 
     def __init__(self, destination: str) -> None:
-        from shunter.toolkit_import import mlflow_tracker, runs
-
         try:
             self._tracker = mlflow_tracker.MLflowTracker(tracking_uri=destination or None)
         except runs.ConfigError as error:

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 from shunter.diagnosis.log_end import without_prefix
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: The keys of a step, by rank.
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")

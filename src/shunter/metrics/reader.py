@@ -9,30 +9,25 @@ from __future__ import annotations
 import math
 import queue
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 from shunter.diagnosis.log_end import without_prefix
 from shunter.errors import StateStoreError, UnknownAppException
 from shunter.metric_search import MetricSearch, lines_of
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
 from shunter.metrics.result_files import ResultFiles
-from shunter.metrics.series import LOG, MetricTable
+from shunter.metrics.series import LOG, MetricTable, Series
+from shunter.metrics.stored_results import StoredResults
 from shunter.metrics.undeclared import UndeclaredMetrics
 from shunter.metrics.usage import PREFIX, UsageMetrics
+from shunter.runner import Runner
+from shunter.runner.records import JobRecord
+from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.responses import LogBlock, LogGrowth, LogQuery, ReplicaUsage
 from shunter.specs.handles import parse_app_handle
-from shunter.specs.status import AppState, is_terminal
+from shunter.specs.status import AppState, AppStatus, is_terminal
 from shunter.specs.training import local_path, specification
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, Self
-
-    from shunter.metrics.series import Series
-    from shunter.metrics.stored_results import StoredResults
-    from shunter.runner import Runner
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.responses import LogBlock, LogGrowth, ReplicaUsage
-    from shunter.specs.status import AppStatus
 
 #: A metric with this name is the step of the others.
 STEP = "step"
@@ -206,9 +201,6 @@ class MetricReader:
     def _copy_of(self, uri: str) -> str:
         """Return a local directory with a copy of what is in S3 now."""
         if self._stored is None:
-            from shunter.metrics.stored_results import StoredResults
-            from shunter.schedulers.aws.session import AwsSession
-
             cfg = self._record.cfg if self._record is not None else {}
             self._stored = StoredResults(uri, AwsSession(cfg.get("region"), cfg.get("profile")))
         has_ended = self.status is None or is_terminal(self.status.state)
@@ -236,8 +228,6 @@ class MetricReader:
         yield from self._followed(timeout)
 
     def _query(self, follow: bool) -> Any:
-        from shunter.schedulers.responses import LogQuery
-
         return LogQuery(should_tail=follow, timed=True)
 
     def _followed(self, timeout: float) -> Iterator[LogGrowth]:
@@ -301,8 +291,6 @@ def _of_one_source(several: Sequence[Series]) -> list[Series]:
 
 
 def _as_growth(block: LogBlock) -> LogGrowth:
-    from shunter.schedulers.responses import LogGrowth
-
     time_ns = getattr(block, "time_ns", 0) or 0
     moment = time_ns / 1e9 if time_ns else math.nan
     return LogGrowth(block.role, block.replica, block.data, lambda at: moment)

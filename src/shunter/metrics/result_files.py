@@ -6,17 +6,17 @@ read costs only what is new.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
 
-from shunter.metrics.series import TENSORBOARD, TRACKIO
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from shunter.metrics.series import MetricTable
+from shunter.metrics.event_files import DamagedFile, read_scalars
+from shunter.metrics.series import TENSORBOARD, TRACKIO, MetricTable
 
 _EVENTS = ".tfevents."
 _DATABASES = (".db",)
@@ -120,8 +120,6 @@ class ResultFiles:
             self._problems.append(text)
 
     def _add_events(self, path: str, table: MetricTable) -> bool:
-        from shunter.metrics.event_files import DamagedFile, read_scalars
-
         place, run = self._place_of(path)
         start: int = self._position.get(path, 0)
         offset = start
@@ -146,9 +144,6 @@ class ResultFiles:
         Its table ``metrics`` (Trackio 0.43) has an ``id`` that rises, ``timestamp`` as ISO text,
         ``run_name``, ``step`` and, as a JSON object, ``metrics``.
         """
-        import sqlite3
-        from urllib.parse import quote
-
         place, _ = self._place_of(path)
         last, first_run = self._position.get(path, (0, None))
         start = last
@@ -202,8 +197,6 @@ def _numbers(text: str | bytes) -> dict[str, float]:
     Raises:
         ValueError, TypeError, OverflowError, RecursionError: it is not JSON that can be read.
     """
-    import json
-
     value = json.loads(text)
     items = value.items() if isinstance(value, dict) else ()
     return {
@@ -214,8 +207,6 @@ def _numbers(text: str | bytes) -> dict[str, float]:
 
 
 def _seconds(stamp: str) -> float:
-    from datetime import UTC, datetime
-
     try:
         moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", str(stamp)))
     except ValueError:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-
-from shunter.lazy_dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 #: Where values come from.
 LOG, TENSORBOARD, TRACKIO, USAGE = "log", "tensorboard", "trackio", "usage"

@@ -8,11 +8,8 @@ import time
 
 from shunter.errors import ShunterError
 from shunter.metrics.result_files import has_metrics
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.schedulers.aws.s3 import StoredObject
-    from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws.s3 import S3, StoredObject, split_uri
+from shunter.schedulers.aws.session import AwsSession
 
 #: How often the objects are listed, in seconds, while the job runs.
 LISTED_EVERY = 15.0
@@ -42,8 +39,6 @@ class StoredResults:
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Copy what is new or has changed; at most every `LISTED_EVERY` seconds unless ``at_once``."""
-        from shunter.schedulers.aws.s3 import S3
-
         if not at_once and time.monotonic() - self._listed < LISTED_EVERY and self._listed:
             return
         try:
@@ -56,8 +51,6 @@ class StoredResults:
         self._listed = time.monotonic()
 
     def _is_copied(self, name: str, item: StoredObject) -> bool:
-        from shunter.schedulers.aws.s3 import split_uri
-
         path = os.path.normpath(os.path.join(self.folder, name))
         if not path.startswith(self.folder + os.sep) or item.size > LARGEST:
             self._problem(f"{self._uri}/{name} is not read: its name or size is unusual")

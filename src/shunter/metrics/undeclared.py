@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+
 from shunter.metric_search import MetricSearch, pairs_in
-from shunter.metrics.series import MetricTable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from shunter.metrics.series import Series
+from shunter.metrics.series import MetricTable, Series
 
 
 class UndeclaredMetrics:

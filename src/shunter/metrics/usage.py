@@ -6,14 +6,10 @@ number of seconds since the first sample of the replica.
 
 from __future__ import annotations
 
-from shunter.metrics.series import USAGE
+from collections.abc import Iterable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shunter.metrics.series import MetricTable
-    from shunter.schedulers.responses import ReplicaUsage
+from shunter.metrics.series import USAGE, MetricTable
+from shunter.schedulers.responses import ReplicaUsage
 
 PREFIX = "system/"
 #: By total: the name of its rate, and the factor that converts units per second into it.

@@ -6,13 +6,10 @@ Jobs are submitted and followed with the command line's own code, which is impor
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from shunter.notebook.job_magic import CellJob, shunter
 from shunter.notebook.workspace_files import get_workspace, workspacefile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 __all__ = ["CellJob", "get_workspace", "load_ipython_extension", "shunter", "workspacefile"]
 

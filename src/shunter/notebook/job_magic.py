@@ -16,16 +16,25 @@ from __future__ import annotations
 import html
 import shlex
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from shunter.errors import ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from shunter.runner.explanation import Explanation
-    from shunter.specs.status import AppStatus
+from shunter.cli.commands import run
+from shunter.cli.jobstatus import status_of
+from shunter.cli.logwriter import LogWriter, bytes_of
+from shunter.cli.parser import Parser
+from shunter.cli.runrequest import RunRequest
+from shunter.cli.submitting import FollowPlan
+from shunter.cli.watching import wait_for_end
+from shunter.errors import ShunterError, UsageError
+from shunter.notebook.workspace_files import get_workspace, write_workspace_file
+from shunter.redaction import redact_text
+from shunter.runner import get_runner
+from shunter.runner.explanation import Explanation, explain
+from shunter.schedulers.base import LogQuery
+from shunter.schedulers.lines import end_of
+from shunter.specs.status import AppState, AppStatus
+from shunter.terminal import clean
 
 CELL_FILE = "cell.py"
 DEFAULT_COMPONENT = "train.script"
@@ -53,19 +62,11 @@ class CellJob:
             UnknownAppException: the job no longer exists.
             BackendError: its scheduler cannot be asked.
         """
-        from shunter.cli.jobstatus import status_of
-        from shunter.runner import get_runner
-
         with get_runner() as runner:
             return status_of(runner, self.handle)
 
     def wait(self) -> AppStatus:
         """Print the logs until the job has ended; interrupting the kernel stops only that."""
-        from shunter.cli.logwriter import LogWriter, bytes_of
-        from shunter.cli.watching import wait_for_end
-        from shunter.runner import get_runner
-        from shunter.schedulers.base import LogQuery
-
         with get_runner() as runner:
             replicas = runner.replicas(self.handle)
             sys.stdout.flush()  # what was printed before comes first
@@ -76,16 +77,11 @@ class CellJob:
 
     def cancel(self) -> None:
         """Stop the job."""
-        from shunter.runner import get_runner
-
         with get_runner() as runner:
             runner.cancel(self.handle)
 
     def why(self) -> Explanation:
         """Return why the job failed, or why it waits, as ``shunter why`` finds it."""
-        from shunter.runner import get_runner
-        from shunter.runner.explanation import explain
-
         with get_runner() as runner:
             status = runner.status(self.handle)
             if status is None:
@@ -102,9 +98,6 @@ class CellJob:
             return f"<p>{html.escape(self.handle)}: {html.escape(str(error))}</p>"
 
     def _table(self) -> str:
-        from shunter.runner import get_runner
-        from shunter.specs.status import AppState
-
         status = self.status
         reason = status.reason
         head = f"<b>{html.escape(self.handle)}</b> {status.state}"
@@ -127,11 +120,6 @@ class CellJob:
         return "\n".join(filter(None, lines))
 
     def _logs(self, replicas: Sequence[tuple[str, int]], log_blocks: Callable[..., Any]) -> list[str]:
-        from shunter.redaction import redact_text
-        from shunter.schedulers.base import LogQuery
-        from shunter.schedulers.lines import end_of
-        from shunter.terminal import clean
-
         shown = []
         for replica in replicas:
             try:
@@ -174,14 +162,6 @@ def shunter(line: str, cell: str) -> CellJob:
 
 
 def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
-    from shunter.cli.commands import run
-    from shunter.cli.parser import Parser
-    from shunter.cli.runrequest import RunRequest
-    from shunter.cli.submitting import FollowPlan
-    from shunter.errors import UsageError
-    from shunter.notebook.workspace_files import get_workspace, write_workspace_file
-    from shunter.runner import get_runner
-
     parser = Parser("shunter run")
     run.add_arguments(parser)
     try:

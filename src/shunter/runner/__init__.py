@@ -5,9 +5,8 @@ The backends are in `schedulers`, the command line in `cli`.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.runner.api import Runner, get_runner
+from shunter.runner import api
+from shunter.runner.api import Runner, get_runner
 
 __all__ = ["Runner", "get_runner"]
 
@@ -15,6 +14,4 @@ __all__ = ["Runner", "get_runner"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shunter.runner import api
-
     return getattr(api, name)

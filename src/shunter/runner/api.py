@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import builtins
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
 
-from shunter.errors import AccessError
+from shunter.components.finder import get_component
+from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
+from shunter.git import GitProbe
+from shunter.progress import Progress
+from shunter.runner import observation
+from shunter.runner.config import DEFAULT, Config, effective_options, load_config
+from shunter.runner.dependencies import depend_on
 from shunter.runner.events import log_event
-from shunter.schedulers.registry import as_scheduler, get_default_scheduler_name, get_scheduler_factory
-from shunter.specs.handles import make_app_handle, parse_app_handle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from typing import Any, Self
-
-    from shunter.errors import ShunterError
-    from shunter.git import GitProbe
-    from shunter.progress import Progress
-    from shunter.runner.config import Config
-    from shunter.runner.history import History
-    from shunter.runner.jobsearch import JobFilter
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import (
-        DescribeAppResponse,
-        ListAppResponse,
-        LogBlock,
-        LogPart,
-        LogQuery,
-        LogRange,
-        Scheduler,
-        Stream,
-    )
-    from shunter.schedulers.registry import SchedulerFactory
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.handles import AppHandle
-    from shunter.specs.options import runopts
-    from shunter.specs.status import AppStatus
-    from shunter.specs.sweep_points import Point
-    from shunter.specs.workspace import Workspace
+from shunter.runner.history import History
+from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
+from shunter.runner.many_jobs import cancel_all, delete_all
+from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
+from shunter.runner.point_jobs import PointJobs, repeat, start
+from shunter.runner.preparation import prepare
+from shunter.runner.records import DELETED, JobRecord
+from shunter.runner.rerun import planned_rerun
+from shunter.runner.submission import record_git_facts, submit
+from shunter.runner.sweeps import dryrun_sweep
+from shunter.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogPart,
+    LogQuery,
+    LogRange,
+    Scheduler,
+    Stream,
+)
+from shunter.schedulers.registry import (
+    SchedulerFactory,
+    as_scheduler,
+    get_default_scheduler_name,
+    get_scheduler_factories,
+    get_scheduler_factory,
+    unknown_scheduler,
+)
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.handles import AppHandle, make_app_handle, parse_app_handle
+from shunter.specs.options import runopts
+from shunter.specs.status import AppStatus
+from shunter.specs.sweep_points import Point
+from shunter.specs.workspace import Workspace
 
 DEFAULT_SESSION = "shunter"
 
@@ -111,8 +122,6 @@ class Runner:
     def history(self) -> History:
         """The history of submissions. Opened when it is first read or written."""
         if self._history is None:
-            from shunter.runner.history import History
-
             self._history = History()
         return self._history
 
@@ -120,8 +129,6 @@ class Runner:
     def config(self) -> Config:
         """The configuration for the current directory, read once."""
         if self._config is None:
-            from shunter.runner.config import load_config
-
             self._config = load_config()
         return self._config
 
@@ -143,8 +150,6 @@ class Runner:
         """
         if name not in self._schedulers:
             if name == "sweep":
-                from shunter.runner.point_jobs import PointJobs
-
                 self._schedulers[name] = PointJobs(self)
                 return self._schedulers[name]
             made = self._factory(name)(self._name, **self._scheduler_params)
@@ -159,8 +164,6 @@ class Runner:
         """Return the names of all schedulers, the default one first."""
         if self._factories is not None:
             return list(self._factories)
-        from shunter.schedulers.registry import get_scheduler_factories
-
         return list(get_scheduler_factories())
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
@@ -180,24 +183,18 @@ class Runner:
             return get_scheduler_factory(name)
         if name in self._factories:
             return self._factories[name]
-        from shunter.schedulers.registry import unknown_scheduler
-
         raise unknown_scheduler(name, self._factories)
 
     def _default_scheduler(self) -> str:
         return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))
 
     def _configured(self, scheduler: Scheduler[Any]) -> dict[str, Any]:
-        from shunter.runner.config import DEFAULT, effective_options
-
         options = effective_options(
             self.config, scheduler.backend, scheduler.run_opts(), refuse_withheld=False
         )
         return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
 
     def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
-        from shunter.errors import StateStoreError
-
         try:
             record = self.history.find(make_app_handle(scheduler.backend, scheduler.session_name, app_id))
         except StateStoreError:
@@ -263,16 +260,12 @@ class Runner:
 
     def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
         """Return the job that a component makes with these arguments and the configured defaults."""
-        from shunter.components.finder import get_component
-
         found = get_component(component)
         defaults: dict[str, Any] = {}
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
             defaults |= self.component_defaults.get(name, {})
         for key, place in self.optional_defaults.items():
             if key in defaults and found.options.by_name(key) is None:
-                import warnings
-
                 del defaults[key]
                 warnings.warn(
                     f"{place}: {component} has no parameter {key!r}, so this setting has no effect",
@@ -325,8 +318,6 @@ class Runner:
         parallel: int | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
-        from shunter.runner.sweeps import dryrun_sweep
-
         return dryrun_sweep(
             self,
             component,
@@ -368,8 +359,6 @@ class Runner:
         metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
-        from shunter.runner.preparation import prepare
-
         name = scheduler or self._default_scheduler()
         with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
             info = prepare(
@@ -382,8 +371,6 @@ class Runner:
                 self.config.image(),
             )
             if after:
-                from shunter.runner.dependencies import depend_on
-
                 depend_on(self, info, after)
             if metrics:
                 info.record["metrics"] = dict(metrics)
@@ -400,11 +387,7 @@ class Runner:
             BackendError: the scheduler refused.
         """
         if "point_jobs" in dryrun_info.record:
-            from shunter.runner.point_jobs import start
-
             return start(self, dryrun_info)
-        from shunter.runner.submission import submit
-
         scheduler = self.scheduler(dryrun_info.scheduler)
         with log_event("schedule", scheduler.backend, self._name) as event:
             app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
@@ -438,17 +421,12 @@ class Runner:
             ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
         if app_handle.startswith("sweep://"):
-            from shunter.errors import ConfigError
-            from shunter.runner.point_jobs import repeat
-
             if scheduler or workspace or after:
                 raise ConfigError(
                     "the points of a sweep are rerun on the same scheduler with the same code: scheduler, "
                     "workspace and after cannot be given"
                 )
             return repeat(self, app_handle, cfg, only_failed=only_failed)
-        from shunter.runner.rerun import planned_rerun
-
         with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
             return self.schedule(info)
 
@@ -463,8 +441,6 @@ class Runner:
         only_failed: bool = False,
     ) -> AppDryRunInfo[Any]:
         """Like `rerun`, but only make the request. Touches nothing."""
-        from shunter.runner.rerun import planned_rerun
-
         with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
             return info
 
@@ -472,8 +448,6 @@ class Runner:
         """Record what git reports of jobs that were submitted before it had finished."""
         if not self._running_probes:
             return
-        from shunter.runner.submission import record_git_facts
-
         probes, self._running_probes = self._running_probes, []
         for key, probe in probes:
             if only_done and not probe.done():
@@ -500,8 +474,6 @@ class Runner:
         """
         scheduler, app_id = self._locate(app_handle)
         with log_event("status", scheduler.backend, self._name, app_id=app_id):
-            from shunter.runner import observation
-
             try:
                 response = scheduler.describe(app_id)
             except Exception as error:
@@ -517,8 +489,6 @@ class Runner:
         Raises:
             MalformedAppHandleException: a handle is malformed.
         """
-        from shunter.runner.observation import statuses
-
         return statuses(self.history, self.scheduler, handles)
 
     def jobs(
@@ -534,16 +504,12 @@ class Runner:
         """
         if not refresh:
             return self.history.rows(limit, scheduler)
-        from shunter.runner.jobsearch import JobFilter
-
         return self.search(JobFilter(refused=True, scheduler=scheduler), limit)[0]
 
     def search(
         self, wanted: JobFilter, limit: int | None = None, *, by_time: bool = False
     ) -> tuple[builtins.list[JobRecord], int]:
         """Return submissions of the history and the number of all that match; see `jobsearch.search`."""
-        from shunter.runner.jobsearch import search
-
         return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
 
     def recorded_jobs(
@@ -571,8 +537,6 @@ class Runner:
         """
         scheduler, app_id = self._locate(app_handle)
         with log_event("wait", scheduler.backend, self._name, app_id=app_id):
-            from shunter.runner import observation
-
             try:
                 response = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
             except AccessError as error:
@@ -590,8 +554,6 @@ class Runner:
         """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
         scheduler, app_id = self._locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
-            from shunter.runner.observation import definition
-
             return definition(self.history, app_handle, scheduler.describe(app_id))
 
     def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
@@ -606,8 +568,6 @@ class Runner:
         self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
     ) -> builtins.list[ListAppResponse]:
         """Return the jobs that the filter's scheduler lists and the history does not know."""
-        from shunter.runner.jobsearch import unrecorded
-
         name = wanted.scheduler or self._default_scheduler()
         return unrecorded(
             self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
@@ -619,8 +579,6 @@ class Runner:
         Raises:
             UnknownAppException: neither the scheduler nor the history knows the job.
         """
-        from shunter.runner.observation import replicas
-
         scheduler, app_id = self._locate(app_handle)
         return replicas(self.history, app_handle, scheduler.describe(app_id))
 
@@ -635,8 +593,6 @@ class Runner:
             UnknownAppException: no job of the history matches.
             UsageError: several jobs match; the message lists them. Or the text is empty.
         """
-        from shunter.runner.jobsearch import resolve
-
         return resolve(text, self._reconciled_history)
 
     def execute(
@@ -657,8 +613,6 @@ class Runner:
             UnknownAppException: no job of the history matches one of them.
             UsageError: what is not a pattern matches several jobs.
         """
-        from shunter.runner.jobsearch import resolve_all
-
         return resolve_all(texts, self._reconciled_history)
 
     # ---- ending
@@ -671,8 +625,6 @@ class Runner:
 
     def cancel_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Ask jobs to stop, with few calls; returns what went wrong for each, None if nothing did."""
-        from shunter.runner.many_jobs import cancel_all
-
         return cancel_all(self, app_handles)
 
     def stop(self, app_handle: AppHandle) -> None:
@@ -694,9 +646,6 @@ class Runner:
         """
         scheduler, app_id = self._locate(app_handle)
         with log_event("delete", scheduler.backend, self._name, app_id=app_id):
-            from shunter.runner.observation import mark_deleted
-            from shunter.runner.records import DELETED
-
             record = self.history.find(app_handle)
             if record is None or record.phase == DELETED:
                 _require(app_handle, scheduler, app_id)
@@ -706,8 +655,6 @@ class Runner:
 
     def delete_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Do for several jobs what `delete` does; returns what went wrong for each, None if nothing did."""
-        from shunter.runner.many_jobs import delete_all
-
         return delete_all(self, app_handles)
 
     # ---- logs
@@ -762,8 +709,6 @@ class Runner:
         self, app_handle: AppHandle, scheduler: Scheduler[Any], response: DescribeAppResponse | None
     ) -> AppStatus | None:
         """Return the state that a scheduler reported for a job, and record it; or else the history's."""
-        from shunter.runner import observation
-
         if response is None:
             return observation.unseen_status(self.history, self.scheduler, app_handle)
         status = response.to_status()
@@ -775,8 +720,6 @@ class Runner:
     def _reconciled_history(self) -> History:
         intents = self.history.intents()
         if intents:
-            from shunter.runner.observation import reconcile
-
             reconcile(self.history, self.scheduler, intents)
         return self.history
 
@@ -788,8 +731,6 @@ def _given(**parameters: Any) -> dict[str, Any]:
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:
     if not scheduler.exists(app_id):
-        from shunter.runner.observation import unknown_job
-
         raise unknown_job(app_handle)
 
 

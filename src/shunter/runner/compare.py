@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from shunter.lazy_dataclass import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shunter.runner.records import JobRecord
 from shunter.specs.training import METADATA_KEY, specification
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from shunter.runner.records import JobRecord
-    from shunter.workspace.code_store import Store
-    from shunter.workspace.manifest import Manifest
+from shunter.workspace.code_store import Store
+from shunter.workspace.manifest import Manifest
 
 #: Sections of a comparison, in the order in which they are shown.
 SECTIONS = ("arguments", "options", "environment", "job", "origin")
@@ -206,7 +204,5 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tu
 
 def _text(value: Any) -> str:
     """Return a value for one line."""
-    import json
-
     text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -13,9 +13,21 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
 
-from shunter.errors import ConfigError, InvalidRunConfigException, did_you_mean
+from shunter.components.sensitive_parameters import what_it_names
+from shunter.errors import (
+    ConfigError,
+    InvalidRunConfigException,
+    ShunterError,
+    UnknownSchedulerException,
+    did_you_mean,
+)
 from shunter.paths import config_dir
+from shunter.regular_files import read_regular_file
+from shunter.runner import project_trust
 from shunter.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,
@@ -27,17 +39,19 @@ from shunter.runner.config_files import (
     read_ini,
     read_toml,
 )
-from shunter.specs.options import PLUGIN, UNDECLARED
+from shunter.runner.preparation import tracker_variable
+from shunter.runner.project_trust import SensitiveSetting, checked, is_trusted
+from shunter.schedulers.registry import (
+    DEFAULT_SCHEDULER_MODULES,
+    as_scheduler,
+    get_scheduler_factories,
+    get_scheduler_factory,
+)
+from shunter.specs.conversion import ConversionError, from_text, is_list_type, list_item_type
+from shunter.specs.options import PLUGIN, UNDECLARED, hint_for, runopt, runopts
+from shunter.system.ownership import search_places, why_not_used
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
-
-    from shunter.runner.project_trust import SensitiveSetting
-    from shunter.specs.options import runopt, runopts
-
-    KindOf = Callable[[str, Setting], str]
+KindOf = Callable[[str, Setting], str]
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
 
@@ -143,8 +157,6 @@ class Config:
         """
         named = os.environ.get("TORCHX_TRACKERS")
         if named:  # as inside a job: jobs that it starts inherit its trackers
-            from shunter.runner.preparation import tracker_variable
-
             return {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}
         found: dict[str, str | None] = {}
         withheld: list[SensitiveSetting] = []
@@ -249,21 +261,15 @@ class Config:
 
     def _trusts(self, source: Source) -> bool:
         if source.path not in self._trusted:
-            from shunter.runner.project_trust import is_trusted
-
             self._trusted[source.path] = is_trusted(source)
         return self._trusted[source.path]
 
     def _kinds(self, table: str, name: str) -> KindOf:
         """Return a function that tells what a setting of a table names that needs trust; "" if nothing."""
-        from shunter.runner import project_trust
-
         if table == "scheduler":
             opts = self._options_of(name)
             return lambda key, setting: _kind_of_option(opts, key, setting)
         if table == "component":
-            from shunter.components.sensitive_parameters import what_it_names
-
             return lambda key, setting: project_trust.checked(what_it_names(name, key), setting)
         if table == "run" or name == "run":
             return project_trust.kind_of_run_key
@@ -272,12 +278,6 @@ class Config:
     def _options_of(self, scheduler: str) -> runopts | None:
         """Return the options of a scheduler; None if they cannot be loaded."""
         if scheduler not in self._options:
-            from contextlib import closing
-
-            from shunter.errors import ShunterError, UnknownSchedulerException
-            from shunter.schedulers.registry import as_scheduler, get_scheduler_factory
-            from shunter.specs.options import runopts
-
             try:
                 made = get_scheduler_factory(scheduler)("trust")
                 with closing(as_scheduler(made, scheduler, "trust")) as loaded:
@@ -289,8 +289,6 @@ class Config:
         return self._options[scheduler]
 
     def _scheduler_variables(self, name: str) -> Iterator[tuple[str, Setting]]:
-        from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES
-
         prefix = _variable_prefix(name)
         # SHUNTER_LOCAL_CWD_X is an option of "local_cwd", not the option "cwd_x" of "local"
         others = {
@@ -339,8 +337,6 @@ def _project_ini(directory: str, home: str) -> Source | None:
 
 
 def _project_sources(directory: str) -> list[Source]:
-    from shunter.system.ownership import search_places
-
     for place in search_places(directory):
         found = []
         for name, below in (("pyproject.toml", ("tool", "shunter")), ("shunter.toml", ())):
@@ -366,8 +362,6 @@ def read_project_file(path: str) -> Source | None:
 
 def _may_be_used(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
     """Tell whether a file that was found may be used, and warn if not."""
-    from shunter.system.ownership import why_not_used
-
     reason = why_not_used(path, directory)
     if not reason:
         return True
@@ -383,8 +377,6 @@ def _may_be_used(path: str, directory: str, below: tuple[str, ...] = ()) -> bool
 
 def _has_our_table(path: str, below: tuple[str, ...]) -> bool:
     """Tell whether a file would have been used; most pyproject.toml files have no table of ours."""
-    from shunter.regular_files import read_regular_file
-
     try:
         return not below or below[-1].encode() in read_regular_file(path)
     except OSError:
@@ -448,8 +440,6 @@ def effective_options(
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
         ConfigError: a table names a scheduler that does not exist, or the user has not trusted the project.
     """
-    from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
-
     if not config.named_schedulers() <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
         config.check_schedulers({scheduler, *get_scheduler_factories()})
     result = {name: Setting(opt.default, DEFAULT, DEFAULT) for name, opt in opts if not opt.is_required}
@@ -473,8 +463,6 @@ def effective_options(
             continue
         opt = opts.get(name)
         if opt is None:
-            from shunter.specs.options import hint_for
-
             known = [name for name, _ in opts]
             if setting.kind == INI or not refuse_surplus:
                 text = f"{setting.origin}: {scheduler} has no option {key!r}, so this setting has no effect. "
@@ -488,8 +476,6 @@ def effective_options(
 
 
 def _convert(name: str, opt: runopt, setting: Setting) -> Any:
-    from shunter.specs.conversion import ConversionError
-
     try:
         if setting.kind == INI:
             return convert_ini(opt, setting.value)
@@ -502,8 +488,6 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 
 def convert_ini(opt: runopt, text: str) -> Any:
     """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
-    from shunter.specs.conversion import from_text, is_list_type, list_item_type
-
     if text == "None" and not opt.is_required:
         return None
     if not is_list_type(opt.opt_type):
@@ -569,9 +553,6 @@ def _trackers_of(source: Source) -> dict[str, Setting]:
 
 
 def _kind_of_option(opts: runopts | None, key: str, setting: Setting) -> str:
-    from shunter.runner.project_trust import checked
-    from shunter.specs.conversion import ConversionError
-
     opt = None if opts is None else opts.get(key)
     if opt is None or not opt.needs_trust or _is_placeholder(setting):
         return UNDECLARED if opts is None else ""
@@ -583,8 +564,6 @@ def _kind_of_option(opts: runopts | None, key: str, setting: Setting) -> str:
 
 
 def _as_sensitive(name: str, setting: Setting, kind: str) -> SensitiveSetting:
-    from shunter.runner.project_trust import SensitiveSetting
-
     return SensitiveSetting(name, setting, kind)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from shunter import system
 from shunter.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
+from shunter.regular_files import read_regular_file
 
 TOML = "toml"
 INI = "ini"
@@ -92,8 +92,6 @@ class Source:
     @property
     def digest(self) -> str:
         """A digest of all that the file sets; not of comments, nor of tables of other programs."""
-        import hashlib
-
         return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
 
     def origin(self, *keys: str) -> str:
@@ -156,8 +154,6 @@ def _is_deep(tables: dict[str, Any]) -> bool:
 
 
 def _malformed(path: str, text: str, error: Exception) -> ConfigError:
-    import re
-
     message = str(error)
     match = re.search(r" \(at line (\d+), column \d+\)$", message)
     line = int(match[1]) if match else len(text.rstrip("\n").split("\n"))
@@ -269,8 +265,6 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
 
 
 def _read(path: str, *, special: bool) -> str | None:
-    from shunter.regular_files import read_regular_file
-
     # a shell's <(...) is a pipe below /dev or /proc, and meant so
     if special:
         special = os.path.exists(path) and not os.path.isfile(path) and system.is_pipe_path(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 
 from shunter.errors import StateStoreError
@@ -98,9 +100,6 @@ def _connect_read_only(path: str) -> sqlite3.Connection:
 
 def _copy_in_memory(path: str) -> sqlite3.Connection:
     """Read a database whose newest rows are still in its write-ahead log, through a copy of both."""
-    import shutil
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="shunter-history-") as directory:
         copy = os.path.join(directory, "history.db")
         for suffix in ("", "-wal"):

@@ -7,14 +7,11 @@ last two are not for scripts (``train.script``), whose packages only their proje
 
 from __future__ import annotations
 
-from shunter.specs.app import NO_IMAGE
+from collections.abc import Iterator
+
+from shunter.plugins import entry_points
+from shunter.specs.app import NO_IMAGE, AppDef
 from shunter.specs.training import METADATA_KEY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shunter.specs.app import AppDef
 
 #: What TorchX published last: Python, torch and torchx.
 TORCHX_VERSION = "0.7.0"
@@ -42,8 +39,6 @@ def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
 
 def default_image() -> str:
     """Return the image of builtins where the configuration names none."""
-    from shunter.plugins import entry_points
-
     for point in entry_points("version"):
         if point.name == ENTRY_POINT:
             return str(point.call(TORCHX_VERSION))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
 from shunter.errors import BackendError, ConfigError, UsageError
+from shunter.runner.observation import unknown_job
+from shunter.schedulers.base import Dependency, Scheduler
+from shunter.schedulers.capabilities import has_own
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
     from shunter.runner.api import Runner
-    from shunter.schedulers.base import Dependency, Scheduler
-    from shunter.specs.dryrun_info import AppDryRunInfo
 
 #: The suffix of a handle that means that any outcome of the job will do.
 ANY_END = ":any"
@@ -29,8 +30,6 @@ def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) ->
         UnknownAppException: there is no such job.
         BackendError: the state of a job cannot be determined now.
     """
-    from shunter.schedulers.capabilities import has_own
-
     texts = [after] if isinstance(after, str) else list(after)
     if not texts:
         return
@@ -60,9 +59,6 @@ def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
 
 def _still_open(runner: Runner, wanted: dict[str, bool]) -> list[Dependency]:
     """Return the jobs that have not ended yet. A job that has ended as required need not be waited for."""
-    from shunter.runner.observation import unknown_job
-    from shunter.schedulers.base import Dependency
-
     found = runner.statuses(wanted)
     dependencies = []
     for handle, any_end in wanted.items():

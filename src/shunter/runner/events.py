@@ -7,17 +7,19 @@ Nothing is sent anywhere by default. A receiver that fails is reported once and 
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
-from shunter.lazy_dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Any
+from shunter.plugins import entry_points
+from shunter.redaction import redact_text
+from shunter.terminal import clean_lines
 
 LOGGER = "shunter.events"
 
@@ -74,8 +76,6 @@ def record(event: Event) -> None:
 def _loaded() -> list[tuple[str, Callable[[Event], object]]]:
     global _handlers
     if _handlers is None:
-        from shunter.plugins import entry_points
-
         _handlers = [(point.name, _deferred(point.load)) for point in entry_points("events")]
     return _handlers
 
@@ -100,9 +100,6 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
         raise
     except BaseException as error:  # SystemExit too: a receiver cannot end the command
         _failed.add(name)
-        from shunter.redaction import redact_text
-        from shunter.terminal import clean_lines
-
         said = redact_text(f"{type(error).__name__}: {error}")
         print(  # noqa: T201 - cannot fail the job too
             f"shunter: the event receiver {name!r} failed and is not called again: {clean_lines(said)}",
@@ -111,9 +108,6 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
 
 
 def _log(event: Event) -> None:
-    import json
-    import logging
-
     logger = logging.getLogger(LOGGER)
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", json.dumps(event.to_json(), default=str))
@@ -143,8 +137,6 @@ class log_event:
         event.wall_time_usec = (time.perf_counter_ns() - self._wall) // 1000
         event.cpu_time_usec = (time.process_time_ns() - self._cpu) // 1000
         if kind is not None:
-            from shunter.redaction import redact_text
-
             event.exception_type = kind.__name__
             event.exception_message = redact_text(str(error))
             event.exception_source_location = _location(trace)

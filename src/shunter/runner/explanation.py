@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from shunter.diagnosis.failures import Failure, explain_failure
+from shunter.diagnosis.log_end import last_words
+from shunter.diagnosis.waiting import Waiting, explain_waiting
 from shunter.errors import ShunterError
-from shunter.lazy_dataclass import dataclass, field
+from shunter.redaction import Redactor
+from shunter.runner import Runner
+from shunter.runner.compare import Comparison
+from shunter.runner.records import JobRecord
+from shunter.schedulers.base import LogQuery, Scheduler, Stream
+from shunter.schedulers.lines import end_of
 from shunter.specs.retries import NODE
-from shunter.specs.status import NONE, AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from shunter.diagnosis.failures import Failure
-    from shunter.diagnosis.waiting import Waiting
-    from shunter.runner import Runner
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import Scheduler, Stream
-    from shunter.specs.status import AppStatus, ReplicaStatus
+from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus
+from shunter.workspace.code_store import Store
 
 #: How much of a log's end is read: lines, and bytes, since a program may write a line without an end.
 LOG_LINES = 2000
@@ -118,8 +118,6 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
             explanation, record
         )
     elif status.state in _WAITS:
-        from shunter.diagnosis.waiting import explain_waiting
-
         position = _asked(runner, handle, lambda scheduler, app_id: scheduler.queue_position(app_id))
         explanation.waiting = waiting = explain_waiting(status, position)
         if waiting.kind == "no_capacity":
@@ -148,9 +146,6 @@ def _note_hangs(runner: Runner, handle: str, status: AppStatus) -> None:
 def _end_of_log(
     runner: Runner, handle: str, replica: ReplicaStatus, streams: Stream | None = None
 ) -> list[str]:
-    from shunter.schedulers.base import LogQuery
-    from shunter.schedulers.lines import end_of
-
     query = LogQuery(last=LOG_LINES, streams=streams, most_bytes=LOG_BYTES)
     data = end_of(runner.log_blocks(handle, [(replica.role, replica.id)], query), LOG_BYTES)
     return data.decode("utf-8", "replace").splitlines()
@@ -158,8 +153,6 @@ def _end_of_log(
 
 def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
     """Return why a job failed, from its status and logs."""
-    from shunter.diagnosis.failures import explain_failure
-
     problems: list[str] = []
 
     def log_of(replica: ReplicaStatus, streams: Stream | None = None) -> Sequence[str]:
@@ -178,9 +171,6 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
     failure = explain_failure(status, log_of, job_output)
     failure.problem = problems[0] if problems else ""
     if failure.cause.name == "exit" and failure.replica is not None and not problems:
-        from shunter.diagnosis.log_end import last_words
-        from shunter.schedulers.base import Stream
-
         # what waited in a buffer is written to stdout at the very end, after the reason on stderr
         if failure.replica.structured_error_msg == NONE:
             failure.evidence = last_words(log_of(failure.replica, Stream.STDERR)) or failure.evidence
@@ -190,8 +180,6 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
 
 def _mask_secrets(failure: Failure) -> None:
     """Replace secrets in what an explanation quotes: it is pasted into issues, and sent to others."""
-    from shunter.redaction import Redactor
-
     mask = Redactor().text
     failure.evidence, failure.reason = mask(failure.evidence), mask(failure.reason)
     failure.traceback = mask("\n".join(failure.traceback)).split("\n") if failure.traceback else []
@@ -208,9 +196,6 @@ def _recorded(runner: Runner, handle: str) -> JobRecord | None:
 def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | None) -> None:
     if record is None:
         return
-    from shunter.runner.compare import Comparison
-    from shunter.workspace.code_store import Store
-
     good = runner.history.last_success(record)
     if good is None:
         return

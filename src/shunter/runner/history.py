@@ -7,25 +7,22 @@ scheduler refused the job, and ``deleted`` when the job was removed from its sch
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from shunter.paths import has_content, history_path
+from shunter.runner.database import explained, open_for_reading, open_for_writing
+from shunter.runner.jobsearch import JobFilter
 from shunter.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
-from shunter.specs.status import AppState
+from shunter.specs.status import AppState, AppStatus
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
-    from shunter.runner.jobsearch import JobFilter
-    from shunter.specs.status import AppStatus
-
-    Functions = Mapping[str, tuple[int, Callable[..., bool]]]
+Functions = Mapping[str, tuple[int, Callable[..., bool]]]
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _ENDED = "state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
@@ -73,8 +70,6 @@ class History:
             durable: whether the row must survive a power failure; not needed if the job would not.
             columns: fields of `JobRecord`. Secrets must have been removed.
         """
-        from shunter.plain_json import dumps
-
         row: dict[str, Any] = {
             "key": os.urandom(16).hex(),
             "phase": INTENT,
@@ -87,7 +82,7 @@ class History:
         }
         for name in JSON_COLUMNS & row.keys():
             if row[name] is not None:
-                row[name] = dumps(row[name])
+                row[name] = json.dumps(row[name])
         names = ", ".join(row)
         self._write(
             [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))],
@@ -115,10 +110,8 @@ class History:
 
     def amend(self, key: str, **columns: Any) -> None:
         """Change fields of a row."""
-        from shunter.plain_json import dumps
-
         for name in JSON_COLUMNS & columns.keys():
-            columns[name] = None if columns[name] is None else dumps(columns[name])
+            columns[name] = None if columns[name] is None else json.dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
 
     def observe(self, observations: Iterable[tuple[str, AppStatus]]) -> None:
@@ -286,8 +279,6 @@ class History:
         """
         if self._writer is None and self._reader is None and not has_content(self.path):
             return []  # without importing sqlite3
-        from shunter.runner.database import explained, open_for_reading
-
         with self._lock:
             self._after_fork()
             connection = self._writer or self._reader
@@ -307,8 +298,6 @@ class History:
         FULL waits for the disk, 3 to 30 ms; NORMAL does not. What NORMAL loses in a power failure is found
         again: an intent makes the next reader ask the scheduler.
         """
-        from shunter.runner.database import explained, open_for_writing
-
         if not statements:
             return
         with self._lock:

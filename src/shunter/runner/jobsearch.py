@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import UnknownAppException, UsageError
-from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED
+from shunter.runner import observation
+from shunter.runner.observation import SchedulerOf
+from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED, JobRecord
+from shunter.schedulers.base import ListAppResponse, Scheduler
 from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
     from shunter.runner.history import History
-    from shunter.runner.observation import SchedulerOf
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import ListAppResponse, Scheduler
 
 MOST_CANDIDATES = 10
 
@@ -70,8 +70,6 @@ class JobFilter:
         """Tell whether a name or an id matches."""
         name = self.name or ""
         if self.is_pattern:
-            from fnmatch import fnmatchcase
-
             return fnmatchcase(text, name)
         return name in text
 
@@ -106,8 +104,6 @@ class JobFilter:
         else:
             terms.append(UNSETTLED)
         if as_recorded and self.states is not None:
-            from shunter.specs.status import AppState
-
             states = [name for name in AppState.__members__ if name in self.states]
             refused = f" OR phase = '{REFUSED}'" if REFUSED_STATE in self.states else ""
             terms.append(f"((phase != '{REFUSED}' AND state IN ({_texts(states)})){refused})")
@@ -129,8 +125,6 @@ class JobFilter:
         return " AND ".join(terms), values
 
     def _settled(self) -> str:
-        from shunter.specs.status import AppState
-
         states = [name for name in AppState.__members__ if name in (self.states or ())]
         ended = [name for name in states if name in SETTLED_STATES]
         choices = [f"(phase = '{SUBMITTED}' AND state IN ({_texts(ended)}))"]
@@ -150,8 +144,6 @@ def is_pattern(text: str) -> bool:
 def _means(text: str, name: str, app_id: str, handle: str) -> bool:
     if not is_pattern(text):
         return text == name or app_id.startswith(text) or handle.startswith(text)
-    from fnmatch import fnmatchcase
-
     if "://" in text:
         return fnmatchcase(handle, text)
     return fnmatchcase(name, text) or fnmatchcase(app_id, text)
@@ -179,8 +171,6 @@ def search(
     Schedulers are asked only about jobs that may be shown: those of the page or, if states are wanted, all
     that have not ended. With ``by_time`` jobs are ordered by submission rather than by intent.
     """
-    from shunter.runner import observation
-
     intents = [record for record in history.intents() if wanted.scheduler in (None, record.scheduler)]
     observation.reconcile(history, scheduler_of, intents)
     if wanted.states is None:
@@ -227,8 +217,6 @@ def unrecorded(
 
 def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
     """Return the part of the filter that the scheduler applies itself; see `Scheduler.list_filters`."""
-    from shunter.specs.status import AppState
-
     named = None if states is None else {AppState[name] for name in states}
     filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
     return {key: value for key, value in filters.items() if key in taken and value is not None}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
 from shunter.errors import BackendError, ConfigError, ShunterError
 from shunter.runner.events import log_event
+from shunter.runner.observation import mark_deleted, unknown_job
+from shunter.runner.records import DELETED
+from shunter.schedulers.base import Scheduler
 from shunter.specs.handles import parse_app_handle
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from shunter.runner.api import Runner
-    from shunter.schedulers.base import Scheduler
 
-    Results = dict[str, ShunterError | None]
+Results = dict[str, ShunterError | None]
 
 
 def cancel_all(runner: Runner, handles: Iterable[str]) -> Results:
@@ -26,9 +27,6 @@ def cancel_all(runner: Runner, handles: Iterable[str]) -> Results:
 
 def delete_all(runner: Runner, handles: Iterable[str]) -> Results:
     """Delete jobs that have ended; returns by handle what went wrong. See `Runner.delete`."""
-    from shunter.runner.observation import mark_deleted, unknown_job
-    from shunter.runner.records import DELETED
-
     results: Results = {}
     records = {handle: runner.history.find(handle) for handle in dict.fromkeys(handles)}
     for handle, record in records.items():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
+import sqlite3
 
 # Step N brings the database to `user_version` N. Each is a list of single statements: `executescript`
 # would commit the transaction that makes a step all or nothing.

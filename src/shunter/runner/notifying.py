@@ -12,21 +12,20 @@ import sys
 if __name__ == "__main__":  # run as a script; its folder holds modules of a package
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
-    from shunter.runner.api import Runner
-    from shunter.specs.status import AppStatus
+from shunter.errors import ShunterError
+from shunter.redaction import Redactor, redact_text
+from shunter.runner import get_runner
+from shunter.runner.api import Runner
+from shunter.runner.explanation import explain_failed
+from shunter.schedulers.exec import outbox
+from shunter.specs.status import AppState, AppStatus
+from shunter.toolkit_import import notification
 
 
 def main(directory: str) -> int:
     """Send the notifications of the job in this directory; returns an exit code."""
-    from shunter.redaction import redact_text
-    from shunter.runner import get_runner
-    from shunter.schedulers.exec import outbox
-    from shunter.toolkit_import import notification
-
     box = notification.Outbox(
         os.path.join(directory, outbox.WAITING), os.path.join(directory, outbox.SETTLED)
     )
@@ -47,10 +46,6 @@ def main(directory: str) -> int:
 
 def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]:
     """Return the notification of a job that has ended, secrets masked."""
-    from shunter.redaction import Redactor
-    from shunter.specs.status import AppState
-    from shunter.toolkit_import import notification
-
     message: dict[str, Any] = notification.end_message(
         handle,
         status.state.name,
@@ -66,9 +61,6 @@ def message_of(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any]
 
 
 def _cause(runner: Runner, handle: str, status: AppStatus) -> dict[str, Any] | None:
-    from shunter.errors import ShunterError
-    from shunter.runner.explanation import explain_failed
-
     try:
         failure = explain_failed(runner, handle, status)
     except (ShunterError, OSError):  # the notification is sent without the cause

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from shunter.backoff import Backoff
-from shunter.errors import AccessError, BackendError, StateStoreError, UnknownAppException, described
-from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED
+from shunter.errors import (
+    AccessError,
+    BackendError,
+    StateStoreError,
+    UnknownAppException,
+    UnreachableError,
+    described,
+)
+from shunter.parallel import for_all
+from shunter.redaction import redact_text
+from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED, JobRecord
+from shunter.schedulers.base import DescribeAppResponse, Scheduler
+from shunter.specs.app import AppDef
 from shunter.specs.handles import make_app_handle, parse_app_handle
+from shunter.specs.serialize import from_json
 from shunter.specs.status import AppState, AppStatus, is_started, is_terminal
+from shunter.system.identity import Process, host_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from shunter.runner.history import History
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import DescribeAppResponse, Scheduler
-    from shunter.specs.app import AppDef
 
-    SchedulerOf = Callable[[str], Scheduler[Any]]
+SchedulerOf = Callable[[str], Scheduler[Any]]
 
 #: Seconds until an unreachable scheduler is asked again; doubled after every attempt.
 FIRST_RETRY = 0.25
@@ -54,8 +63,6 @@ def describe_all(
     if len(groups) == 1:
         describe(*groups.popitem())
     elif groups:
-        import threading
-
         threads = [threading.Thread(target=describe, args=group, daemon=True) for group in groups.items()]
         for thread in threads:
             thread.start()
@@ -66,8 +73,6 @@ def describe_all(
 
 def unreachable(error: Exception) -> AppStatus:
     """Return the status of a job that cannot be seen now."""
-    from shunter.redaction import redact_text
-
     return AppStatus(AppState.UNREACHABLE, num_restarts=-1, msg=redact_text(described(error)))
 
 
@@ -161,8 +166,6 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
 
 
 def _submitter_is_gone(record: JobRecord) -> bool:
-    from shunter.system.identity import Process, host_name
-
     if record.host != host_name():
         return time.time() - record.created_at > LONGEST_REMOTE_SUBMISSION
     submitter = Process.parse(record.submitter)
@@ -216,7 +219,6 @@ def _described_alone(
     scheduler_of: SchedulerOf, wanted: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], DescribeAppResponse]:
     """Describe jobs with their replicas, one by one; those that cannot be asked now are left out."""
-    from shunter.parallel import for_all
 
     def describe(key: tuple[str, str]) -> DescribeAppResponse | None:
         try:
@@ -334,17 +336,12 @@ def definition(history: History, app_handle: str, response: DescribeAppResponse 
     Raises:
         UnreachableError: neither has it, and the job cannot be seen now.
     """
-    from shunter.specs.app import AppDef
-    from shunter.specs.serialize import from_json
-
     if response is not None and response.roles:
         return AppDef(response.app_id, list(response.roles), dict(response.metadata))
     record = _listed_record(history, app_handle)
     if record is not None and record.app:
         return from_json(AppDef, record.app)
     if response is not None and response.state == AppState.UNREACHABLE:
-        from shunter.errors import UnreachableError
-
         raise UnreachableError(
             f"cannot look at {app_handle}: {response.msg}",
             hint="The state of the job is unknown at the moment. Try again later.",

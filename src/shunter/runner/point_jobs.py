@@ -14,31 +14,38 @@ import contextlib
 import fcntl
 import math
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
+from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, described
 from shunter.paths import make_private_dir, remove_tree, state_dir
-from shunter.runner.records import INTENT, REFUSED, SUBMITTED
+from shunter.redaction import Redactor, missing_secrets_error, redact_text, restore
+from shunter.runner.observation import reconcile, recorded_status
+from shunter.runner.records import INTENT, REFUSED, SUBMITTED, JobRecord
 from shunter.runner.rerun import frozen_code, working_in
-from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, not_ended
+from shunter.runner.submission import describe_submission, jsonable
+from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
+from shunter.schedulers.exec.directories import remove_leftovers, size_of
 from shunter.schedulers.exec.process.documents import read_json, write_json
+from shunter.schedulers.ids import make_unique
+from shunter.schedulers.lines import check_replicas
+from shunter.schedulers.responses import Leftover
+from shunter.specs.app import AppDef, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle, parse_app_handle
-from shunter.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from shunter.specs.serialize import from_json
+from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus, is_terminal
+from shunter.specs.sweep_points import Point, nothing_failed
 from shunter.specs.training import SWEEP_KEY
 from shunter.system.locks import is_locked
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from shunter.runner.api import Runner
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import Stream
-    from shunter.schedulers.responses import Leftover
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.status import AppStatus
-    from shunter.specs.sweep_points import Point
 
 #: The scheduler in the handles of such sweeps.
 SWEEP = "sweep"
@@ -85,10 +92,6 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
 
     Where only some may run at a time, a process in the background submits the others.
     """
-    from shunter.redaction import Redactor, redact_text
-    from shunter.runner.submission import describe_submission, jsonable
-    from shunter.schedulers.ids import make_unique
-
     plan = info.record.pop(PLAN_KEY)
     backend = runner.scheduler(plan["scheduler"])
     app_id = make_unique(info.app.name if info.app is not None else SWEEP)
@@ -124,9 +127,6 @@ def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
 
 
 def _feed_in_background(handle: str) -> None:
-    import subprocess
-    import sys
-
     folder = _folder(parse_app_handle(handle).app_id)
     with open(os.path.join(folder, "submitting.log"), "ab") as log:
         subprocess.run(  # through a shell, so that it is not a child of this process
@@ -180,8 +180,6 @@ def submit_points(runner: Runner, app_id: str, *, wait: bool = True, workspace: 
 
 def _await_room(runner: Runner, app_id: str, running: list[str], parallel: int | None, *, wait: bool) -> bool:
     """Tell whether one more point may be submitted; waits for that if asked to."""
-    from shunter.backoff import polling
-
     polls = polling()
     while not _is_cancelled(app_id):
         if parallel is None or len(running) < parallel:
@@ -208,10 +206,6 @@ def _submit_point(
     workspace: Any,
 ) -> str:
     """Submit a point, with the code that went with the first one; returns its handle."""
-    from shunter.redaction import missing_secrets_error, restore
-    from shunter.specs.app import AppDef
-    from shunter.specs.serialize import from_json
-
     missing: set[str] = set()
     point = plan["points"][index]
     app = from_json(AppDef, restore(point["app"], os.environ, missing))
@@ -233,11 +227,6 @@ def _submit_point(
 
 def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_failed: bool) -> str:
     """Submit a sweep again, or only its points that failed or were cancelled; returns the new handle."""
-    from shunter.redaction import missing_secrets_error, restore
-    from shunter.specs.app import AppDef
-    from shunter.specs.serialize import from_json
-    from shunter.specs.sweep_points import Point, nothing_failed
-
     app_id = parse_app_handle(handle).app_id
     plan = _plan(app_id)
     states = point_statuses(runner, app_id, plan)
@@ -281,8 +270,6 @@ def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_f
 
 def submitted_points(runner: Runner, app_id: str) -> dict[int, JobRecord]:
     """Return the jobs of a sweep's points in the history, including those that may have been submitted."""
-    from shunter.runner.observation import reconcile
-
     records = runner.history.of_sweep(app_id)
     if any(record.phase == INTENT for record in records):
         reconcile(runner.history, runner.scheduler, records)
@@ -294,9 +281,6 @@ def submitted_points(runner: Runner, app_id: str) -> dict[int, JobRecord]:
 
 def point_statuses(runner: Runner, app_id: str, plan: dict[str, Any]) -> list[AppStatus]:
     """Return the state of each point."""
-    from shunter.runner.observation import recorded_status
-    from shunter.specs.status import AppStatus
-
     done = submitted_points(runner, app_id)
     found = runner.statuses([record.handle for record in done.values() if record.phase == SUBMITTED])
     ended = _is_cancelled(app_id)
@@ -374,11 +358,6 @@ class PointJobs(Scheduler["Any"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the directories of sweeps that have ended long enough ago."""
-        import time
-
-        from shunter.schedulers.exec.directories import size_of
-        from shunter.schedulers.responses import Leftover
-
         found = []
         for app_id in _all_ids():
             age = time.time() - _ended_at(app_id, self.describe(app_id))
@@ -389,8 +368,6 @@ class PointJobs(Scheduler["Any"]):
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
-        from shunter.schedulers.exec.directories import remove_leftovers
-
         return remove_leftovers(leftovers, lambda item: remove_tree(_folder(item.app_id)))
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
@@ -412,8 +389,6 @@ class PointJobs(Scheduler["Any"]):
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """Return the log lines of a replica of a point's job; following waits until it is submitted."""
-        from shunter.backoff import polling
-
         polls = polling()
         while not (found := self._replica(app_id, role_name, k))[0]:
             if not should_tail or _is_cancelled(app_id):
@@ -425,8 +400,6 @@ class PointJobs(Scheduler["Any"]):
 
     def _replica(self, app_id: str, role_name: str, k: int) -> tuple[str, str, int]:
         """Return handle, role and index of a replica in its point's job; handle "" before its submission."""
-        from shunter.schedulers.lines import check_replicas
-
         plan = _plan(app_id)
         point, role, index = k, role_name, 0
         if not _is_simple(plan):
@@ -449,9 +422,6 @@ def _is_simple(plan: Mapping[str, Any]) -> bool:
 
 
 def _roles(plan: Mapping[str, Any]) -> list[Role]:
-    from shunter.specs.app import AppDef
-    from shunter.specs.serialize import from_json
-
     roles = list(from_json(AppDef, plan["points"][0]["app"]).roles)
     points = [{"values": point["values"], "args": []} for point in plan["points"]]
     roles[0].metadata[SWEEP_KEY] = {"points": points}
@@ -486,8 +456,6 @@ def _role_statuses(
 
 
 def _changed(replica: ReplicaStatus, **fields: Any) -> ReplicaStatus:
-    from copy import copy
-
     found = copy(replica)
     for name, value in fields.items():
         setattr(found, name, value)

@@ -8,15 +8,24 @@ read the metadata instead.
 from __future__ import annotations
 
 import functools
+import json
 import os
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
 
-from shunter import plain_json
 from shunter.errors import ConfigError
+from shunter.runner.default_image import name_images
+from shunter.runner.role_workspaces import take_workspaces
+from shunter.schedulers.base import Scheduler
 from shunter.specs.app import AppDef, Role, validate_app
-from shunter.specs.copying import deep_copy
+from shunter.specs.builtin_programs import PROGRAMS, toolkit_arguments
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
+from shunter.specs.mounts import BindMount
 from shunter.specs.serialize import to_json
 from shunter.specs.substitution import macros
+from shunter.specs.sweep_points import points_of, run_own_command
 from shunter.specs.training import (
     DOCUMENT,
     METADATA_KEY,
@@ -26,15 +35,9 @@ from shunter.specs.training import (
     check_channels,
     local_path,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from shunter.schedulers.base import Scheduler
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
+from shunter.specs.translation import our_app
+from shunter.specs.workspace import Workspace, is_url, our_workspace
+from shunter.workspace.fetching import fetched
 
 JOB_ID = "TORCHX_JOB_ID"
 ROLE_IDX = "TORCHX_ROLE_IDX"
@@ -65,31 +68,21 @@ def prepare(
         ConfigError: the job is not complete, or cannot run on this scheduler.
         InvalidRunConfigException: an option is unknown, missing or of the wrong type.
     """
-    from shunter.specs.workspace import Workspace, is_url, our_workspace
-
     if not _is_ours(app):
-        from shunter.specs.translation import our_app
-
         app = our_app(app)
     validate_app(app)
     workspace = our_workspace(workspace)
-    own = deep_copy(app)
+    own = deepcopy(app)
     if (not workspace or workspace.implicit) and any(role.workspace for role in own.roles):
-        from shunter.runner.role_workspaces import take_workspaces
-
         if scheduler.builds_roles:
             workspace = Workspace()
         else:
             workspace = take_workspaces(own, runs_images=scheduler.runs_images) or workspace
     named = workspace
     if any(is_url(source) for source in workspace.projects):
-        from shunter.workspace.fetching import fetched
-
         workspace = fetched(workspace)
     notes: list[str] = []
     if scheduler.runs_images:
-        from shunter.runner.default_image import name_images
-
         notes += name_images(own, image)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
@@ -187,8 +180,6 @@ def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
         name = role.metadata.get(PROGRAM_KEY)
         if name is None:
             continue
-        from shunter.specs.builtin_programs import PROGRAMS, toolkit_arguments
-
         place = scheduler.toolkit_place(role) if name in PROGRAMS else None
         if place is not None and place.base:
             # with site, as a program may need fsspec, which the toolkit does not
@@ -202,15 +193,11 @@ def start_points(app: AppDef) -> None:
     for role in app.roles:
         if SWEEP_KEY not in role.metadata:
             continue
-        from shunter.specs.sweep_points import points_of, run_own_command
-
         points = points_of(role.metadata)
         if DOCUMENT in role.env:
             before = role.args[: role.args.index("--") + 1]
             arguments = [[*before, *point["args"]] for point in points]
         elif role.metadata.get(PROGRAM_KEY) is not None and role.args[:1] != points[0]["args"][:1]:
-            from shunter.specs.builtin_programs import toolkit_arguments
-
             name = role.metadata[PROGRAM_KEY]
             start = len(role.args) - len(toolkit_arguments(name, points[0]["args"]))
             arguments = [[*role.args[:start], *toolkit_arguments(name, point["args"])] for point in points]
@@ -233,9 +220,9 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
-    if SWEEP_KEY in role.metadata or len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
+    if SWEEP_KEY in role.metadata or len(json.dumps(document)) > LONGEST_DOCUMENT:
         role.args += ["--", *document.pop("arguments", [])]
-    role.env[DOCUMENT] = plain_json.dumps(document)  # macros in it are substituted, as in arguments
+    role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
         if scheduler.is_local:  # its replicas are processes of one machine
@@ -246,8 +233,6 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
 
 def _mount_local_paths(role: Role) -> None:
     """Show a container the directories of this machine that channels and results name, at the same paths."""
-    from shunter.specs.mounts import BindMount
-
     specification = role.metadata[METADATA_KEY]
     wanted = {
         local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()

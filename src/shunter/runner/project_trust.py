@@ -7,17 +7,17 @@ by the file's path and content, so a file that changes needs trust again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.runner.config_files import Setting, Source
 from shunter.specs.options import FILES_OUTSIDE, PLACE_OUTSIDE, PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.runner.config_files import Setting, Source
+from shunter.specs.workspace import Workspace, is_url
 
 
 class SensitiveSetting(NamedTuple):
@@ -64,8 +64,6 @@ def kind_of_run_key(key: str, setting: Setting) -> str:
 
 
 def _is_elsewhere(workspace: str, project: str) -> bool:
-    from shunter.specs.workspace import Workspace, is_url
-
     code = Workspace.from_str(workspace)
     if code.frozen or any(is_url(source) for source in code.projects):
         return True
@@ -85,8 +83,6 @@ def paths_outside(paths: Iterable[str], project: str) -> list[str]:
 
 def project_top(project: str) -> str:
     """Return the top of the repository around a project's file, or the file's directory."""
-    from shunter.git import checkout_of
-
     top = checkout_of(project)
     # a home directory that is a repository holds more than the projects in it
     is_home = top is not None and os.path.realpath(top) == os.path.realpath(os.path.expanduser("~"))
@@ -184,6 +180,4 @@ def _records() -> str:
 
 
 def _record_of(real_path: str) -> str:
-    import hashlib
-
     return os.path.join(_records(), hashlib.sha256(os.fsencode(real_path)).hexdigest())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from shunter.specs.status import AppState
+import json
+from collections.abc import Sequence
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from shunter.specs.status import AppState
 
 INTENT = "intent"
 SUBMITTED = "submitted"
@@ -81,10 +80,8 @@ class JobRecord:
         # JSON is parsed on demand: a list of a thousand jobs shows none of it
         if name not in JSON_COLUMNS:
             raise AttributeError(name)
-        from shunter.plain_json import loads
-
         text = self._json[name]
-        value = None if text is None else loads(text)
+        value = None if text is None else json.loads(text)
         setattr(self, name, value)
         return value
 

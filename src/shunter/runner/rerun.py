@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError
+from shunter.redaction import missing_secrets_error, restore
 from shunter.runner.jobsearch import recorded
+from shunter.runner.records import JobRecord
+from shunter.schedulers.base import Scheduler
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.serialize import from_json
+from shunter.specs.status import AppStatus
+from shunter.specs.sweep_points import nothing_failed, points_of
 from shunter.specs.training import SWEEP_KEY
+from shunter.specs.workspace import Workspace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
     from shunter.runner.api import Runner
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import Scheduler
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.status import AppStatus
-    from shunter.specs.workspace import Workspace
 
 
 @contextlib.contextmanager
@@ -63,10 +64,6 @@ def _recover(
     Raises:
         ConfigError: the record holds no complete job, or a secret cannot be put back.
     """
-    from shunter.redaction import missing_secrets_error, restore
-    from shunter.specs.app import AppDef
-    from shunter.specs.serialize import from_json
-
     missing: set[str] = set()
     app = restore(record.app, os.environ, missing)
     old = record.cfg if scheduler == record.scheduler else {}
@@ -83,8 +80,6 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
     Raises:
         ConfigError: the job is not a sweep, or none of its points has failed.
     """
-    from shunter.specs.sweep_points import nothing_failed, points_of
-
     role = next((role for role in app.roles if points_of(role.metadata)), None)
     if role is None:
         raise ConfigError(

@@ -12,6 +12,7 @@ from shunter.errors import ConfigError
 from shunter.specs.app import AppDef, Role
 from shunter.specs.substitution import macros
 from shunter.specs.workspace import Workspace, our_workspace
+from shunter.workspace.images.dockerfile import DOCKERFILES
 
 #: Starts the program of a role in its folder: the first argument, relative to the working directory.
 _START = 'cd "$0" && exec "$@"'
@@ -56,8 +57,6 @@ def _check(workspace: Workspace, name: str, *, runs_images: bool) -> None:
         )
     if not runs_images:
         return
-    from shunter.workspace.images.dockerfile import DOCKERFILES
-
     for source in (source for source, to in workspace.projects.items() if not to):
         for file in DOCKERFILES:  # one would be built for the whole job
             if os.path.exists(os.path.join(os.path.expanduser(source), file)):

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
-from shunter.errors import ShunterError, described
+from shunter.errors import ShunterError, StateStoreError, described
 from shunter.git import GitProbe
+from shunter.progress import Progress
+from shunter.redaction import Redactor, redact_text
+from shunter.runner.history import History
 from shunter.runner.records import INTERRUPTED
+from shunter.schedulers.base import Scheduler
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
+from shunter.specs.serialize import to_json
 from shunter.specs.status import AppState
 from shunter.system.identity import host_name, myself, user_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.progress import Progress
-    from shunter.runner.history import History
-    from shunter.schedulers.base import Scheduler
-    from shunter.specs.dryrun_info import AppDryRunInfo
 
 
 def submit(
@@ -80,8 +78,6 @@ def _ship(
     try:
         scheduler.ship(info, progress)
     except BaseException as error:
-        from shunter.redaction import redact_text
-
         interrupted = isinstance(error, KeyboardInterrupt)
         _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))
         raise
@@ -90,8 +86,6 @@ def _ship(
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
     """Add what git reported after the job was submitted, if the history can be written."""
-    from shunter.errors import StateStoreError
-
     commit, dirty = probe.facts()
     if dirty is None:
         return
@@ -105,9 +99,6 @@ def describe_submission(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], directory: str
 ) -> dict[str, Any]:
     """Return the columns of a submission's row, without secrets."""
-    from shunter.redaction import Redactor
-    from shunter.specs.serialize import to_json
-
     redactor = Redactor()
     record = info.record
     app = record.get("app")
@@ -143,8 +134,6 @@ def describe_submission(
 
 def jsonable(value: Any) -> Any:
     """Return a value as JSON values; what JSON lacks becomes text."""
-    from shunter.specs.serialize import to_json
-
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, dict):
@@ -161,8 +150,6 @@ def _settle_refusal(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, key: str, error: Exception
 ) -> None:
     """Record a failed submission: as refused, unless the job exists nevertheless."""
-    from shunter.redaction import redact_text
-
     if info.app_id:
         try:
             found = scheduler.describe(info.app_id)
@@ -186,8 +173,6 @@ def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:
     """Write to the history; a failure is only warned of, since the job has already been handled."""
-    from shunter.errors import StateStoreError
-
     try:
         write(*args, **columns)
     except StateStoreError as error:

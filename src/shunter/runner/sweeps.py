@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from shunter.components.component import Component
 from shunter.errors import ConfigError, ShunterError, UsageError
-from shunter.specs.app import RetryPolicy
+from shunter.runner.point_jobs import PLAN_KEY, plan_of
+from shunter.specs.app import AppDef, RetryPolicy, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.serialize import to_json
 from shunter.specs.substitution import macros
 from shunter.specs.sweep_points import MOST_BYTES, label_of, points_of
 from shunter.specs.sweep_points import Point as Point
 from shunter.specs.training import METADATA_KEY as TRAIN_KEY
 from shunter.specs.training import SWEEP_KEY
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
-    from shunter.components.component import Component
     from shunter.runner.api import Runner
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
 
 MOST_POINTS = 10_000
 MOST_PROBLEMS = 5
@@ -82,8 +82,6 @@ def points_from_words(
     total = _check_number({index: values for index, (_, _, values) in axes.items()}, sample)
     chosen: Iterable[int] = range(total)
     if sample is not None and sample < total:
-        import random
-
         generator, numbers = random.Random(seed), set[int]()
         while len(numbers) < sample:  # `sample` takes no range of more than 2^63 numbers
             numbers.add(generator.randrange(total))
@@ -225,8 +223,6 @@ def dryrun_sweep(
     # if the backend cannot limit how many tasks of an array run at a time, we submit a job for each point
     has_limit = parallel is None or "max_running" in backend.run_opts()
     if not (backend.capabilities.arrays and has_limit) or difference:
-        from shunter.runner.point_jobs import plan_of
-
         parallel = parallel or backend.jobs_at_a_time(apps[0], cfg or {})
         return plan_of(runner, component, points, apps, scheduler, cfg, parallel, **rest)
     app = one_job(points, apps)
@@ -237,8 +233,6 @@ def dryrun_sweep(
 
 def points_at_a_time(info: AppDryRunInfo[Any]) -> int | None:
     """Return how many points of a planned sweep run at a time; None if that is the backend's affair."""
-    from shunter.runner.point_jobs import PLAN_KEY
-
     plan = info.record.get(PLAN_KEY)
     found: int | None = plan["parallel"] if plan else getattr(info.request, "max_running", None)
     return found
@@ -337,8 +331,6 @@ def _arguments(role: Role) -> list[str]:
 
 
 def _without_arguments(app: AppDef) -> dict[str, Any]:
-    from shunter.specs.serialize import to_json
-
     role = to_json(app)["roles"][0]
     train = role["metadata"].get(TRAIN_KEY)
     if train:

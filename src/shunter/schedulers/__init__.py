@@ -5,24 +5,23 @@ The history, configuration and everything else that does not depend on a backend
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.schedulers.base import (
-        DescribeAppResponse,
-        ListAppResponse,
-        LogBlock,
-        LogQuery,
-        Scheduler,
-        Stream,
-        filter_regex,
-    )
-    from shunter.schedulers.registry import (
-        DEFAULT_SCHEDULER_MODULES,
-        SchedulerFactory,
-        get_default_scheduler_name,
-        get_scheduler_factories,
-        get_scheduler_factory,
-    )
+from shunter.schedulers import base, registry
+from shunter.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+    filter_regex,
+)
+from shunter.schedulers.registry import (
+    DEFAULT_SCHEDULER_MODULES,
+    SchedulerFactory,
+    get_default_scheduler_name,
+    get_scheduler_factories,
+    get_scheduler_factory,
+)
 
 __all__ = [
     "DEFAULT_SCHEDULER_MODULES",
@@ -44,8 +43,6 @@ def __getattr__(name: str) -> object:
     """Import what is asked for: the processes behind local jobs need none of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shunter.schedulers import base, registry
-
     return getattr(registry if hasattr(registry, name) else base, name)
 
 

@@ -11,8 +11,16 @@ from __future__ import annotations
 import builtins
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from threading import Event
+from typing import Any, Generic, TypeVar
 
+from shunter.backoff import polling
+from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
+from shunter.progress import Progress, Silent
 from shunter.schedulers.capabilities import UNDECLARED, Capabilities, check_needs, has_own
+from shunter.schedulers.lines import iter_lines, merge_line_iterators
 from shunter.schedulers.responses import (
     NOT_SET,
     Check,
@@ -28,29 +36,15 @@ from shunter.schedulers.responses import (
     ReplicaUsage,
     Stream,
 )
-from shunter.specs.dryrun_info import Generic
+from shunter.specs.app import AppDef, Role, validate_app
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import runopts
 from shunter.specs.status import is_terminal
+from shunter.specs.workspace import Workspace
+from shunter.workspace.shipment import Shipment, replace_references
+from shunter.workspace.toolkit_files import ToolkitPlace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from threading import Event
-    from typing import Any, TypeVar
-
-    from shunter.errors import ConfigError, ShunterError
-    from shunter.progress import Progress
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.options import runopts
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
-    from shunter.workspace.toolkit_files import ToolkitPlace
-
-    T = TypeVar("T")
-else:
-    T = object
-
+T = TypeVar("T")
 
 __all__ = [
     "NOT_SET",
@@ -69,27 +63,10 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
-    "late_class",
     "not_ended",
     "not_running",
     "poll_until_ended",
 ]
-
-
-class _LateClass:
-    """An attribute whose class is imported on access, so commands that only read jobs never import it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        module, _, name = self._path.partition(":")
-        return getattr(__import__(module, fromlist=(name,)), name)
-
-
-def late_class(path: str) -> Any:
-    """Return an attribute that is the class ``package.module:Class``, imported late; for ``opts_class``."""
-    return _LateClass(path)
 
 
 class Scheduler(ABC, Generic[T]):
@@ -132,8 +109,6 @@ class Scheduler(ABC, Generic[T]):
 
     def run_opts(self) -> runopts:
         """Return the options that jobs on this scheduler take."""
-        from shunter.specs.options import runopts
-
         return runopts() if self.opts_class is None else runopts.from_dataclass(self.opts_class)
 
     # ---- submitting
@@ -162,8 +137,6 @@ class Scheduler(ABC, Generic[T]):
             InvalidRunConfigException: an option is unknown, missing or of the wrong type.
             ConfigError: the job cannot run on this scheduler.
         """
-        from shunter.specs.app import validate_app
-
         validate_app(app)
         return self.make_dryrun(app, cfg, workspace)
 
@@ -171,8 +144,6 @@ class Scheduler(ABC, Generic[T]):
         self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job that has passed `validate_app`; see `submit_dryrun`."""
-        from shunter.specs.workspace import Workspace
-
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
         warnings = check_needs(self.backend, self.capabilities, app)
@@ -199,8 +170,6 @@ class Scheduler(ABC, Generic[T]):
             ConfigError: this scheduler, or this kind of job, cannot wait for others.
             UnknownAppException: there is no such job.
         """
-        from shunter.errors import ConfigError
-
         raise ConfigError(
             f"{self.backend} cannot let a job wait for others",
             hint="Wait for them first: `shunter wait HANDLE && shunter run ...`.",
@@ -215,8 +184,6 @@ class Scheduler(ABC, Generic[T]):
             ConfigError: this scheduler cannot ship this code.
         """
         if workspace:
-            from shunter.errors import ConfigError
-
             raise ConfigError(
                 f"{self.backend} cannot ship a workspace: {workspace}",
                 hint="Leave --workspace out.",
@@ -244,9 +211,6 @@ class Scheduler(ABC, Generic[T]):
         """
         if info.shipment is None:
             return
-        from shunter.progress import Silent
-        from shunter.workspace.shipment import replace_references
-
         progress = progress or Silent()
         self.check_before_shipping(info, progress)
         for warning in info.shipment.report.warnings():
@@ -362,8 +326,6 @@ class Scheduler(ABC, Generic[T]):
             UnknownAppException: there is no such job.
             ConfigError: the replica does not exist or is not running, or nothing can be started in it.
         """
-        from shunter.errors import ConfigError
-
         raise ConfigError(
             f"{self.backend} cannot run a command in a job",
             hint="`shunter schedulers` shows which schedulers can.",
@@ -390,8 +352,6 @@ class Scheduler(ABC, Generic[T]):
             ConfigError: this scheduler cannot simulate that, or the job is not running on spot machines.
             UnknownAppException: there is no such job.
         """
-        from shunter.errors import ConfigError
-
         raise ConfigError(f"{self.backend} cannot simulate interruptions", hint="sagemaker_local can.")
 
     def delete(self, app_id: str) -> None:
@@ -425,8 +385,6 @@ class Scheduler(ABC, Generic[T]):
 
         Nothing is sent, built or submitted. By default what is checked before code is shipped.
         """
-        from shunter.progress import Silent
-
         if not has_own(self, "check_before_shipping"):
             return []
         return [accepted("the job", lambda: self.check_before_shipping(info, Silent()), "would be accepted")]
@@ -474,8 +432,6 @@ class Scheduler(ABC, Generic[T]):
             ValueError: the scheduler does not have this stream, or the job no such replica.
             NotImplementedError: the scheduler cannot read logs.
         """
-        from shunter.schedulers.lines import iter_lines
-
         if type(self).log_blocks is Scheduler.log_blocks:
             raise NotImplementedError(f"{self.backend} cannot read logs")
         query = LogQuery(regex, since, until, should_tail, streams)
@@ -492,8 +448,6 @@ class Scheduler(ABC, Generic[T]):
             replicas: pairs of a role's name and a replica's index.
             query: which lines.
         """
-        from shunter.schedulers.lines import merge_line_iterators
-
         iterators = {
             (role, k): self.log_iter(
                 app_id, role, k, query.regex, query.since, query.until, query.should_tail, query.streams
@@ -534,8 +488,6 @@ class Scheduler(ABC, Generic[T]):
 
 def attempt(action: Callable[[str], None], app_id: str) -> ShunterError | None:
     """Carry out an action on a job; returns the error if it failed."""
-    from shunter.errors import BackendError, ShunterError
-
     try:
         action(app_id)
     except ShunterError as error:
@@ -547,8 +499,6 @@ def attempt(action: Callable[[str], None], app_id: str) -> ShunterError | None:
 
 def not_ended(app_id: str, state: object) -> ShunterError:
     """Return the error for a job that cannot be deleted because it is not known to have ended."""
-    from shunter.errors import ConfigError, UnreachableError
-
     if str(state) == "UNREACHABLE":
         return UnreachableError(
             f"{app_id} cannot be seen now, so it cannot be deleted", hint="Try again later."
@@ -558,8 +508,6 @@ def not_ended(app_id: str, state: object) -> ShunterError:
 
 def not_running(replica: str, state: object) -> ConfigError:
     """Return the error for a replica in which nothing can be started; ``replica`` names it in messages."""
-    from shunter.errors import ConfigError
-
     return ConfigError(
         f"{replica} is not running, so nothing can be started in it: it is {state}",
         hint="`shunter status` shows which replicas run.",
@@ -568,8 +516,6 @@ def not_running(replica: str, state: object) -> ConfigError:
 
 def accepted(name: str, attempt: Callable[[], object], text: str) -> Check:
     """Return the result of a check that raises an error if it fails; a remark if it gets no answer."""
-    from shunter.errors import ShunterError, UnreachableError
-
     try:
         attempt()
     except UnreachableError as error:
@@ -583,8 +529,6 @@ def poll_until_ended(
     describe: Callable[[], DescribeAppResponse | None], timeout: float | None = None
 ) -> DescribeAppResponse | None:
     """Describe a job until it has ended, does not exist, or ``timeout`` seconds have passed."""
-    from shunter.backoff import polling
-
     polls = polling(timeout)
     while True:
         response = describe()

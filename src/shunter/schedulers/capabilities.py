@@ -12,15 +12,13 @@ id and one log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from shunter.specs.app import AppDef, Role
+from shunter.schedulers.native_retries import words_of
+from shunter.specs.app import AppDef, Role
 
 #: Streams, kinds of mounts and retry policies that there are.
 SEPARATE_STREAMS = ("stdout", "stderr", "combined")
@@ -99,8 +97,6 @@ UNDECLARED = Capabilities()
 
 def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     """Return what a scheduler can do, by column: whether, or in a few words how."""
-    from shunter.schedulers.native_retries import words_of
-
     declared: Capabilities = getattr(scheduler, "capabilities", None) or UNDECLARED
     found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
     reads_logs = bool(found["follow"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-    from shunter.progress import Progress
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, ImageMaker
-    from shunter.workspace.shipment import Shipment
-    from shunter.workspace.toolkit_files import ToolkitPlace
+from shunter.progress import Progress
+from shunter.specs.app import AppDef, Role
+from shunter.specs.workspace import Workspace
+from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, ImageMaker
+from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import ToolkitPlace
 
 
 class CodeInImages:
@@ -64,8 +62,6 @@ class CodeInPushedImages(CodeInImages):
 
     def _images(self) -> ImageMaker:
         """Return the image builder, created when it is first needed."""
-        from shunter.workspace.images.image_shipment import ImageMaker
-
         if self._made_images is None:
             self._made_images = ImageMaker(self.backend, self._docker_client)
         return self._made_images
@@ -77,8 +73,6 @@ class CodeInPushedImages(CodeInImages):
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
-        from shunter.specs.workspace import Workspace
-
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()
         return super().plan_shipment(app, workspace, cfg)

@@ -7,6 +7,8 @@ from typing import Any
 
 from shunter.docker.image_reference import Reference, image_problem
 from shunter.errors import ConfigError, ShunterError
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import read_image
 from shunter.schedulers.responses import Check
 from shunter.specs.dryrun_info import AppDryRunInfo
 
@@ -34,9 +36,6 @@ def check_images(info: AppDryRunInfo[Any], platforms: Iterable[str] = ()) -> lis
 
 
 def _check_image(image: str, platforms: list[str]) -> Check:
-    from shunter.image_registry.client import RegistryClient
-    from shunter.image_registry.image_manifest import read_image
-
     reference, problem = Reference.parse(image), None
     with RegistryClient(reference.registry, patience=PATIENCE) as client:
         choices: list[str | None] = [*platforms] or [None]

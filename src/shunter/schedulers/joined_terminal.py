@@ -10,17 +10,13 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Protocol
-
-    from shunter.system.wakeup import Wakeup
-else:
-    Protocol = object
+from shunter.system.wakeup import Wakeup
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _PIECE = 32 * 1024
@@ -185,8 +181,6 @@ def _signals() -> Iterator[Wakeup | None]:
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
-    from shunter.system.wakeup import Wakeup
-
     wakeup = Wakeup((signal.SIGWINCH, *_ENDING))
     try:
         yield wakeup
@@ -202,8 +196,6 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
     Raises:
         OSError: it cannot be started.
     """
-    import subprocess
-
     _flush()
     is_main = threading.current_thread() is threading.main_thread()
     before = {}

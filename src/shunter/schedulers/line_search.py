@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import signal
 import struct
+import subprocess
 import sys
+import threading
+import weakref
+from subprocess import Popen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from subprocess import Popen
+from shunter.errors import UsageError
 
 #: CPU seconds that an expression may take on one line.
 LIMIT = 2.0
@@ -32,8 +34,6 @@ class LineSearch:
     """Finds the lines of blocks in which a valid expression matches somewhere. Threads may share it."""
 
     def __init__(self, regex: str) -> None:
-        import threading
-
         self._regex = regex
         self._pattern = re.compile(regex)
         repeats = len(_REPEATS.findall(regex))
@@ -64,8 +64,6 @@ class LineSearch:
             head = b""
         length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _TOO_LONG
         if length == _TOO_LONG:
-            from shunter.errors import UsageError
-
             raise UsageError(
                 f"the regular expression {self._regex!r} took more than {LIMIT:g} s on one line",
                 hint="Repeat no repeats and no alternatives: a+ rather than (a+)+ or (a|aa)+.",
@@ -73,9 +71,6 @@ class LineSearch:
         return search.stdout.read(length)
 
     def _start(self) -> Popen[bytes]:
-        import subprocess
-        import weakref
-
         command = [sys.executable, "-SPE", __file__]
         search = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert search.stdin is not None

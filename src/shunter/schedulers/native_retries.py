@@ -7,8 +7,10 @@ A job that asks for more than that is refused before it is submitted, with the c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass, field
 from shunter.specs.limits import MOST_RETRIES
 from shunter.specs.retries import (
     CLASSES,
@@ -20,10 +22,6 @@ from shunter.specs.retries import (
     WITHOUT_LIMIT,
     parse_retries,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass

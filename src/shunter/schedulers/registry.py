@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import os
+import warnings
+from collections.abc import Iterable
 from importlib import import_module
+from typing import Any, Protocol
 
 from shunter.errors import ConfigError, UnknownSchedulerException, did_you_mean
+from shunter.plugins import EntryPoint, entry_points, installed
+from shunter.schedulers.base import Scheduler
+from shunter.schedulers.torchx_scheduler import TorchXScheduler
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any, Protocol
 
-    from shunter.plugins import EntryPoint
-    from shunter.schedulers.base import Scheduler
+class SchedulerFactory(Protocol):
+    """Makes a scheduler for a session."""
 
-    class SchedulerFactory(Protocol):
-        """Makes a scheduler for a session."""
+    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
+        """Make the scheduler."""
+        ...
 
-        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
-            """Make the scheduler."""
-            ...
-else:
-    SchedulerFactory = Callable
 
 # The first is the default.
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
@@ -59,8 +58,6 @@ def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     A plugin adds names. It cannot replace a built-in scheduler; if it tries to, there is a warning. The
     factories that this distribution offers to TorchX are left out.
     """
-    from shunter.plugins import entry_points, installed
-
     points = entry_points("schedulers")
     _warn_of_unused([*installed("schedulers"), *points])
     factories: dict[str, SchedulerFactory] = {
@@ -79,8 +76,6 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
         UnknownSchedulerException: there is no such scheduler.
     """
     if name in DEFAULT_SCHEDULER_MODULES:
-        from shunter.plugins import installed
-
         _warn_of_unused(point for point in installed("schedulers") if point.name == name)
         return _builtin_factory(name)
     factories = get_scheduler_factories()
@@ -97,8 +92,6 @@ def _warn_of_unused(points: Iterable[EntryPoint]) -> None:
         if point.name in DEFAULT_SCHEDULER_MODULES and not point.value.startswith((OFFERED, THE_SAME))
     }
     if unused:
-        import warnings
-
         for name, value in sorted(unused):
             warnings.warn(
                 f"the scheduler {name!r} is shunter's ({DEFAULT_SCHEDULER_MODULES[name]}), so the plugin "
@@ -124,8 +117,6 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
     Raises:
         ConfigError: it is not a scheduler.
     """
-    from shunter.schedulers.base import Scheduler
-
     if isinstance(made, Scheduler):
         return made
     if not callable(getattr(made, "schedule", None)):
@@ -137,8 +128,6 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
     ours: Scheduler[Any] | None = made.as_ours() if known else None
     if ours is not None:
         return ours
-    from shunter.schedulers.torchx_scheduler import TorchXScheduler
-
     return TorchXScheduler(made, name, session_name)
 
 
@@ -175,9 +164,6 @@ def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
         return point.call
 
     def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
-        import inspect
-        import os
-
         factory: SchedulerFactory = point.load()
         given: dict[str, object] = {
             name[7:].lower(): value for name, value in os.environ.items() if name.startswith("TORCHX_")

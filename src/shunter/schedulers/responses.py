@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 
-from shunter.lazy_dataclass import dataclass, field
+from shunter.specs.app import Role
 from shunter.specs.status import NONE, AppState, AppStatus, RoleStatus
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from shunter.specs.app import Role
 
 NOT_SET = "<NOT_SET>"
 

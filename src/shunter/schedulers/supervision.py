@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass
 from shunter.specs.limits import MOST_SECONDS
 from shunter.specs.options import CREDENTIALS, PROGRAM, option
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from shunter.specs.retries import parse_retries
 
 #: What to do with a job that hangs.
 REPORT, STOP = "report", "stop"
@@ -88,8 +89,6 @@ def check_supervision(opts: Any, *, in_job: bool = False) -> None:
         ConfigError: one of them is wrong.
     """
     if retry := getattr(opts, "retry", None):
-        from shunter.specs.retries import parse_retries
-
         parse_retries(retry)
     limit = getattr(opts, "hang_timeout", None)
     if limit is not None and not 0 < limit <= MOST_SECONDS:
@@ -114,12 +113,8 @@ def check_supervision(opts: Any, *, in_job: bool = False) -> None:
 
 def _is_broken_url(target: str) -> bool:
     """Tell whether a target is a URL to which nothing can be sent: of another scheme, without host, ..."""
-    import re
-
     if re.match(r"[A-Za-z][A-Za-z0-9+.\-]*://", target) is None:
         return False
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(target)
         port = parts.port

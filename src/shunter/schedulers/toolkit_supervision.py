@@ -7,13 +7,16 @@ each backend says that as an `EndRules`.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError
 from shunter.schedulers.supervision import IN_VARIABLE, check_supervision
 from shunter.specs.app import AppDef, Role
@@ -128,11 +131,6 @@ def with_variables(app: AppDef, opts: Any, rules: EndRules, secret: str) -> AppD
 
 def packed_causes() -> str:
     """Return the causes of failures as a variable can hold them."""
-    import base64
-    import zlib
-
-    from shunter.diagnosis.causes import causes_table
-
     text = json.dumps(causes_table(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 

@@ -8,22 +8,24 @@ wants to. Which parameters ``_validate`` and ``list`` take depends on the releas
 from __future__ import annotations
 
 import builtins
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
 
+from shunter import specs
+from shunter.errors import ConfigError, ShunterError
+from shunter.schedulers import responses
 from shunter.schedulers.base import Scheduler
 from shunter.schedulers.capabilities import INTERFACES, Capabilities
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
-    from typing import Any
-
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.options import runopts
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import runopt, runopts
+from shunter.specs.translation import classes_of, translated
+from shunter.specs.workspace import Workspace
+from shunter.workspace.shipment import Shipment
 
 
 class TorchXScheduler(Scheduler["Any"]):
@@ -51,8 +53,6 @@ class TorchXScheduler(Scheduler["Any"]):
 
     def run_opts(self) -> runopts:
         """Return the plugin's options."""
-        from shunter.specs.options import runopt, runopts
-
         declared = self.made.run_opts()
         if isinstance(declared, runopts):
             return declared
@@ -78,9 +78,6 @@ class TorchXScheduler(Scheduler["Any"]):
 
         A workspace is built now, since the request names the resulting image.
         """
-        from shunter.specs.dryrun_info import AppDryRunInfo
-        from shunter.specs.workspace import Workspace
-
         resolved = self._resolved(cfg)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
@@ -101,8 +98,6 @@ class TorchXScheduler(Scheduler["Any"]):
         return info
 
     def _check(self, method: str, app: Any, cfg: Mapping[str, Any]) -> None:
-        from shunter.errors import ConfigError, ShunterError
-
         try:
             call_with(getattr(self.made, method, None), app, self.backend, cfg)
         except ShunterError:
@@ -124,8 +119,6 @@ class TorchXScheduler(Scheduler["Any"]):
         if build is None:
             return [f"{self.backend} cannot ship a workspace, so {workspace} does not travel with the job"]
         if workspace.frozen or not workspace.is_unmapped_single_project():
-            from shunter.errors import ConfigError
-
             raise ConfigError(
                 f"{self.backend} takes one directory as the workspace, not {workspace}",
                 hint="It comes from a plugin for TorchX, which builds the image itself.",
@@ -210,12 +203,8 @@ UNCHECKED = Capabilities(streams=(), since_until=False, retries=())
 
 def translated_for(made: Any, value: Any) -> Any:
     """Convert a value to the classes that a plugin knows: ours, or those of an installed TorchX."""
-    import sys
-
     if "torchx.schedulers.api" not in sys.modules or not _is_torchx_class(type(made)):
         return value
-    from shunter.specs.translation import classes_of, translated
-
     theirs = [sys.modules[name] for name in ("torchx.specs.api", "torchx.schedulers.api")]
     return translated(value, classes_of(*theirs))
 
@@ -225,10 +214,6 @@ def _is_torchx_class(cls: type) -> bool:
 
 
 def _translated(value: Any) -> Any:
-    from shunter import specs
-    from shunter.schedulers import responses
-    from shunter.specs.translation import classes_of, translated
-
     if value is None or isinstance(value, (DescribeAppResponse, ListAppResponse)):
         return value
     return translated(value, classes_of(specs, responses))
@@ -238,8 +223,6 @@ def call_with(method: Any, *values: Any) -> Any:
     """Call a method, if there is one, with as many of these values as it has parameters."""
     if method is None:
         return None
-    import inspect
-
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(method).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):

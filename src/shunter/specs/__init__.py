@@ -5,49 +5,49 @@ Names are loaded when they are first used, so that a command pays only for those
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.errors import AppStatusError as AppStatusError
-    from shunter.errors import InvalidRunConfigException as InvalidRunConfigException
-    from shunter.errors import MalformedAppHandleException as MalformedAppHandleException
-    from shunter.errors import UnknownAppException as UnknownAppException
-    from shunter.errors import UnknownSchedulerException as UnknownSchedulerException
-    from shunter.specs.app import MISSING as MISSING
-    from shunter.specs.app import AppDef as AppDef
-    from shunter.specs.app import RetryPolicy as RetryPolicy
-    from shunter.specs.app import Role as Role
-    from shunter.specs.app import validate_app as validate_app
-    from shunter.specs.dryrun_info import AppDryRunInfo as AppDryRunInfo
-    from shunter.specs.handles import AppHandle as AppHandle
-    from shunter.specs.handles import ParsedAppHandle as ParsedAppHandle
-    from shunter.specs.handles import make_app_handle as make_app_handle
-    from shunter.specs.handles import parse_app_handle as parse_app_handle
-    from shunter.specs.mounts import BindMount as BindMount
-    from shunter.specs.mounts import DeviceMount as DeviceMount
-    from shunter.specs.mounts import MountType as MountType
-    from shunter.specs.mounts import VolumeMount as VolumeMount
-    from shunter.specs.mounts import parse_mounts as parse_mounts
-    from shunter.specs.options import CfgVal as CfgVal
-    from shunter.specs.options import option as option
-    from shunter.specs.options import runopt as runopt
-    from shunter.specs.options import runopts as runopts
-    from shunter.specs.resource_catalog import get_named_resources as get_named_resources
-    from shunter.specs.resource_catalog import named_resources as named_resources
-    from shunter.specs.resource_catalog import resource as resource
-    from shunter.specs.resources import NULL_RESOURCE as NULL_RESOURCE
-    from shunter.specs.resources import Resource as Resource
-    from shunter.specs.serialize import from_json as from_json
-    from shunter.specs.serialize import to_json as to_json
-    from shunter.specs.status import NONE as NONE
-    from shunter.specs.status import AppState as AppState
-    from shunter.specs.status import AppStatus as AppStatus
-    from shunter.specs.status import ReplicaState as ReplicaState
-    from shunter.specs.status import ReplicaStatus as ReplicaStatus
-    from shunter.specs.status import RoleStatus as RoleStatus
-    from shunter.specs.status import is_started as is_started
-    from shunter.specs.status import is_terminal as is_terminal
-    from shunter.specs.substitution import macros as macros
-    from shunter.specs.workspace import Workspace as Workspace
+from importlib import import_module
+
+from shunter.errors import AppStatusError as AppStatusError
+from shunter.errors import InvalidRunConfigException as InvalidRunConfigException
+from shunter.errors import MalformedAppHandleException as MalformedAppHandleException
+from shunter.errors import UnknownAppException as UnknownAppException
+from shunter.errors import UnknownSchedulerException as UnknownSchedulerException
+from shunter.specs.app import MISSING as MISSING
+from shunter.specs.app import AppDef as AppDef
+from shunter.specs.app import RetryPolicy as RetryPolicy
+from shunter.specs.app import Role as Role
+from shunter.specs.app import validate_app as validate_app
+from shunter.specs.dryrun_info import AppDryRunInfo as AppDryRunInfo
+from shunter.specs.handles import AppHandle as AppHandle
+from shunter.specs.handles import ParsedAppHandle as ParsedAppHandle
+from shunter.specs.handles import make_app_handle as make_app_handle
+from shunter.specs.handles import parse_app_handle as parse_app_handle
+from shunter.specs.mounts import BindMount as BindMount
+from shunter.specs.mounts import DeviceMount as DeviceMount
+from shunter.specs.mounts import MountType as MountType
+from shunter.specs.mounts import VolumeMount as VolumeMount
+from shunter.specs.mounts import parse_mounts as parse_mounts
+from shunter.specs.options import CfgVal as CfgVal
+from shunter.specs.options import option as option
+from shunter.specs.options import runopt as runopt
+from shunter.specs.options import runopts as runopts
+from shunter.specs.resource_catalog import get_named_resources as get_named_resources
+from shunter.specs.resource_catalog import named_resources as named_resources
+from shunter.specs.resource_catalog import resource as resource
+from shunter.specs.resources import NULL_RESOURCE as NULL_RESOURCE
+from shunter.specs.resources import Resource as Resource
+from shunter.specs.serialize import from_json as from_json
+from shunter.specs.serialize import to_json as to_json
+from shunter.specs.status import NONE as NONE
+from shunter.specs.status import AppState as AppState
+from shunter.specs.status import AppStatus as AppStatus
+from shunter.specs.status import ReplicaState as ReplicaState
+from shunter.specs.status import ReplicaStatus as ReplicaStatus
+from shunter.specs.status import RoleStatus as RoleStatus
+from shunter.specs.status import is_started as is_started
+from shunter.specs.status import is_terminal as is_terminal
+from shunter.specs.substitution import macros as macros
+from shunter.specs.workspace import Workspace as Workspace
 
 ALL = "all"
 
@@ -74,8 +74,6 @@ __all__ = sorted(["ALL", *_HOME_OF])
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value

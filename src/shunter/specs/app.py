@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, refuse
-from shunter.lazy_dataclass import dataclass, field
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.limits import (
     MOST_CPUS,
     MOST_GPUS,
@@ -18,14 +22,6 @@ from shunter.specs.limits import (
 )
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.specs.dryrun_info import AppDryRunInfo
-else:
-    Any = object  # for those who read the annotations; `typing` is slow to import
 
 MISSING = "<MISSING>"
 #: The image of a role without one. Schedulers that run processes ignore it; those that run
@@ -144,8 +140,6 @@ def _found_out(source: object) -> Any:
     Raises:
         RuntimeError: a future belongs to the event loop of this thread, which would wait for itself.
     """
-    import inspect
-
     value: Any = source() if callable(source) else source
     if not inspect.isawaitable(value):
         return value
@@ -167,8 +161,6 @@ def _found_out(source: object) -> Any:
         return asyncio.run_coroutine_threadsafe(wait_for_value(), owner).result()
     if running is None:
         return asyncio.run(wait_for_value())
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, wait_for_value()).result()
 

@@ -7,12 +7,16 @@ type means the same wherever a person writes a value of it.
 from __future__ import annotations
 
 import enum
+import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from shunter.errors import OptionParseError, did_you_mean
-from shunter.lazy_dataclass import fields, has_default, is_dataclass
+from shunter.specs.dataclass_fields import has_default
 from shunter.specs.limits import cut
 from shunter.specs.pairs import parse_dict, parse_pairs, split_items, unquote
 from shunter.specs.typehints import (
@@ -24,10 +28,6 @@ from shunter.specs.typehints import (
     is_union,
     make_union,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
@@ -45,8 +45,6 @@ class ConversionError(ValueError):
 
 def snake_case(name: str) -> str:
     """Return ``mem_mb`` for ``memMB`` and ``mem-mb``, ``s3_output_path`` for ``S3OutputPath``."""
-    import re
-
     hump = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
     return re.sub(hump, "_", name.replace("-", "_")).lower()
 
@@ -152,8 +150,6 @@ def _union_from_text(tp: Any, text: str) -> Any:
 
 def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     if text.lstrip()[:1] in ("[", "{"):
-        import json
-
         try:
             return from_value(tp, json.loads(text))
         except (ValueError, RecursionError) as error:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import types
+import warnings
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
-    from typing import Generic as Generic
-
     from shunter.specs.app import AppDef
 
-    T = TypeVar("T")
-else:  # `typing` is slow to import
-    T = object
-
-    class Generic:
-        """Stands in for `typing.Generic` at run time."""
-
-        __class_getitem__ = classmethod(types.GenericAlias)
+T = TypeVar("T")
 
 
 class AppDryRunInfo(Generic[T]):
@@ -88,7 +78,5 @@ class AppDryRunInfo(Generic[T]):
     def warn(self) -> None:
         """Issue the warnings, as a job is submitted."""
         if self.warnings:
-            import warnings
-
             for text in self.warnings:
                 warnings.warn(text, RuntimeWarning, stacklevel=4)

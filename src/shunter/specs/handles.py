@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from shunter.errors import MalformedAppHandleException
-from shunter.lazy_dataclass import dataclass
 
 AppHandle = str
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from shunter.errors import MountParseError, did_you_mean
-from shunter.lazy_dataclass import dataclass
 
 
 class MountType(str, Enum):

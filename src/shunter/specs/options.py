@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
 
 from shunter.errors import InvalidRunConfigException, OptionParseError, did_you_mean
-from shunter.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
 from shunter.specs.conversion import (
     ConversionError,
     bare_type,
@@ -17,13 +21,9 @@ from shunter.specs.conversion import (
     list_item_type,
     type_name,
 )
-from shunter.specs.copying import deep_copy
+from shunter.specs.dataclass_fields import default_of, has_default
 from shunter.specs.pairs import parse_pairs, unquote
 from shunter.specs.typehints import class_hints
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
@@ -236,7 +236,7 @@ class runopts:
         for name, opt in self._options.items():
             value = given.get(name)
             try:
-                resolved[name] = deep_copy(opt.default) if value is None else opt.convert(value)
+                resolved[name] = deepcopy(opt.default) if value is None else opt.convert(value)
             except ConversionError as error:
                 problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
                 continue
@@ -293,8 +293,6 @@ class runopts:
         Raises:
             InvalidRunConfigException: it is not a JSON object, or a value does not fit.
         """
-        import json
-
         try:
             data = json.loads(json_repr)
         except (ValueError, RecursionError) as error:
@@ -332,8 +330,6 @@ class runopts:
 
 def camel_to_snake(name: str) -> str:
     """Turn ``jobQueue`` into ``job_queue``."""
-    import re
-
     return re.sub(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])", r"_\g<0>", name).lower()
 
 

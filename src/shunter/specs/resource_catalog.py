@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from shunter.errors import ConfigError, did_you_mean
+from shunter.plugins import entry_points
+from shunter.specs import named_resources_aws, named_resources_generic
 from shunter.specs.resources import NULL_RESOURCE, Resource, ResourceFactory
 
 
@@ -44,8 +46,6 @@ class NamedResources(Mapping[str, Resource]):
 
     def _ours(self) -> dict[str, ResourceFactory]:
         if self._builtin is None:
-            from shunter.specs import named_resources_aws, named_resources_generic
-
             self._builtin = {
                 **named_resources_generic.NAMED_RESOURCES,
                 **named_resources_aws.NAMED_RESOURCES,
@@ -57,8 +57,6 @@ class NamedResources(Mapping[str, Resource]):
     def _plugins(self) -> dict[str, ResourceFactory]:
         # looked for when a name is not one of ours
         if self._added is None:
-            from shunter.plugins import entry_points
-
             self._added = {
                 point.name: point.call
                 for point in entry_points("named_resources")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from shunter.lazy_dataclass import dataclass, field, fields
+from dataclasses import dataclass, field, fields
 
 #: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
 RESOURCE_NAME = "torchx/named_resources.name"
 IS_FRACTIONAL = "torchx/named_resources.is_fractional"
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-else:
-    Any = object  # for those who read the annotations; `typing` is slow to import
+from typing import Any
 
 
 @dataclass

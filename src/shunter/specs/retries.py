@@ -7,14 +7,11 @@ not named is retried as the role says (``max_retries``), and only such retries c
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from shunter.errors import ConfigError, did_you_mean
 from shunter.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
 from shunter.toolkit_import import retry_rule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
 #: The classes, with the failures in each.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import fields, is_dataclass
 from shunter.specs.app import AppDef, Role
 from shunter.specs.conversion import ConversionError, from_value
 from shunter.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
@@ -13,11 +14,7 @@ from shunter.specs.resources import Resource
 from shunter.specs.typehints import class_hints
 from shunter.specs.workspace import Workspace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
 
 _MOUNT_CLASSES: dict[str, type[Any]] = {
     MountType.BIND.value: BindMount,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from shunter.errors import AppStatusError
-from shunter.lazy_dataclass import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+from shunter.terminal import clean, format_duration
 
 NONE = "<NONE>"
 
@@ -273,8 +274,6 @@ MOST_LINES = 60
 
 
 def _clean(text: str) -> str:
-    from shunter.terminal import clean  # late: supervisors read states and show none
-
     return clean(text)
 
 
@@ -309,8 +308,6 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.restarts:
         facts.append(f"restarts {replica.restarts}")
     if replica.started_at is not None and (replica.ended_at is not None or not is_terminal(replica.state)):
-        from shunter.terminal import format_duration
-
         facts.append(format_duration((replica.ended_at or time.time()) - replica.started_at))
     if replica.hostname:
         facts.append(f"on {_clean(replica.hostname)}")
@@ -332,8 +329,6 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     If the file was cut off, the message is what is left of it. Text that is not JSON is returned as the
     message.
     """
-    import json
-
     try:
         data = json.loads(structured)
     except (ValueError, RecursionError):
@@ -357,9 +352,6 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
 
 
 def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
-    import json
-    import re
-
     message = structured.startswith("{") and re.search(
         r'"message": *"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)', structured
     )
@@ -371,8 +363,6 @@ def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
 
 def error_lines(structured: str, indent: str = "  ") -> list[str]:
     """Fold an error file's message at 80 columns, its first line marked as the error."""
-    import textwrap
-
     message, info = error_message(structured)
     when = info.get("timestamp")
     head = f"{indent}error" + (f" at {local_time(when)}" if when is not None else "") + ":"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from shunter.lazy_dataclass import dataclass
-from shunter.specs.app import Role
-from shunter.specs.copying import deep_copy
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from shunter.specs.app import Role
 
 
 class macros:
@@ -47,7 +45,7 @@ class macros:
             overrides = role.overrides
             role.overrides = {}  # they may be coroutines, which cannot be copied
             try:
-                applied = deep_copy(role)
+                applied = deepcopy(role)
             finally:
                 role.overrides = overrides
             if overrides:

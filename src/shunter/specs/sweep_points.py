@@ -6,16 +6,15 @@ and which runs the one of its replica. So the table travels with the job on ever
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass
+from shunter.redaction import Redactor
+from shunter.specs.app import Role
 from shunter.specs.training import SWEEP_KEY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from shunter.specs.app import Role
 
 #: Runs the command of this replica: argument N, counted from 0, in shell words. Many systems call Python
 #: python3 alone.
@@ -55,8 +54,6 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def label_of(point: Mapping[str, Any]) -> str:
     """Return the label of a point, for messages: ``lr=1e-3 seed=0``, secrets masked."""
-    from shunter.redaction import Redactor
-
     redactor = Redactor()
     return " ".join(f"{name}={redactor.named(name, value)}" for name, value in point["values"].items())
 
@@ -72,8 +69,6 @@ def index_of(role: str, replica: int) -> int:
 
 def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
     """Let each replica of a role run its own command, in place."""
-    import shlex
-
     role.entrypoint = "sh"
     role.args = [*_BEFORE, *(shlex.join(command) for command in commands)]
 
@@ -81,8 +76,6 @@ def run_own_command(role: Role, commands: Sequence[Sequence[str]]) -> None:
 def own_command(entrypoint: str, args: Sequence[str], index: int) -> list[str]:
     """Return the command of a replica: the one from `run_own_command`, or else that of its role."""
     if entrypoint == "sh" and list(args[: len(_BEFORE)]) == _BEFORE:
-        import shlex
-
         return shlex.split(args[len(_BEFORE) + index])
     return [entrypoint, *args]
 

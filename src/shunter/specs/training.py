@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shunter.errors import ConfigError
 
 METADATA_KEY = "train"
 #: Names in the metadata the points of a sweep, see `specs.sweep_points`.
@@ -45,10 +47,8 @@ def output_of(specification: Mapping[str, Any], app_id: str) -> str:
 
 def output_in(environment: Mapping[str, str]) -> str:
     """Return where the results go of a job whose document is in this environment; "" if nowhere."""
-    from shunter.plain_json import loads
-
     try:
-        document = loads(environment.get(DOCUMENT) or "{}")
+        document = json.loads(environment.get(DOCUMENT) or "{}")
         return output_of(document, str(document.get("name", "")))
     except (ValueError, AttributeError):
         return ""
@@ -82,13 +82,9 @@ def check_channels(metadata: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: a path does not exist.
     """
-    import os
-
     for name, channel in (specification(metadata).get("channels") or {}).items():
         path = local_path(channel_uri(channel))
         if path and not os.path.exists(path):
-            from shunter.errors import ConfigError
-
             raise ConfigError(
                 f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
             )

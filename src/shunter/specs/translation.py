@@ -7,14 +7,13 @@ another class.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from typing import Any
 
-from shunter.lazy_dataclass import fields, is_dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from shunter.specs import app as app_specs
+from shunter.specs import mounts, resources
 
 
 def translated(value: Any, classes: Mapping[str, type]) -> Any:
@@ -77,9 +76,6 @@ def our_app(app: Any) -> Any:
 
     Roles keep their ``pre_proc``.
     """
-    from shunter.specs import app as app_specs
-    from shunter.specs import mounts, resources
-
     if not is_app(app) or not isinstance(app.roles, (list, tuple)):
         return app
     foreign = list(app.roles)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import sys
 import types
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+import typing
+from typing import Any, Union, get_type_hints
 
 
 def get_origin(tp: Any) -> Any:
@@ -59,8 +57,6 @@ def make_union(members: tuple[Any, ...]) -> Any:
     """Return the union of types."""
     if len(members) == 1:
         return members[0]
-    from typing import Union
-
     return Union[members]  # noqa: UP007 - made at run time
 
 
@@ -79,8 +75,6 @@ def class_hints(cls: type[Any]) -> dict[str, Any]:
             }
         except Exception:  # names that `typing` looks up in other ways
             pass
-    from typing import get_type_hints
-
     return get_type_hints(cls)
 
 
@@ -101,8 +95,6 @@ def evaluate(annotation: Any, names: dict[str, Any]) -> Any:
                 return annotation
         except NameError:
             pass
-    import typing
-
     known = {**{name: getattr(typing, name) for name in typing.__all__}, **names}
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     return typing.get_type_hints(holder, globalns=names, localns=known, include_extras=True)["it"]

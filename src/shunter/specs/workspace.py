@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Mapping
+from typing import Any
 
 from shunter.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 _EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
 

@@ -9,24 +9,10 @@ import sys
 #: If this variable is 1, `portable` is used on Linux too, to test it.
 SWITCH = "SHUNTER_PORTABLE"
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    if sys.platform == "linux":
-        from shunter.system.linux import *
-    else:
-        from shunter.system.portable import *
+if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+    from shunter.system.linux import *
 else:
-
-    def __getattr__(name):
-        """Load the functions of this system when one is first needed: a dry run needs none."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
-            from shunter.system import linux as functions
-        else:
-            from shunter.system import portable as functions
-        return globals().setdefault(name, getattr(functions, name))
-
+    from shunter.system.portable import *
 
 __all__ = [
     "HAS_NAMESPACES",

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import namedtuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from shunter import system
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 
 def user_name(uid: int | None = None) -> str:
@@ -51,14 +47,13 @@ def machine() -> dict[str, str]:
     return {"host": host_name(), "boot_id": system.boot_id()}
 
 
-class Process(namedtuple("Process", "pid start boot")):
+class Process(NamedTuple):
     """The identity of a process of this machine, which no later process shares.
 
     ``start`` is a number that grows with the time of the start, 0 where the system does not say. ``boot`` is
     the boot's id.
     """
 
-    __slots__ = ()
     pid: int
     start: int
     boot: str

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-else:
-    Protocol = object
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 # Masks of what happens to a watched file or in a watched directory: those of inotify.
 MODIFIED = 0x2
@@ -17,14 +11,13 @@ MOVED_TO = 0x80
 CREATED = 0x100
 
 
-class ProcessFacts(namedtuple("ProcessFacts", "pid parent group session start status")):
+class ProcessFacts(NamedTuple):
     """What the system tells about a process that has not ended.
 
     ``start`` distinguishes it from another process with the same pid; it is 0 if the system does not tell.
     ``status`` is "stopped" (by a signal), "ending" (its files are not closed yet) or "".
     """
 
-    __slots__ = ()
     pid: int
     parent: int
     group: int
@@ -33,24 +26,22 @@ class ProcessFacts(namedtuple("ProcessFacts", "pid parent group session start st
     status: str
 
 
-class ProcessPlace(namedtuple("ProcessPlace", "pid cwd environ namespaces")):
+class ProcessPlace(NamedTuple):
     """Where a process runs: directory, environment, and the kinds of its namespaces that we do not share."""
 
-    __slots__ = ()
     pid: int
     cwd: str
     environ: dict[bytes, bytes]
     namespaces: list[str]
 
 
-class ProcessUsage(namedtuple("ProcessUsage", "cpu_seconds memory read written")):
+class ProcessUsage(NamedTuple):
     """What a process and its descendants use.
 
     ``cpu_seconds`` counts those that have ended too. ``memory`` is resident, in bytes, shared pages counted
     for each process. ``read`` and ``written`` are bytes from and to storage, of the processes that live.
     """
 
-    __slots__ = ()
     cpu_seconds: float
     memory: int
     read: int
@@ -82,12 +73,11 @@ class FileEvents(Protocol):
         """Close the queue."""
 
 
-class FileChanges(namedtuple("FileChanges", "watches overflow")):
+class FileChanges(NamedTuple):
     """The numbers of the watches whose files have changed, in order, and whether the queue has lost some.
 
     Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and faster to handle.
     """
 
-    __slots__ = ()
     watches: Sequence[int]
     overflow: bool

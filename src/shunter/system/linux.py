@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import signal
+import socket
 import struct
 import sys
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from typing import IO
 
 from shunter.system.interface import (
     MODIFIED,
@@ -21,12 +27,6 @@ from shunter.system.interface import (
 
 assert sys.platform == "linux"  # type checkers stop here for other systems
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ctypes
-    import socket
-    from collections.abc import Collection, Iterator, Sequence
-    from typing import IO
 
 #: Whether orphaned descendants of a process can become its children (`become_subreaper`).
 HAS_SUBREAPER = True
@@ -216,8 +216,6 @@ def _writes_below(pid: int, directory: str) -> bool:
 
 def handles_sigterm(pid: int) -> bool:
     """Tell whether a process has a handler for SIGTERM. True if that is not known."""
-    import signal
-
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
@@ -240,8 +238,6 @@ def signal_process(pid: int, handle: int, signum: int) -> None:
     Raises:
         ProcessLookupError: it has ended.
     """
-    import signal
-
     if handle >= 0:
         signal.pidfd_send_signal(handle, signum)
     else:
@@ -470,8 +466,6 @@ def path_of_open_file(file: IO[bytes]) -> str:
 
 def unnamed_file() -> IO[bytes]:
     """Return a new file that is gone when it is closed, however this process ends."""
-    import tempfile
-
     return tempfile.TemporaryFile()
 
 
@@ -494,8 +488,6 @@ def claim_name(name: str) -> socket.socket | None:
 
     The name is an address in the kernel's abstract namespace (unix(7)): nothing is left on a disk.
     """
-    import socket
-
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         door.bind(_address(name))
@@ -510,8 +502,6 @@ def claim_name(name: str) -> socket.socket | None:
 
 def connect_to_name(name: str) -> socket.socket | None:
     """Return a connection to the process that has a name, or None if there is no such process."""
-    import socket
-
     visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         visitor.connect(_address(name))
@@ -523,15 +513,11 @@ def connect_to_name(name: str) -> socket.socket | None:
 
 def pid_of_name(name: str, connection: socket.socket) -> int:
     """Return the pid of the process that has a name, given a connection to it."""
-    import socket
-
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def user_of_visitor(connection: socket.socket) -> int:
     """Return the uid of the process at the other end of a connection to a name."""
-    import socket
-
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
 
 
@@ -580,8 +566,6 @@ def user_of_peer(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
 
 def _in_table(address: str, port: int) -> str:
     """Return an address and a port as the kernel's table has them."""
-    import socket
-
     version, width = (socket.AF_INET6, 16) if ":" in address else (socket.AF_INET, 4)
     raw = socket.inet_pton(version, address.partition("%")[0])
     # The kernel shows each group of four bytes in this machine's order.

@@ -6,21 +6,16 @@ It is loaded only where the driver is. The functions are those of NVIDIA's "NVML
 from __future__ import annotations
 
 import os
-from collections import namedtuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any, NamedTuple
 
 _DRIVER = "/dev/nvidiactl"
 _LIBRARY = "libnvidia-ml.so.1"
 _UUID_SIZE = 96
 
 
-class GpuUsage(namedtuple("GpuUsage", "uuid busy_percent memory")):
+class GpuUsage(NamedTuple):
     """A GPU: its identifier, how busy it was lately in percent, how many bytes of its memory are used."""
 
-    __slots__ = ()
     uuid: str
     busy_percent: float
     memory: int

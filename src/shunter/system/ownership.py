@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from shunter.git import checkout_of, safe_directories
+from shunter.system.identity import account_name
 
 
 def search_places(directory: str) -> Iterator[str]:
@@ -39,8 +39,6 @@ def why_not_used(path: str, directory: str) -> str:
     reason = ""
     strangers = owners - _trusted_users(os.environ)
     if strangers:
-        from shunter.system.identity import account_name
-
         uid = strangers.pop()
         reason = f"it belongs to {account_name(uid) or f'user {uid}'}, not to you or to root"
     elif (
@@ -62,8 +60,6 @@ def _trusted_users(environ: Mapping[str, str]) -> set[int]:
 
 def _is_listed(directory: str) -> bool:
     """Tell whether the user's configuration of Git lists a directory, or the checkout around it, as safe."""
-    from shunter.git import checkout_of, safe_directories
-
     listed = safe_directories()
     if "*" in listed:
         return True

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import IO
 
 from shunter.system.interface import FileEvents, ProcessFacts, ProcessPlace, ProcessUsage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from typing import IO
 
 #: Whether orphaned descendants of a process can become its children (`become_subreaper`).
 HAS_SUBREAPER = False
@@ -279,8 +278,6 @@ def has_writer(path: str) -> bool:
 
 def unnamed_file() -> IO[bytes]:
     """Return a new file that is gone when it is closed."""
-    import tempfile
-
     return tempfile.NamedTemporaryFile()
 
 
@@ -378,8 +375,6 @@ def _path_of(name: str) -> str:
     Raises:
         OSError: the directory cannot be made, or is another user's.
     """
-    import hashlib
-
     folder = _names_folder()
     try:
         os.mkdir(folder, 0o700)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import time
+from collections.abc import Collection
 
 from shunter import system
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from shunter.system.identity import Process
-    from shunter.system.interface import ProcessFacts
-
+from shunter.system.identity import Process
+from shunter.system.interface import ProcessFacts
 
 #: In the environment of every replica: the job's directory. It marks all that a replica starts.
 JOB_VARIABLE = "SHUNTER_LOCAL_JOB"
@@ -26,8 +23,6 @@ def send_signal(process: Process, signum: int) -> bool:
 
     A process that is stopped (SIGSTOP) is continued, since it could not act on the signal otherwise.
     """
-    import signal
-
     handle = system.open_process(process.pid)
     try:
         if not process.is_alive():
@@ -48,8 +43,6 @@ def send_signal(process: Process, signum: int) -> bool:
 
 def wait_for_end(process: Process, seconds: float | None = None) -> bool:
     """Wait until a process ends, at most for some seconds. Returns whether it has ended."""
-    import select
-
     handle = system.open_process(process.pid)
     try:
         if not process.is_alive():
@@ -133,8 +126,6 @@ def kill_descendants(spared: int = 0) -> None:
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
     ``spared`` is the pid of a child without children that is left alone; 0 for none.
     """
-    import signal
-
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:  # no child, so no descendant: /proc need not be searched
@@ -161,8 +152,6 @@ def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process
         job_dir: the job's directory.
         sessions: sessions of the job, where they are known for certain.
     """
-    from shunter.system.identity import Process
-
     boot = system.boot_id()
     members = _members_of_job(job_dir, sessions)
     return [Process(facts.pid, facts.start, boot) for facts in members.values()]
@@ -183,8 +172,6 @@ def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, Proces
 
 def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
     """Kill the remaining processes of a job whose supervisor is gone; returns their number."""
-    import signal
-
     killed = 0
     while members := [process for process in members_of_job(job_dir, sessions) if process.pid != os.getpid()]:
         hit = [process for process in members if send_signal(process, signal.SIGKILL)]
@@ -204,8 +191,6 @@ def exit_code_of(status: int) -> tuple[int, int]:
 
 def signal_name(signum: int) -> str:
     """Return ``SIGKILL`` for 9."""
-    import signal
-
     try:
         return signal.Signals(signum).name
     except ValueError:

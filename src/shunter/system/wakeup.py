@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 
 class Wakeup:

@@ -9,23 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
 
 from shunter.errors import ShunterError, described
-from shunter.metrics import decimate
+from shunter.metrics import Series, decimate
 from shunter.metrics.reader import MetricReader
 from shunter.metrics.series import finite
 from shunter.redaction import redact_text
-from shunter.runner import get_runner
-from shunter.ui.runner_pool import NoAnswerError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from shunter.metrics import Series
-    from shunter.runner import Runner
-    from shunter.ui.runner_pool import RunnerPool
+from shunter.runner import Runner, get_runner
+from shunter.ui.runner_pool import NoAnswerError, RunnerPool
 
 MOST_JOBS = 24
 BUCKETS = 400

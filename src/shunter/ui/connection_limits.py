@@ -9,14 +9,13 @@ many connections; what the owner's browser is being sent goes on.
 from __future__ import annotations
 
 import resource
+from typing import TYPE_CHECKING, Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from typing import Any
 
     from uvicorn import Config
     from uvicorn.server import ServerState

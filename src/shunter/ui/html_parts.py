@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import htpy as h
@@ -12,11 +14,7 @@ from shunter.specs.status import AppState
 from shunter.terminal import clean, clean_lines, format_duration
 from shunter.ui.browser_guard import CSRF_FIELD
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from starlette.requests import Request
 
 #: Not deferred: htmx would not wait for its extensions then.

@@ -9,19 +9,14 @@ from collections import OrderedDict
 
 from shunter.errors import ShunterError, UsageError, described
 from shunter.redaction import redact_text
-from shunter.runner.jobsearch import REFUSED_STATE
+from shunter.runner import Runner
+from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
 from shunter.runner.records import SETTLED_STATES
 from shunter.specs.status import AppState
-from shunter.ui.runner_pool import HISTORY, OPEN_STATES
+from shunter.ui.runner_pool import HISTORY, OPEN_STATES, RunnerPool
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.runner import Runner
-    from shunter.runner.jobsearch import JobFilter
-    from shunter.ui.runner_pool import RunnerPool
-
-    #: A job, what went wrong, and the job that was made.
-    Result = tuple[str, str, str]
+#: A job, what went wrong, and the job that was made.
+Result = tuple[str, str, str]
 
 ACTIONS = {"cancel": "Cancel", "rerun": "Rerun", "delete": "Delete"}
 #: States of the jobs that an action on all is for: those that have ended need not be stopped.

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import htpy as h
 from markupsafe import Markup
 
-from shunter.lazy_dataclass import dataclass
+from shunter.runner.compare import Comparison, FileChange
+from shunter.runner.explanation import Explanation
+from shunter.runner.records import JobRecord
 from shunter.schedulers.lines import iter_lines
-from shunter.specs.status import NONE, AppState, error_message, is_terminal
+from shunter.schedulers.responses import LogPart
+from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, error_message, is_terminal
 from shunter.terminal import clean, clean_lines, format_duration
 from shunter.ui.html_parts import (
+    Parts,
     badge,
     drawing,
     duration,
@@ -24,19 +33,7 @@ from shunter.ui.html_parts import (
     verbatim,
 )
 from shunter.ui.log_html import as_html
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from shunter.runner.compare import Comparison, FileChange
-    from shunter.runner.explanation import Explanation
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.responses import LogPart
-    from shunter.specs.status import AppStatus, ReplicaStatus
-    from shunter.ui.html_parts import Parts
-    from shunter.ui.log_parts import SearchResult
+from shunter.ui.log_parts import SearchResult
 
 TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
@@ -486,8 +483,6 @@ def definition_part(record: JobRecord | None) -> list[h.Node]:
     """Return what was submitted: definition, options and origin."""
     if record is None:
         return [problem("This job is not in the history of this machine.")]
-    from shunter.plain_json import pretty
-
     origin = {
         "Submitted by": clean(f"{record.user} on {record.host}"),
         "Command": clean(" ".join(record.argv or [])),
@@ -500,9 +495,9 @@ def definition_part(record: JobRecord | None) -> list[h.Node]:
     return [
         facts(origin),
         h.h2["Definition"],
-        verbatim(pretty(record.app)),
+        verbatim(json.dumps(record.app, indent=2)),
         h.h2[f"Options of {clean(record.scheduler)}"],
-        verbatim(pretty(record.cfg, str)),
+        verbatim(json.dumps(record.cfg, default=str, indent=2)),
     ]
 
 
@@ -542,14 +537,10 @@ def comparison_part(comparison: Comparison) -> list[h.Node]:
 
 
 def _shown(value: Any) -> str:
-    import json
-
     return clean_lines(value if isinstance(value, str) else json.dumps(value))
 
 
 def _changed_lines(file: FileChange) -> h.Node:
-    import difflib
-
     texts = file.texts()
     if texts is None:
         return h.p(".note")["It is not text, or no longer stored."]

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import htpy as h
 
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
-from shunter.runner.records import REFUSED
+from shunter.runner.records import REFUSED, JobRecord
+from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.status import AppState, is_terminal
 from shunter.terminal import clean
-from shunter.ui.html_parts import badge, duration, problem, shown_time, url
-from shunter.ui.job_actions import ACTIONS, MOST_RESULTS
+from shunter.ui.html_parts import Parts, badge, duration, problem, shown_time, url
+from shunter.ui.job_actions import ACTIONS, MOST_RESULTS, ActionRun, Result
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from starlette.datastructures import QueryParams
-
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.responses import ListAppResponse
-    from shunter.ui.html_parts import Parts
-    from shunter.ui.job_actions import ActionRun, Result
 
 PAGE_SIZE = 50
 LAST_PAGE = 1_000_000

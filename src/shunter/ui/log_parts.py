@@ -6,20 +6,19 @@ Also searching them: part after part, for a short time with each request.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from shunter.errors import BackendError
-from shunter.lazy_dataclass import dataclass
+from shunter.errors import BackendError, UsageError
+from shunter.runner import Runner
+from shunter.schedulers.line_search import LineSearch
 from shunter.schedulers.lines import compile_regex, end_of
 from shunter.schedulers.responses import LogPart, LogQuery, LogRange, Stream
-from shunter.ui.log_spool import LogCopies
+from shunter.ui.log_spool import LogCopies, LogCopy
+from shunter.ui.runner_pool import RunnerPool
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shunter.runner import Runner
-    from shunter.schedulers.line_search import LineSearch
     from shunter.ui.job_page import LogView
-    from shunter.ui.log_spool import LogCopy
-    from shunter.ui.runner_pool import RunnerPool
 
 #: Bytes of a log that are shown at once; lines while a log is being copied.
 CHUNK, LAST_LINES, LAST_BYTES = 64 << 10, 1000, 1 << 20
@@ -150,9 +149,6 @@ class LogParts:
         Raises:
             UsageError: the expression is not valid, or takes too long.
         """
-        from shunter.errors import UsageError
-        from shunter.schedulers.line_search import LineSearch
-
         if not regex or len(regex) > LONGEST_EXPRESSION:
             raise UsageError("there is nothing to search for" if not regex else "the expression is too long")
         compile_regex(regex)

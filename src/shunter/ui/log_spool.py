@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from shunter import paths
 from shunter.errors import ShunterError, described
@@ -19,11 +20,9 @@ from shunter.redaction import redact_text
 from shunter.runner import get_runner
 from shunter.schedulers.exec.process.log_ranges import LogRanges, NoFile, NoIndex
 from shunter.schedulers.exec.process.log_reader import OutputFile
-from shunter.schedulers.responses import LogQuery, Stream
+from shunter.schedulers.responses import LogPart, LogQuery, LogRange, Stream
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shunter.schedulers.responses import LogPart, LogRange
     from shunter.ui.job_page import LogView
 
 #: Bytes of one copy, and of all; what must stay free on the disk.

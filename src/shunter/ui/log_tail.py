@@ -6,6 +6,7 @@ Each read takes what is new and keeps a position, nothing else, so that a slow r
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import htpy as h
 
@@ -13,15 +14,9 @@ from shunter.errors import ShunterError, UnreachableError, described
 from shunter.redaction import redact_text
 from shunter.schedulers.responses import LogRange
 from shunter.ui.html_parts import size
-from shunter.ui.job_page import chunk
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from shunter.ui.job_page import LogView
-    from shunter.ui.log_parts import FoundPart, LogParts
-    from shunter.ui.runner_pool import RunnerPool
+from shunter.ui.job_page import LogView, chunk
+from shunter.ui.log_parts import FoundPart, LogParts
+from shunter.ui.runner_pool import RunnerPool
 
 CHUNK = 64 << 10
 #: A reader that is further behind than this many bytes continues at the end.

@@ -10,22 +10,17 @@ import asyncio
 import functools
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from shunter.errors import ShunterError, UnreachableError, described
 from shunter.redaction import redact_text
-from shunter.runner import get_runner
+from shunter.runner import Runner, get_runner
 from shunter.runner.jobsearch import JobFilter
 from shunter.runner.records import SETTLED_STATES
 from shunter.specs.status import AppState
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
-
-    from shunter.runner import Runner
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 #: The lane of calls that ask no scheduler.
 HISTORY = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import htpy as h
@@ -12,6 +14,12 @@ from starlette.routing import Route
 
 from shunter.errors import ShunterError, UnknownAppException, UsageError, described
 from shunter.redaction import redact_text
+from shunter.runner import Runner
+from shunter.runner.compare import Comparison
+from shunter.runner.explanation import Explanation, explain
+from shunter.runner.jobsearch import recorded
+from shunter.runner.observation import as_recorded, recorded_status, unknown_job
+from shunter.runner.records import JobRecord
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus
@@ -21,22 +29,15 @@ from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
 from shunter.ui.html_parts import Parts, problem, url, verbatim
 from shunter.ui.job_actions import ACTIONS, JobActions, run_shunter
+from shunter.ui.job_page import LogView
 from shunter.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
 from shunter.ui.log_tail import LogTails
 from shunter.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
+from shunter.workspace.code_store import Store
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from htpy import Node
     from starlette.requests import Request
-
-    from shunter.runner import Runner
-    from shunter.runner.compare import Comparison
-    from shunter.runner.explanation import Explanation
-    from shunter.runner.records import JobRecord
-    from shunter.ui.job_page import LogView
 
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
@@ -232,8 +233,6 @@ class WebApp:
 
     async def _status(self, handle: str, record: JobRecord | None) -> tuple[AppStatus, str]:
         """Return a job's status, and why it may be out of date."""
-        from shunter.runner.observation import as_recorded, recorded_status, unknown_job
-
         try:
             status = await self._pool.ask(self._lane(handle), lambda runner: runner.status(handle))
         except (NoAnswerError, OSError, NotImplementedError) as error:
@@ -258,9 +257,6 @@ class WebApp:
 
     async def _why(self, handle: str) -> list[Node]:
         def explain_job(runner: Runner) -> Explanation:
-            from shunter.runner.explanation import explain
-            from shunter.runner.observation import unknown_job
-
             status = runner.status(handle)
             if status is None:
                 raise unknown_job(handle)
@@ -270,10 +266,6 @@ class WebApp:
 
     async def _changes(self, handle: str, other: str | None = None) -> list[Node]:
         def compare_jobs(runner: Runner) -> Comparison | None:
-            from shunter.runner.compare import Comparison
-            from shunter.runner.jobsearch import recorded
-            from shunter.workspace.code_store import Store
-
             record = recorded(runner.history, handle, "compare")
             before = recorded(runner.history, other, "compare") if other else runner.history.before(record)
             if before is not None and before.seq > record.seq:

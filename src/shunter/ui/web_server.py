@@ -6,6 +6,8 @@ import asyncio
 import errno
 import socket
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -16,10 +18,7 @@ from shunter.ui.connection_limits import MOST_HEADERS, LimitedConnection, most_c
 from shunter.ui.runner_pool import RunnerPool
 from shunter.ui.web_app import WebApp
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp
 
 HOST = "127.0.0.1"

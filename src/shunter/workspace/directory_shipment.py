@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.errors import StateStoreError, WorkspaceChangedError
 from shunter.paths import remove_tree, view_dir
+from shunter.progress import Progress
+from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.selection import Report
 from shunter.workspace.shipment import ATTEMPTS
 from shunter.workspace.snapshot import snapshot, still_growing
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.specs.workspace import Workspace
 
 _MOST_LINKS = 40
 

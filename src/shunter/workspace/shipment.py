@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shunter.progress import Progress
-    from shunter.workspace.manifest import Manifest
-    from shunter.workspace.selection import Report
+from shunter.progress import Progress
+from shunter.workspace.manifest import Manifest
+from shunter.workspace.selection import Report
 
 T = TypeVar("T")
 #: How many times a workspace that is being written to is read.

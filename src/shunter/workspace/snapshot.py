@@ -9,9 +9,12 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
+from shunter.progress import Progress
+from shunter.specs.workspace import Workspace
 from shunter.workspace.file_digests import (
     ChangingFileError,
     Index,
@@ -23,8 +26,6 @@ from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.selection import Report, Selection, select
 
 if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.specs.workspace import Workspace
     from shunter.workspace.code_store import Store
 
 CHUNK = 1 << 20
@@ -269,8 +270,6 @@ def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
     if len(batches) <= 1:
         yield from _hash_batch(root, paths)
         return
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for batch in pool.map(lambda names: _hash_batch(root, names), batches):
             yield from batch

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import shunter
 from shunter.errors import ConfigError
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.regular_files import read_regular_file
-
-if TYPE_CHECKING:
-    from shunter.specs.app import Role
+from shunter.specs.app import Role
 
 #: Path of the toolkit in an image.
 TOOLKIT_PATH = "/opt/shunter/toolkit.pyz"
@@ -86,9 +87,6 @@ def put_toolkit() -> None:
     path = _local_copy()
     if os.path.exists(path):
         return
-    import shutil
-    import tempfile
-
     make_private_dir(os.path.dirname(path))
     partial = ""
     try:
@@ -118,8 +116,6 @@ def _local_copy() -> str:
 
     Every submission of a script calls this, so it reads no content of the sources and loads no slow modules.
     """
-    import zlib
-
     given = os.environ.get(VARIABLE)
     if given:
         content = _given(given)
@@ -145,8 +141,6 @@ def toolkit_archive() -> bytes:
 
 
 def _given(path: str) -> bytes:
-    import zipfile
-
     try:
         content = read_regular_file(os.path.expanduser(path))
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -175,8 +169,6 @@ def _sources() -> str:
 
 
 def _made(package: str) -> bytes:
-    import zipfile
-
     raw = io.BytesIO()
     # Stored, not compressed: compressed bytes differ between versions of zlib.
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import types
-    from collections.abc import Mapping, Sequence
-    from importlib.machinery import ModuleSpec
+import types
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 
 OURS = "shunter_toolkit."
 _CORE = ("entry_point", "environment", "errors", "files", "intermediate_output", "mapping", "runner")

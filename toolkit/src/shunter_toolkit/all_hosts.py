@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from . import child_process, failure, rendezvous
 from .child_process import Outcome, Supervisor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from .script_launch import Launch
 
 

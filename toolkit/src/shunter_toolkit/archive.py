@@ -9,14 +9,11 @@ import shutil
 import stat
 import tarfile
 import tempfile
+from collections.abc import Iterable
+from typing import IO
 
 from . import input_config
 from .errors import CodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import IO
 
 SIZE_VARIABLE = "SHUNTER_UNPACK_MAX_BYTES"
 RATIO_VARIABLE = "SHUNTER_UNPACK_MAX_RATIO"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from . import kernel, log
 from .errors import ConfigError
 from .store import Item, Place, Store, copy_file, in_parallel
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 REPLICATED = "FullyReplicated"
 SHARDED = "ShardedByS3Key"

@@ -10,14 +10,11 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 from . import orphans
 from .errors import StartError
 from .output_relay import Relay, is_regular_file, read_back
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PASSED_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

@@ -6,10 +6,7 @@ Parsed by hand: argparse costs more than all the rest.
 from __future__ import annotations
 
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 USAGE = """\
 usage: python -m shunter_toolkit COMMAND

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 #: Instance types whose NCCL goes over EFA.
 SM_EFA_NCCL_INSTANCES = [

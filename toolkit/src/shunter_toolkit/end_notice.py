@@ -12,14 +12,12 @@ import os
 import tempfile
 import time
 import zlib
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from . import failure_class, log, notification
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-    from typing import Any
-
     from .failure import Report
     from .masking import Masker
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import code_download, script_command
 from . import install as installing
@@ -10,11 +12,7 @@ from . import runner as runners
 from . import script_launch as launching
 from .layout import Layout
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from .child_process import Outcome
     from .predecessor.process_runner import ProcessRunner
     from .predecessor.running import Running

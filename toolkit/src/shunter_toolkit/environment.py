@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from . import input_config, mapping, resources
 from .errors import ConfigError
 from .layout import DEFAULT_BASE, Layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 DEFAULT_INTERFACE = "eth0"

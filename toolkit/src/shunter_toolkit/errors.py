@@ -20,9 +20,7 @@ Each message says what was attempted, what is wrong and what to do. ``failure_cl
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 USER_ERROR = "user_error"
 INSTALL_ERROR = "install_error"

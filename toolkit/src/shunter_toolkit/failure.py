@@ -7,13 +7,11 @@ import json
 import os
 import signal
 import time
+from typing import TYPE_CHECKING, Any
 
 from . import errors, kernel, log
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from .child_process import Outcome
     from .layout import Layout
     from .masking import Masker

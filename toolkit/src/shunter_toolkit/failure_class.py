@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from . import tracebacks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
 #: Where a rule looks: at the scheduler's words, at exceptions and reports, at any line of the log's end.
 SCHEDULER, ERROR, LOG = "scheduler", "error", "log"

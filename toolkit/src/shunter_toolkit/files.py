@@ -7,13 +7,10 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 from .layout import Layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 
 def write_success_file() -> None:

@@ -20,15 +20,12 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any, Dict
 
 from . import failure_class, host_ledger, notification, retry_rule
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Dict
-
-    Record = Dict[str, str]
+Record = Dict[str, str]
 
 NODE = "node"
 #: How many seconds the queue may take until it says how a job ended, if it does at all.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 
 from . import aliases, resources
 from .child_process import Command
 from .errors import ConfigError, ExecuteUserScriptError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NAME = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 

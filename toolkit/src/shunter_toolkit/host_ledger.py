@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 FILE_NAME = "bad-hosts.json"
 KEPT_SECONDS = 24 * 3600.0

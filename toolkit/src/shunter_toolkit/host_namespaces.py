@@ -15,16 +15,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
 from . import kernel, log
 from .errors import ClientError
 from .layout import DEFAULT_BASE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import BinaryIO
-
     from .hostnames import Keeper
     from .job_document import Job
     from .layout import Layout

@@ -12,14 +12,11 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from . import orphans, rendezvous
 from .errors import ClusterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import NoReturn
 
 PORT = 7778
 PORT_VARIABLE = "SHUNTER_NAMES_PORT"

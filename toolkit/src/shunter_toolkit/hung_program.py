@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 
 from . import stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: What is done with a program that hangs.
 REPORT, STOP = "report", "stop"

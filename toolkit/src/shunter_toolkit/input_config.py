@@ -6,12 +6,9 @@ import errno
 import json
 import os
 import stat
+from typing import Any
 
 from .errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Used by the toolkit, not shown to the script. Other names with the prefix go to SM_FRAMEWORK_PARAMS.
 RESERVED_PREFIX = "sagemaker_"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from . import child_process, log, resources, script_command
 from .errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
 from .output_relay import Relay
 from .script_command import REQUIREMENTS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .tracebacks import Trace
 
 _SHOWN_LINES = 12

@@ -9,15 +9,13 @@ import json
 import os
 import re
 import signal
+from typing import TYPE_CHECKING, Any
 
 from . import input_config, kernel, log
 from .errors import ConfigError
 from .script_launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from .channels import Channel
     from .layout import Layout
     from .metrics import Definition

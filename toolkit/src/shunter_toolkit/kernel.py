@@ -5,14 +5,11 @@ With ``SHUNTER_PORTABLE=1`` Linux is treated like the other systems, to test the
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ctypes
-    import socket
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 IS_LINUX = sys.platform == "linux" and os.environ.get("SHUNTER_PORTABLE", "") in ("", "0")
 #: Where the kernel shows processes and devices. On other systems nothing can be read there.

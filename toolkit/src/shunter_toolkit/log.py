@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 _NAMES = {DEBUG: "DEBUG", INFO: "INFO", WARNING: "WARNING", ERROR: "ERROR"}

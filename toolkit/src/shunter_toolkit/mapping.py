@@ -9,11 +9,8 @@ import collections
 import json
 import re
 from collections import abc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 
 def to_json(value: Any) -> str:

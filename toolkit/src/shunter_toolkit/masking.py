@@ -6,13 +6,10 @@ These are what `secret_rules` finds, and the values of the job's secrets whereve
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .secret_rules import SecretFilter, is_secret_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 __all__ = ["MASK", "Masker", "is_secret_name"]
 

@@ -8,10 +8,7 @@ or ``%``, is not looked at. The launcher reads logs with this module too.
 from __future__ import annotations
 
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
+from typing import Optional
 
 #: A number in a regular expression; thousands may be separated by commas.
 NUMBER = (

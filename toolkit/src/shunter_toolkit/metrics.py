@@ -10,14 +10,11 @@ import json
 import re
 import signal
 import time
+from collections.abc import Iterator
+from typing import Any, Optional
 
 from . import log, metric_shapes
 from .errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, Optional
 
 _LONGEST_LINE = 1024 * 1024
 #: CPU seconds that a regex may take on one block of output.

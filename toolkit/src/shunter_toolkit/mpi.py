@@ -15,17 +15,15 @@ import shlex
 import signal
 import socket
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import all_hosts, child_process, efa, kernel, mpi_rank, rendezvous, resources, script_command, ssh
 from . import script_launch as launching
 from .child_process import Outcome, Supervisor
 from .errors import ClientError, ClusterError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from .script_launch import Launch
 
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"

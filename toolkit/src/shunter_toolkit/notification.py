@@ -24,11 +24,8 @@ import subprocess
 import tempfile
 import threading
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import IO, Any
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 VERSION = 1
 #: States of a target: it is due, an attempt is in progress, it was notified, or it cannot be notified.

@@ -7,10 +7,7 @@ on_stop(lambda: model.save(checkpoint_path))
 from __future__ import annotations
 
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 def on_stop(save: Callable[[], object], exit_code: int | None = None) -> None:

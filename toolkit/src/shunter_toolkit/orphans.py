@@ -7,13 +7,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from . import kernel
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from .output_relay import Relay
 
 KILL_SECONDS = 5.0

@@ -7,12 +7,9 @@ import fcntl
 import os
 import select
 import stat
+from collections.abc import Callable
 
 from . import kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TAIL_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024

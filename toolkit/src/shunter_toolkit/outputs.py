@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from . import log
 from .errors import StoreError
 from .store import Place, Store, in_parallel
 from .sync import Mirror
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from .environment import Environment
     from .job_document import Job
     from .layout import Layout

@@ -14,14 +14,11 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from . import log
 from .errors import ClusterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 PORT = 7779
 WAIT_SECONDS = 900.0

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from . import kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CGROUP = f"{kernel.SYS}/fs/cgroup"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import script_launch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from .environment import Environment
     from .predecessor.process_runner import ProcessRunner
 

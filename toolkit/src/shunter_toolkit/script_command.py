@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping, Sequence
 
 from . import resources
 from .child_process import Command
 from .errors import CodeError
 from .input_config import check_ordinary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from . import aliases, child_process, input_config, resources, script_command
 from .errors import ConfigError
 from .output_relay import Relay, is_regular_file
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from .child_process import Outcome, Policy
     from .environment import Environment
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 _BASE = b"/opt/ml"
 #: Beside these, /opt/ml is only what holds where the variable is not set.

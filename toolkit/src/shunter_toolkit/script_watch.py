@@ -13,12 +13,9 @@ import shutil
 import signal
 import struct
 import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from . import hung_program, log, orphans, stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
 
 #: ``SECONDS report|stop``: how long without a sign of life counts as a hang, and what is done about it.
 VARIABLE = "SHUNTER_HANG"

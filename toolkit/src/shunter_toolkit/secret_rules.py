@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
-
-    #: Start and end of a secret in a text, and the name before it; "" if its place or shape gave it away.
-    Span = tuple[int, int, str]
+#: Start and end of a secret in a text, and the name before it; "" if its place or shape gave it away.
+Span = tuple[int, int, str]
 
 #: A user part of a URL without a password is a token from this length on.
 SHORTEST_URL_TOKEN = 16

@@ -11,12 +11,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 
 from .errors import ClusterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PREFIX = "shunter-keys-"
 _SSHD_PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 GPU, DUMP = "gpu", "dump"
 #: Exit codes.

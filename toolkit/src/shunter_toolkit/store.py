@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, TypeVar
 
 from . import kernel, log, resources
 from .errors import StoreError as StoreError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import IO, Any, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 THREADS = 16
 #: How many times a broken download is resumed without a byte of progress.

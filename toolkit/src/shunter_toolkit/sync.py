@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING
 
 from . import kernel, log
 from .errors import StoreError
 from .store import Place, Store, copy_content, in_parallel
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
     from .inotify import Tree
 
-    Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int]
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
 QUIET_OF_OTHERS = 0.5  # the same for another program's file: by then we know if that program was killed

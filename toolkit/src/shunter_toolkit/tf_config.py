@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 from . import input_config
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from .environment import Environment
 
 PARAMETER_SERVER = "sagemaker_parameter_server_enabled"

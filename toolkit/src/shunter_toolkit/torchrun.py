@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from . import child_process, efa, kernel, log, rendezvous, resources, script_command
 from . import script_launch as launching
 from .errors import ClientError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .child_process import Outcome
     from .script_launch import Launch

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _HEAD = "Traceback (most recent call last):"
 # mpirun --tag-output puts "[1,3]<stderr>:" before each piece that a rank writes, also within a line.

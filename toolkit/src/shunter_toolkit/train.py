@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import child_process, errors, failure, input_config, log, orphans, script_command, script_launch
 from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 from .environment import Environment
 from .layout import DEFAULT_BASE, Layout
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, NoReturn
-
     from .child_process import Outcome
     from .end_notice import EndNotice
     from .host_namespaces import HostView
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from .outputs import Results
     from .script_watch import ScriptWatch
 
-    Observer = Callable[[bytes], None]
+Observer = Callable[[bytes], None]
 
 
 class Training:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import child_process, rendezvous, resources, script_command
 from .errors import SMTrainingCompilerConfigurationError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .child_process import Outcome
     from .script_launch import Launch

@@ -5,15 +5,14 @@ A pattern means every job of the history whose name or id matches: `shunter canc
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.console import note, show_error
 from shunter.cli.parser import add_handle_argument
+from shunter.cli.selecting import named_jobs
+from shunter.cli.watching import wait_for_end
 from shunter.errors import EXIT_INTERRUPTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,9 +22,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. If one job cannot be cancelled, the others still are."""
-    from shunter.cli.selecting import named_jobs
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         jobs = named_jobs(runner, args.handles or ["-"])
         code = jobs.code
@@ -53,7 +49,5 @@ def run(args: Namespace) -> int:
 
 
 def _wait(runner: Runner, handles: list[str]) -> None:
-    from shunter.cli.watching import wait_for_end
-
     for handle in handles:
         note(f"{handle} {wait_for_end(runner, handle, None).state}")

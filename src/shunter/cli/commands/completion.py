@@ -7,12 +7,10 @@ fish   shunter completion fish | source          in ~/.config/fish/config.fish
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.console import out
 from shunter.errors import EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 
 def add_arguments(parser: ArgumentParser) -> None:

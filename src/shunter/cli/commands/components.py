@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from shunter.cli.console import BOLD, note, out, paint, print_json, warn
 from shunter.cli.parser import add_json_option, complete_with
+from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, lint_component
+from shunter.components.finder import get_component, list_components
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
-
-    from shunter.components.file_linter import LinterMessage
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,8 +35,6 @@ def run(args: Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from shunter.components.finder import list_components
-
     infos = list_components()
     if as_json:
         print_json(
@@ -55,8 +50,6 @@ def _list(as_json: bool) -> int:
 
 
 def _show(name: str, as_json: bool) -> int:
-    from shunter.components.finder import get_component
-
     component = get_component(name)
     if as_json:
         print_json({"name": component.name, "help": component.help_text()})
@@ -82,8 +75,6 @@ def _lint(targets: list[str], as_json: bool) -> int:
 
 
 def _lint_one(target: str) -> list[dict[str, Any]]:
-    from shunter.components.file_linter import SourceFile, component_functions, lint_component
-
     path, _, function = target.partition(":")
     if not os.path.isfile(path):
         raise ConfigError(f"there is no file {path}", hint="Give the path of a Python file, or FILE:fn.")

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import ArgumentParser, Namespace
 from typing import Any, NamedTuple
 
 from shunter.cli.console import note, out, print_json, warn
 from shunter.cli.parser import add_json_option
 from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError, did_you_mean
+from shunter.paths import config_dir
+from shunter.redaction import Redactor
+from shunter.runner import get_runner
+from shunter.runner.config import Config, Setting, effective_options, load_config
+from shunter.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
+from shunter.specs.options import runopt
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner.config import Config, Setting
-    from shunter.specs.options import runopt
 
 ACTIONS = ("show", "init")
 
@@ -70,8 +70,6 @@ def _show(args: Namespace) -> int:
 
 
 def _init(args: Namespace) -> int:
-    from shunter.paths import config_dir
-
     if args.section or args.json:
         raise UsageError("config init takes neither a section nor --json")
     text = template()
@@ -114,9 +112,6 @@ def all_sections() -> Sections:
     Raises:
         ConfigError: a file is malformed or holds unknown settings; the message holds file and line.
     """
-    from shunter.runner.config import load_config
-    from shunter.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
-
     config = load_config()
     sections: Sections = {
         "run": {"scheduler": ShownValue(get_default_scheduler_name(), "default")}
@@ -137,8 +132,6 @@ def all_sections() -> Sections:
 
 def scheduler_options() -> dict[str, Any]:
     """Return the options of every scheduler; warn of those that cannot be loaded."""
-    from shunter.runner import get_runner
-
     found = {}
     with get_runner() as runner:
         for name in runner.scheduler_backends():
@@ -150,8 +143,6 @@ def scheduler_options() -> dict[str, Any]:
 
 
 def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
-    from shunter.runner.config import effective_options
-
     section = _shown_values(effective_options(config, name, options, refuse_withheld=False), options)
     for key, opt in options:
         if opt.is_required and key not in section:
@@ -169,8 +160,6 @@ def _named(config: Config, table: str) -> list[str]:
 
 
 def _shown_values(settings: dict[str, Setting], options: Any = ()) -> dict[str, ShownValue]:
-    from shunter.redaction import Redactor
-
     values = Redactor().options({key: setting.value for key, setting in settings.items()}, options)
     return {key: ShownValue(values[key], setting.origin) for key, setting in settings.items()}
 

@@ -7,16 +7,15 @@ unless --yes is given: `shunter delete --yes 'exp-*'`.
 from __future__ import annotations
 
 import os
+from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import note, out, show_error
 from shunter.cli.parser import add_handle_argument
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner import Runner
-    from shunter.specs.status import AppStatus
+from shunter.cli.selecting import named_jobs
+from shunter.runner import Runner, get_runner
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppStatus
+from shunter.specs.training import local_path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,9 +25,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. If one job cannot be deleted, the others still are."""
-    from shunter.cli.selecting import named_jobs
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         jobs = named_jobs(runner, args.handles)
         code = jobs.code
@@ -53,9 +49,6 @@ def run(args: Namespace) -> int:
 
 def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
     """Return the path of a job's results on this machine, or ""."""
-    from shunter.specs.handles import parse_app_handle
-    from shunter.specs.training import local_path
-
     if not runner.scheduler(parse_app_handle(handle).scheduler_backend).is_local:
         return ""
     path = local_path(status.results) if status.results else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from shunter.cli.console import out, print_json
 from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.errors import EXIT_OK
+from shunter.redaction import Redactor
+from shunter.runner import get_runner
+from shunter.runner.observation import unknown_job
+from shunter.specs.serialize import to_json
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,11 +22,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.redaction import Redactor
-    from shunter.runner import get_runner
-    from shunter.runner.observation import unknown_job
-    from shunter.specs.serialize import to_json
-
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         app = runner.describe(handle)

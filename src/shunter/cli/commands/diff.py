@@ -5,22 +5,22 @@ With one job, it is compared with the previous job of the same name.
 
 from __future__ import annotations
 
+import difflib
+import json
+import shlex
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
 
 from shunter.cli.console import BOLD, CYAN, GREEN, RED, out, paint, print_json
-from shunter.cli.parser import add_handle_argument, add_json_option, complete_with
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option, complete_with
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, UsageError
+from shunter.runner import Runner, get_runner
+from shunter.runner.compare import Comparison, FileChange
+from shunter.runner.jobsearch import recorded
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator
-    from typing import Any
-
-    from shunter.cli.parser import Parser
-    from shunter.runner import Runner
-    from shunter.runner.compare import Comparison, FileChange
+from shunter.workspace.code_store import Store
 
 _MARKS = {"added": ("A", GREEN), "removed": ("D", RED), "modified": ("M", CYAN)}
 
@@ -41,8 +41,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         comparison = _compare(runner, args)
         if args.json:
@@ -54,10 +52,6 @@ def run(args: Namespace) -> int:
 
 
 def _compare(runner: Runner, args: Namespace) -> Comparison:
-    from shunter.runner.compare import Comparison
-    from shunter.runner.jobsearch import recorded
-    from shunter.workspace.code_store import Store
-
     named = runner.resolve_handle(args.handle)
     record = recorded(runner.history, named, "compare")
     if args.other:
@@ -112,17 +106,12 @@ def _pair(name: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    import json
-    import shlex
-
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return clean(shlex.join(value))
     return clean(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _content(file: FileChange) -> Iterator[str]:
-    import difflib
-
     texts = file.texts()
     if texts is None:
         return

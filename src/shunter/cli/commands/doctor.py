@@ -5,15 +5,14 @@ Options that are not given here come from the configuration, as for `run`.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
+from shunter import torchx_alias
 from shunter.cli.console import note, out, print_json
 from shunter.cli.parser import add_json_option, add_scheduler_options
 from shunter.errors import EXIT_BACKEND, EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.schedulers.responses import Check
+from shunter.runner import get_runner
+from shunter.schedulers.responses import Check
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,9 +22,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. It fails if a check fails."""
-    from shunter.runner import get_runner
-    from shunter.schedulers.responses import Check
-
     with get_runner() as runner:
         try:
             scheduler = runner.scheduler(args.scheduler)
@@ -46,9 +42,6 @@ def run(args: Namespace) -> int:
 
 def _which_torchx() -> Check:
     """Tell what `import torchx` finds."""
-    from shunter import torchx_alias
-    from shunter.schedulers.responses import Check
-
     place = torchx_alias.installed_torchx()
     if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
         found = f"the TorchX in {place}" if place else "nothing"

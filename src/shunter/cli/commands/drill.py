@@ -6,15 +6,13 @@ to save its state, SIGKILL. Then the job starts again on new machines, with the 
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.console import note
 from shunter.cli.parser import add_handle_argument
+from shunter.cli.units import parse_duration
 from shunter.errors import EXIT_OK, UnknownAppException
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 
 SCHEDULER = "sagemaker_local"
 
@@ -31,9 +29,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.cli.units import parse_duration
-    from shunter.runner import get_runner
-
     absence = parse_duration(args.absence)
     with get_runner() as runner:
         handle = _resolve(runner, args.handle)

@@ -6,15 +6,13 @@ Without a terminal stdin and stdout are piped: `shunter exec - -- cat results.js
 
 from __future__ import annotations
 
-from shunter.cli.parser import add_handle_argument
+from argparse import Namespace
+
+from shunter.cli.console import OutputClosed
+from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from shunter.cli.parser import Parser
-    from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.joined_terminal import has_terminal
 
 
 def add_arguments(parser: Parser) -> None:
@@ -48,17 +46,12 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-    from shunter.schedulers.joined_terminal import has_terminal
-
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         role, k = _replica(runner, handle, args.replica)
         try:
             return runner.execute(handle, role, k, args.command, tty=has_terminal() and not args.no_tty)
         except BrokenPipeError:  # nobody reads the output any more
-            from shunter.cli.console import OutputClosed
-
             raise OutputClosed from None
 
 

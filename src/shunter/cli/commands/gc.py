@@ -10,17 +10,16 @@ Without --yes the command only shows what it would remove.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.console import note, out, print_json, table
 from shunter.cli.parser import add_json_option, add_scheduler_options
-from shunter.cli.units import format_bytes
+from shunter.cli.units import format_bytes, parse_duration
 from shunter.errors import EXIT_OK, BackendError, ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner import Runner
-    from shunter.schedulers.base import Leftover
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.base import Leftover
+from shunter.terminal import format_duration
+from shunter.workspace.code_store import Store
 
 # Their leftovers are on this machine.
 LOCAL_SCHEDULERS = ("sweep", "local_cwd", "local_docker", "sagemaker_local")
@@ -46,10 +45,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.cli.units import parse_duration
-    from shunter.runner import get_runner
-    from shunter.workspace.code_store import Store
-
     older_than = parse_duration(args.older_than)
     schedulers = (args.scheduler,) if args.scheduler else LOCAL_SCHEDULERS
     store = Store()
@@ -111,8 +106,6 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
 
 
 def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], freed: int) -> None:
-    from shunter.terminal import format_duration
-
     items = [item for group in found.values() for item in group]
     if items:
         lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), _what(i)] for i in items]

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from shunter.cli.console import is_tty, note, out, print_json, table, terminal_size, warn
 from shunter.cli.parser import add_json_option, add_scheduler_options, complete_with, number_between
+from shunter.cli.units import format_time, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
-from shunter.runner.jobsearch import REFUSED_STATE
-from shunter.runner.records import REFUSED, SUBMITTED
+from shunter.runner import Runner, get_runner
+from shunter.runner.config import check_keys, load_config
+from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
+from shunter.runner.records import REFUSED, SUBMITTED, JobRecord
+from shunter.schedulers.base import ListAppResponse
 from shunter.specs.limits import MOST_LINES, whole_number
 from shunter.specs.status import AppState, is_terminal
-from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
-
-    from shunter.runner import Runner
-    from shunter.runner.jobsearch import JobFilter
-    from shunter.runner.records import JobRecord
-    from shunter.schedulers.base import ListAppResponse
+from shunter.terminal import clean, format_duration
 
 DEFAULT_LIMIT = 50
 LEAST_WIDTH = 12  # of a name that is cut
@@ -62,9 +58,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-    from shunter.runner.jobsearch import JobFilter
-
     _apply_configuration(args)
     wanted = JobFilter(
         _states(args.state), _since(args.since), args.name, args.all, args.scheduler, args.jobs
@@ -100,8 +93,6 @@ def run(args: Namespace) -> int:
 
 def _apply_configuration(args: Namespace) -> None:
     """Use the scheduler and limit of ``[cli.list]`` unless the command line sets them."""
-    from shunter.runner.config import check_keys, load_config
-
     settings = load_config().command("list")
     check_keys(settings, ("scheduler", "limit"), "[cli.list]")
     if args.scheduler is None and "scheduler" in settings:
@@ -128,14 +119,10 @@ def _states(text: str | None) -> set[str] | None:
 def _since(text: str | None) -> float | None:
     if not text:
         return None
-    from shunter.cli.units import parse_time
-
     return parse_time(text).timestamp()
 
 
 def _table(rows: list[Row]) -> str:
-    from shunter.terminal import format_duration
-
     now = time.time()
     lines = []
     for row in rows:
@@ -149,7 +136,6 @@ def _table(rows: list[Row]) -> str:
 
 def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
-    from shunter.cli.units import format_time
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [

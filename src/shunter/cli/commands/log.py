@@ -7,25 +7,25 @@ where the first word is a pattern such as 'exp-*', there may be several jobs; li
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
-from shunter.cli.console import note, wants_colour, warn
-from shunter.cli.parser import complete_with
-from shunter.cli.replicaselection import parse_wanted, select, split_target
+from shunter.cli.console import note, out, wants_colour, warn
+from shunter.cli.jobstatus import status_of
+from shunter.cli.logsources import LogSource, LogSources
+from shunter.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp, bytes_of
+from shunter.cli.parser import Parser, complete_with
+from shunter.cli.replicaselection import Wanted, parse_wanted, select, split_target
+from shunter.cli.units import parse_time
+from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
+from shunter.runner import Runner, get_runner
+from shunter.runner.explanation import explain_failed
+from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.lines import compile_regex
 from shunter.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
-
-    from shunter.cli.logsources import LogSource
-    from shunter.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
-    from shunter.cli.parser import Parser
-    from shunter.cli.replicaselection import Wanted
-    from shunter.runner import Runner
-    from shunter.schedulers.base import LogQuery
-
+from shunter.specs.status import RoleStatus
+from shunter.terminal import clean
 
 #: How long `log -f --collapse` waits, in seconds, for the same line of other replicas.
 WINDOW = 1.0
@@ -105,9 +105,6 @@ def run(args: Namespace) -> int:
     words = _words(args)
     if sys.stdout is None:
         return EXIT_OK
-    from shunter.cli.logsources import LogSources
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         jobs = _jobs(runner, words)
         if args.first_error:
@@ -141,8 +138,6 @@ def _words(args: Namespace) -> list[tuple[str, list[Wanted]]]:
 
 def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[LogSource]:
     """Find the jobs that are named."""
-    from shunter.cli.logsources import LogSource
-
     jobs: dict[str, LogSource] = {}
     for target, wanted in words:
         for handle in runner.resolve_handles([target]):
@@ -155,8 +150,6 @@ def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[Log
 def _writer(
     args: Namespace, jobs: Sequence[LogSource], timed: bool
 ) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
-    from shunter.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp, bytes_of
-
     several = len(jobs) > 1
     shown = [
         (job.shown_role(role) if several else role, k, job.handle, role)
@@ -182,13 +175,6 @@ def _rank(args: Namespace) -> int | None:
 
 
 def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, int]]) -> int:
-    from shunter.cli.console import out
-    from shunter.cli.jobstatus import status_of
-    from shunter.diagnosis.failures import first_failures
-    from shunter.runner.explanation import explain_failed
-    from shunter.specs.status import RoleStatus
-    from shunter.terminal import clean
-
     status = status_of(runner, handle)
     failed = [each for each in first_failures(status) if (each.role, each.id) in chosen]
     if not failed:
@@ -203,8 +189,6 @@ def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, 
 
 
 def _query(args: Namespace) -> LogQuery:
-    from shunter.schedulers.base import LogQuery, Stream
-
     try:
         last = None if args.tail is None else whole_number(args.tail, 0, MOST_LINES)
     except ValueError as error:
@@ -214,13 +198,9 @@ def _query(args: Namespace) -> LogQuery:
         raise UsageError("--regex and --grep are mutually exclusive")
     regex = args.regex if args.grep is None else args.grep
     if regex is not None:
-        from shunter.schedulers.lines import compile_regex
-
         compile_regex(regex)
     since = until = None
     if args.since or args.until:
-        from shunter.cli.units import parse_time
-
         since = parse_time(args.since) if args.since else None
         until = parse_time(args.until) if args.until else None
         if since and until and since >= until:

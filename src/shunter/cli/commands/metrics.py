@@ -8,20 +8,24 @@ memory and GPU usage on this machine is recorded as system/...
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Sequence
 
 from shunter.cli.console import is_tty, note, out, print_json, table, warn
-from shunter.cli.metricselection import JobMetrics, add_selection_options, job_metrics
+from shunter.cli.liveview import Screen
+from shunter.cli.metricselection import NO_METRICS, JobMetrics, add_selection_options, job_metrics
 from shunter.cli.parser import complete_with
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from shunter.metrics.forwarding import ForwardedMetrics
-    from shunter.metrics.series import Series
+from shunter.metrics.chart import short_number
+from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
+from shunter.metrics.series import Series, finite
+from shunter.runner import get_runner
 
 #: Seconds between two updates of --watch.
 WATCH_INTERVAL = 1.0
@@ -69,8 +73,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         jobs = job_metrics(runner, args.targets or ["-"], args, names=args.name, follow=args.watch)
         forwarded = [_forwarded(text) for text in args.forward]
@@ -95,8 +97,6 @@ def run(args: Namespace) -> int:
 
 
 def _forwarded(text: str) -> ForwardedMetrics:
-    from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
-
     return ForwardedMetrics(make_forwarder(text))
 
 
@@ -116,10 +116,6 @@ def _update(jobs: Iterable[JobMetrics]) -> bool:
 
 
 def _watch(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> int:
-    import time
-
-    from shunter.cli.liveview import Screen
-
     screen = Screen(sys.stdout) if args.format == "table" and is_tty(sys.stdout) else None
     shown: list[str] = []
     is_new = True
@@ -152,8 +148,6 @@ def _watch(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[Forw
 
 
 def _table(jobs: Sequence[JobMetrics], by_replica: bool) -> Iterator[str]:
-    from shunter.cli.metricselection import NO_METRICS
-
     rows = _compared(jobs) if len(jobs) > 1 else _of_one(jobs[0], by_replica)
     if not rows:
         yield "no metrics so far"
@@ -166,8 +160,6 @@ def _table(jobs: Sequence[JobMetrics], by_replica: bool) -> Iterator[str]:
 
 
 def _of_one(job: JobMetrics, by_replica: bool) -> list[tuple[str, ...]]:
-    from shunter.metrics.chart import short_number
-
     rows: list[tuple[str, ...]] = []
     for name, several in job.by_name().items():
         for group in [[each] for each in several] if by_replica else [several]:
@@ -177,8 +169,6 @@ def _of_one(job: JobMetrics, by_replica: bool) -> list[tuple[str, ...]]:
 
 
 def _compared(jobs: Sequence[JobMetrics]) -> list[tuple[str, ...]]:
-    from shunter.metrics.chart import short_number
-
     found = [job.by_name() for job in jobs]
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(name for each in found for name in each):
@@ -192,7 +182,6 @@ def _compared(jobs: Sequence[JobMetrics]) -> list[tuple[str, ...]]:
 
 def _summary(group: Sequence[Series]) -> tuple[float, float, float, float]:
     """Return the last value (the mean of several replicas), the least, the greatest, and the last step."""
-    import math
 
     def defined(values: Iterable[float]) -> list[float]:
         return [value for value in values if not math.isnan(value)]
@@ -224,15 +213,10 @@ def _print_values(jobs: Sequence[JobMetrics], form: str, *, only_new: bool = Fal
             for job in jobs
         }
         if only_new:
-            import json
-
             out(json.dumps(found))
         else:
             print_json(found)
         return
-    import csv
-    import io
-
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not only_new or not any(job.printed for job in jobs):
@@ -245,8 +229,6 @@ def _print_values(jobs: Sequence[JobMetrics], form: str, *, only_new: bool = Fal
 
 
 def _csv_rows(job: JobMetrics, series: Series, only_new: bool) -> Iterator[tuple[object, ...]]:
-    from shunter.metrics.series import finite
-
     key = (series.name, series.role, series.replica, series.rank, series.source)
     points = series.points_after(job.printed.get(key, 0) if only_new else 0)
     job.printed[key] = series.count

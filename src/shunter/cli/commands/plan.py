@@ -6,27 +6,31 @@ It also shows what changed since the last job of the same name, and what the sch
 
 from __future__ import annotations
 
+import os
 import sys
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from shunter.cli.commands import run as run_command
+from shunter.cli.commands.describe import app_text
 from shunter.cli.commands.doctor import check_line
+from shunter.cli.commands.workspace import largest
 from shunter.cli.console import BOLD, out, paint, print_json, table, warn
+from shunter.cli.parser import Parser
+from shunter.cli.runrequest import RunRequest
 from shunter.cli.submitting import request_text, shown_request
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
+from shunter.git import GitProbe
+from shunter.runner import Runner, get_runner
+from shunter.runner.compare import Comparison, PlannedJob
+from shunter.runner.submission import describe_submission
+from shunter.schedulers.base import Check
+from shunter.schedulers.capabilities import capabilities_of, has_own
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from shunter.cli.parser import Parser
-    from shunter.cli.runrequest import RunRequest
-    from shunter.runner import Runner
-    from shunter.schedulers.base import Check
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.workspace.code_store import Store
 
 MOST_SECRETS = 10  # files that are named
 
@@ -42,8 +46,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. With ``--live`` it fails if a check does."""
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         try:
             request, info = run_command.planned(args, runner)
@@ -62,9 +64,6 @@ def run(args: Namespace) -> int:
 
 
 def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
-    from shunter.schedulers.base import Check
-    from shunter.schedulers.capabilities import has_own
-
     scheduler = runner.scheduler(info.scheduler)
     found = scheduler.doctor(info.cfg) if has_own(scheduler, "doctor") else []
     if all(check.ok is not False for check in found):
@@ -77,11 +76,6 @@ def _plan(
     runner: Runner, request: RunRequest, info: AppDryRunInfo[Any], checks: Iterable[Check], as_json: bool
 ) -> dict[str, Any]:
     """Return the plan as JSON values, without secrets."""
-    import os
-
-    from shunter.runner.submission import describe_submission
-    from shunter.schedulers.capabilities import capabilities_of
-
     scheduler = runner.scheduler(info.scheduler)
     columns = describe_submission(scheduler, info, os.getcwd())
     sources = request.sources()
@@ -106,9 +100,6 @@ def _plan(
 
 def _changes(runner: Runner, columns: Mapping[str, Any], info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
     """Return the id of the last job of this name ("" without one), and what would differ from it."""
-    from shunter.runner.compare import Comparison, PlannedJob
-    from shunter.workspace.code_store import Store
-
     last = runner.history.latest_named(columns["name"])
     if last is None:
         return "", []
@@ -119,11 +110,6 @@ def _changes(runner: Runner, columns: Mapping[str, Any], info: AppDryRunInfo[Any
 def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
     if info.shipment is None or info.shipment.manifest is None:
         return None
-    import os
-
-    from shunter.cli.commands.workspace import largest
-    from shunter.git import GitProbe
-
     manifest, report = info.shipment.manifest, info.shipment.report
     commit, dirty = GitProbe(os.getcwd()).facts()
     return {
@@ -143,8 +129,6 @@ def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
 
 
 def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
-    from shunter.cli.commands.describe import app_text
-
     out(f"{plan['scheduler']}: nothing is submitted\n")
     out(app_text(plan["app"]))
     _heading("Options")

@@ -9,21 +9,18 @@ shunter plot loss SWEEP --best min     of the points of a sweep, the best first
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
 from shunter.cli.metricselection import NO_METRICS, JobMetrics, add_selection_options, job_metrics
 from shunter.cli.parser import complete_with
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError, did_you_mean
+from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
+from shunter.runner import get_runner
 from shunter.specs.limits import whole_number
 from shunter.specs.sweep_points import index_of
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
-
-    from shunter.metrics.chart import Line
 
 #: Height of a chart in the terminal, in lines.
 DEFAULT_HEIGHT = 20
@@ -65,8 +62,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     columns = terminal_size(1)[0]
     width = _size(args.width, "--width", columns, 30)
     height = _size(args.height, "--height", DEFAULT_HEIGHT, 8)
@@ -95,8 +90,6 @@ def _size(text: str | None, option: str, default: int, least: int) -> int:
 
 
 def _lines(jobs: Sequence[JobMetrics], args: Namespace) -> list[Line]:
-    from shunter.metrics.chart import Line
-
     lines = []
     for job in jobs:
         found = job.by_name()
@@ -129,8 +122,6 @@ def _order(sign: int, value: float) -> float:
 
 
 def _show(lines: Sequence[Line], args: Namespace, width: int, height: int) -> int:
-    from shunter.metrics.chart import TIME, ChartAxes, draw, save
-
     axes = ChartAxes(args.by, args.log_scale)
     if axes.by == TIME and not any(moment == moment for line in lines for moment in line.series.times):
         raise UsageError("these values have no times", hint="Leave out --by time.")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
-from shunter.cli.console import out, print_json, table
+from shunter.cli.console import out, print_json, table, warn
 from shunter.cli.jobstatus import status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.errors import EXIT_OK, ConfigError, UsageError
-from shunter.specs.status import AppState, is_terminal
+from shunter.metrics import MetricReader
+from shunter.runner import Runner, get_runner
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppState, AppStatus, is_terminal
 from shunter.specs.sweep_points import index_of, points_of
 from shunter.terminal import clean, format_duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
-
-    from shunter.runner import Runner
-    from shunter.specs.status import AppStatus
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -33,8 +32,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         rows = point_rows(runner, handle, status_of(runner, handle))
@@ -70,11 +67,6 @@ def sort_by_metric(runner: Runner, handle: str, rows: list[dict[str, Any]], best
         UsageError: the order cannot be read.
         ConfigError: no point has reported the metric.
     """
-    import math
-
-    from shunter.cli.console import warn
-    from shunter.metrics import MetricReader
-
     order, _, metric = best.partition(":")
     if order not in ("min", "max") or not metric:
         raise UsageError(
@@ -110,10 +102,6 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
     Raises:
         ConfigError: the job is not a sweep.
     """
-    import time
-
-    from shunter.specs.handles import parse_app_handle
-
     parsed = parse_app_handle(handle)
     scheduler = runner.scheduler(parsed.scheduler_backend)
     app = runner.describe(handle)

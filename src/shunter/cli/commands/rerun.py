@@ -5,8 +5,11 @@ It does not wait for the jobs that the first one waited for (--after): they have
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.jobstatus import check_exit_code_source
 from shunter.cli.parser import add_handle_argument
+from shunter.cli.runrequest import following_settings, options_of_flags
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
@@ -15,10 +18,8 @@ from shunter.cli.submitting import (
     show_plan,
     submitting,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+from shunter.runner import get_runner
+from shunter.runner.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -31,10 +32,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.cli.runrequest import following_settings, options_of_flags
-    from shunter.runner import get_runner
-    from shunter.runner.config import load_config
-
     with get_runner() as runner:
         original = runner.resolve_handle(args.handle)
         scheduler = args.scheduler or original.partition("://")[0]

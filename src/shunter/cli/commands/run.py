@@ -10,9 +10,12 @@ stop; otherwise it only stops watching (exit code 130), and the job keeps runnin
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from typing import Any
 
 from shunter.cli.jobstatus import check_exit_code_source
-from shunter.cli.parser import complete_with
+from shunter.cli.parser import Parser, complete_with
+from shunter.cli.runrequest import RunRequest, from_stdin
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
@@ -22,16 +25,8 @@ from shunter.cli.submitting import (
     submitting,
 )
 from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from typing import Any
-
-    from shunter.cli.parser import Parser
-    from shunter.cli.runrequest import RunRequest
-    from shunter.runner import Runner
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.runner import Runner, get_runner
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 
 def add_arguments(parser: Parser) -> None:
@@ -98,8 +93,6 @@ def hint_at_misplaced(error: ComponentArgumentError, args: Namespace, command: s
 
 def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[Any]]:
     """Return the request of a command line and the job that it makes, without submitting it."""
-    from shunter.cli.runrequest import RunRequest
-
     request = RunRequest(_with_stdin(args), runner.config)
     runner.component_defaults = request.component_defaults()
     runner.optional_defaults = request.optional_defaults()
@@ -112,22 +105,16 @@ def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[
 def _with_stdin(args: Namespace) -> Namespace:
     if not args.stdin:
         return args
-    from shunter.cli.runrequest import from_stdin
-
     if args.component:
         raise UsageError("--stdin already specifies the component", hint=f"Leave out {args.component!r}.")
     return from_stdin(args, sys.stdin)
 
 
 def _run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     args = _with_stdin(args)
     with get_runner() as runner:
         if args.scheduler and not args.dryrun:  # its preparations take longest, so they start first
             runner.scheduler(args.scheduler).expect_submission()
-        from shunter.cli.runrequest import RunRequest
-
         request = RunRequest(args, runner.config)
         try:
             return _submit_and_follow(args, runner, request)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
 from shunter.cli.console import out, print_json, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import EXIT_OK, ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
-
-    from shunter.specs.options import runopts
+from shunter.runner import get_runner
+from shunter.specs.options import runopts
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,8 +22,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. Schedulers that cannot be loaded only cause a warning."""
-    from shunter.runner import get_runner
-
     found: dict[str, runopts] = {}
     with get_runner() as runner:
         if args.scheduler:

@@ -6,14 +6,16 @@ machine; they keep running when the endpoint ends, and a new endpoint knows them
 
 from __future__ import annotations
 
+import signal
+import threading
+from argparse import ArgumentParser, Namespace
+
+from shunter.aws_endpoint.server import EndpointServer
 from shunter.cli.console import note, out
 from shunter.cli.parser import number_between
 from shunter.errors import EXIT_OK
+from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 from shunter.specs.limits import MOST_PORT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 DEFAULT_PORT = 4767
 
@@ -32,12 +34,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    import signal
-    import threading
-
-    from shunter.aws_endpoint.server import EndpointServer
-    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
-
     endpoint = EndpointServer(args.host, args.port, Settings.from_env())
     for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
         out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")

@@ -6,14 +6,13 @@ The answers come from the schedulers' code. `shunter runopts` shows their option
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, out, print_json, table, terminal_size, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+from shunter.runner import get_runner
+from shunter.schedulers.capabilities import COLUMNS, capabilities_of
 
 Matrix = dict[str, dict[str, "bool | str"]]
 
@@ -25,9 +24,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-    from shunter.schedulers.capabilities import COLUMNS, capabilities_of
-
     matrix: Matrix = {}
     code = EXIT_OK
     with get_runner() as runner:
@@ -52,8 +48,6 @@ def run(args: Namespace) -> int:
 
 def _table(matrix: Matrix, columns: int) -> str:
     """Return the matrix, a row for each capability; in parts where the terminal is not wide enough."""
-    from shunter.schedulers.capabilities import COLUMNS
-
     label = max(map(len, COLUMNS))
     parts: list[list[str]] = [[]]
     room = columns - label

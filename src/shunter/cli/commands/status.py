@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from shunter.cli.console import note, out, print_json
 from shunter.cli.jobstatus import check_roles, exit_code_of_look, job_json, status_of, status_text
 from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.watching import watch
 from shunter.errors import EXIT_INTERRUPTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+from shunter.runner import get_runner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,16 +25,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-
     roles = [role.strip() for role in args.roles.split(",") if role.strip()] if args.roles else None
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         status = status_of(runner, handle)
         check_roles(status, roles or ())
         if args.watch:
-            from shunter.cli.watching import watch
-
             try:
                 status = watch(runner, handle, roles, as_json=args.json)
             except KeyboardInterrupt:

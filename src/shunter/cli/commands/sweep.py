@@ -9,10 +9,12 @@ checked before anything is submitted.
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 
 from shunter.cli.commands import run as run_command
 from shunter.cli.console import note, out, table
-from shunter.cli.parser import complete_with, number_between
+from shunter.cli.parser import Parser, complete_with, number_between
+from shunter.cli.runrequest import RunRequest
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
@@ -21,18 +23,15 @@ from shunter.cli.submitting import (
     show_plan,
     submitting,
 )
+from shunter.components.finder import get_component
 from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
-from shunter.specs.sweep_points import label_of
+from shunter.redaction import Redactor
+from shunter.runner import Runner, get_runner
+from shunter.runner.point_jobs import SWEEP, submit_points
+from shunter.runner.sweeps import points_at_a_time, points_from_words
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.sweep_points import Point, label_of
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from shunter.cli.parser import Parser
-    from shunter.cli.runrequest import RunRequest
-    from shunter.runner import Runner
-    from shunter.specs.sweep_points import Point
 
 SHOWN = 50
 MOST = 1_000_000
@@ -76,9 +75,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.cli.runrequest import RunRequest
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         if args.resume:
             return _resume(args, runner)
@@ -92,9 +88,6 @@ def run(args: Namespace) -> int:
 
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
-    from shunter.components.finder import get_component
-    from shunter.runner.sweeps import points_at_a_time, points_from_words
-
     runner.component_defaults = request.component_defaults()
     runner.optional_defaults = request.optional_defaults()
     plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
@@ -118,9 +111,6 @@ def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> 
 
 
 def _resume(args: Namespace, runner: Runner) -> int:
-    from shunter.runner.point_jobs import SWEEP, submit_points
-    from shunter.specs.handles import parse_app_handle
-
     if args.component:
         raise UsageError("--resume takes no component: the sweep already has one")
     handle = runner.resolve_handle(args.resume)
@@ -137,8 +127,6 @@ def _resume(args: Namespace, runner: Runner) -> int:
 
 def points_table(points: list[Point]) -> str:
     """Return the points of a sweep that has not been submitted, as a table."""
-    from shunter.redaction import Redactor
-
     names, redactor = list(points[0].values), Redactor()
     rows = [
         [str(index), *(clean(str(redactor.named(name, point.values[name]))) for name in names)]

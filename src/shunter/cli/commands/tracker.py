@@ -11,17 +11,25 @@ configuration ([tracker.fsspec] of shunter.toml, [torchx:tracker] of .torchxconf
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
 from shunter.cli.console import out, print_json, table
 from shunter.cli.parser import add_json_option, complete_with
-from shunter.errors import EXIT_OK, BackendError, ConfigError, ShunterError, UsageError, did_you_mean
+from shunter.errors import (
+    EXIT_OK,
+    BackendError,
+    ConfigError,
+    ShunterError,
+    UnknownAppException,
+    UsageError,
+    did_you_mean,
+)
+from shunter.runner import get_runner
+from shunter.runner.config import load_config
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from typing import Any
-
-    from shunter.tracker.api import TrackerBase
+from shunter.toolkit_import import runs
+from shunter.tracker.api import TrackerBase
 
 SUBJECTS = ("jobs", "metadata", "artifacts", "lineage")
 
@@ -84,9 +92,6 @@ def _check(args: Namespace) -> None:
 
 
 def _tracker(wanted: str | None) -> TrackerBase:
-    from shunter.runner.config import load_config
-    from shunter.toolkit_import import runs
-
     configured = load_config().trackers()
     if not configured:
         raise ConfigError(
@@ -115,9 +120,6 @@ def _run_id(text: str) -> str:
     """Return the run that a user names: a job of the history, or else the text itself."""
     if "://" in text:
         return text
-    from shunter.errors import UnknownAppException
-    from shunter.runner import get_runner
-
     with get_runner() as runner:
         try:
             return runner.resolve_handle(text)

@@ -15,20 +15,15 @@ import contextlib
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, note, out, print_json
 from shunter.cli.parser import add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
 from shunter.runner.config import load_config, read_project_file
-from shunter.runner.project_trust import is_trusted, revoke, trust, trusted_files
+from shunter.runner.config_files import Source
+from shunter.runner.project_trust import SensitiveSetting, is_trusted, revoke, trust, trusted_files
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from shunter.runner.config_files import Source
-    from shunter.runner.project_trust import SensitiveSetting
 
 
 def add_arguments(parser: ArgumentParser) -> None:

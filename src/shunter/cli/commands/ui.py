@@ -6,16 +6,18 @@ Ctrl-C; jobs keep running. Needs `pip install 'shunter[ui]'`.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import tempfile
+import threading
+import webbrowser
+from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import is_tty, note, out
+from shunter.cli.console import is_tty, note, out, warn
 from shunter.cli.parser import number_between
 from shunter.errors import EXIT_OK, ConfigError, UsageError
 from shunter.specs.limits import MOST_PORT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 DEFAULT_PORT = 4768
 
@@ -63,8 +65,6 @@ def run(args: Namespace) -> int:
 
 
 def _has_desktop() -> bool:
-    import os
-
     if not is_tty(sys.stdout) or "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
@@ -72,13 +72,6 @@ def _has_desktop() -> bool:
 
 def _open_browser(url: str) -> None:
     """Open the page through a file that only this user can read: arguments of programs are visible to all."""
-    import os
-    import tempfile
-    import threading
-    import webbrowser
-
-    from shunter.cli.console import warn
-
     handle, path = tempfile.mkstemp(prefix="shunter-ui-", suffix=".html")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(
@@ -92,8 +85,5 @@ def _open_browser(url: str) -> None:
 
 
 def _remove(path: str) -> None:
-    import contextlib
-    import os
-
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, note, out, print_json
 from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
+from shunter.cli.liveview import StatusLines
 from shunter.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
+from shunter.cli.units import parse_duration
+from shunter.cli.watching import wait_for_end
 from shunter.errors import EXIT_INTERRUPTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+from shunter.runner import get_runner
 
 EXIT_TIMEOUT = 124
 
@@ -29,11 +30,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.cli.liveview import StatusLines
-    from shunter.cli.units import parse_duration
-    from shunter.cli.watching import wait_for_end
-    from shunter.runner import get_runner
-
     timeout = None if args.timeout is None else parse_duration(args.timeout)
     check_exit_code_source(args.exit_code_from)
     with get_runner() as runner:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from shunter.cli.console import BOLD, out, paint, paint_state, print_json
 from shunter.cli.jobstatus import exit_code_of_look, status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.diagnosis.failures import Failure
+from shunter.diagnosis.waiting import Waiting
+from shunter.runner import get_runner
+from shunter.runner.explanation import Explanation, explain
 from shunter.specs.status import reason_text
 from shunter.terminal import clean, format_duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from shunter.diagnosis.failures import Failure
-    from shunter.diagnosis.waiting import Waiting
-    from shunter.runner.explanation import Explanation
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,9 +24,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.runner import get_runner
-    from shunter.runner.explanation import explain
-
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         status = status_of(runner, handle)

@@ -8,22 +8,21 @@ shunter workspace show DIR=SUB,DIR=SUB  several, as with run --workspace
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from shunter.cli.console import BOLD, out, paint, print_json, table, warn
 from shunter.cli.parser import add_json_option
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_OK, UsageError
+from shunter.specs.workspace import Workspace
 from shunter.terminal import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
-    from typing import Any
-
-    from shunter.workspace.manifest import Entry, Manifest
-    from shunter.workspace.selection import Report
-    from shunter.workspace.snapshot import Snapshot
+from shunter.workspace.fetching import fetched
+from shunter.workspace.manifest import Entry, Manifest
+from shunter.workspace.selection import Report
+from shunter.workspace.snapshot import Snapshot, snapshot
 
 LARGEST = 10
 # How many paths of each rule are shown; --json has them all.
@@ -41,10 +40,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.fetching import fetched
-    from shunter.workspace.snapshot import snapshot
-
     if args.action != "show":
         raise UsageError(
             f"the action must be show, not {args.action!r}",
@@ -79,8 +74,6 @@ def _as_json(workspace: Any, taken: Snapshot) -> dict[str, Any]:
 
 
 def _show(name: str, taken: Snapshot) -> None:
-    from dataclasses import replace
-
     manifest = taken.manifest
     links, folders = _count(taken, "link"), _count(taken, "dir")
     others = [f"{links} link{'' if links == 1 else 's'}"] if links else []

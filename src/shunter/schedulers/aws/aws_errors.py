@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from shunter.errors import AccessError, BackendError, ConfigError, ShunterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"})

@@ -13,12 +13,12 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
-from collections import deque, namedtuple
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shunter.backoff import Clock
 from shunter.schedulers.aws.aws_errors import failure_kind
@@ -31,16 +31,11 @@ from shunter.schedulers.aws.cloudwatch_calls import (
     default_translation,
 )
 from shunter.schedulers.aws.cloudwatch_cursor import StreamCursor
+from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
+from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.base import LogBlock, LogQuery
 from shunter.schedulers.line_search import LineSearch
 from shunter.schedulers.lines import TimedLine, blocks_of, compile_regex, iter_lines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
-    from shunter.schedulers.aws.session import AwsSession
 
 Key = tuple[str, int]
 
@@ -62,18 +57,16 @@ BLOCK_BYTES = 256 << 10
 SKEW = 900.0
 
 
-class AttemptLog(namedtuple("AttemptLog", "stream ended", defaults=(None,))):
+class AttemptLog(NamedTuple):
     """One run of a replica: its log stream, and when it ended (seconds since the epoch) if that is known."""
 
-    __slots__ = ()
     stream: str
     ended: float | None
 
 
-class ReplicaAttempts(namedtuple("ReplicaAttempts", "attempts over")):
+class ReplicaAttempts(NamedTuple):
     """The runs of a replica so far, oldest first, and whether no more will come and the last has ended."""
 
-    __slots__ = ()
     attempts: Sequence[AttemptLog]
     over: bool
 
@@ -315,8 +308,6 @@ class _Reading:
         if not self._wants_live:
             return
         if self._live is None:
-            from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
-
             self._live = LiveTail(self._calls, self._clock)
         self._live.watch({log.stream for log in waiting.values() if log.stream})
         news = self._live.grown_streams()

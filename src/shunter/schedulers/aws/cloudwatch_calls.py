@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import namedtuple
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
 
 from shunter.backoff import Backoff, Clock
 from shunter.errors import BackendError
 from shunter.schedulers.aws.aws_errors import error_code, failure_kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: How long calls may fail in a row (s), of a service that has answered before, and of one that has not.
 PATIENCE = 600.0
@@ -30,18 +26,16 @@ LEAST_RATE = 1.0
 SLOWER, FASTER = 0.8, 1.15
 
 
-class CloudWatchEvent(namedtuple("CloudWatchEvent", "time message")):
+class CloudWatchEvent(NamedTuple):
     """A log event: when it was written, in milliseconds since the epoch, and its text."""
 
-    __slots__ = ()
     time: int
     message: str
 
 
-class Page(namedtuple("Page", "events ingested forward backward")):
+class Page(NamedTuple):
     """Events in order of time, the newest ingestion time (ms; 0 without events), and the tokens."""
 
-    __slots__ = ()
     events: list[CloudWatchEvent]
     ingested: int
     forward: str

@@ -9,14 +9,11 @@ so lines are neither lost nor doubled, whatever Live Tail does.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from shunter.backoff import Clock
 from shunter.schedulers.aws.aws_errors import error_code, failure_kind
 from shunter.schedulers.aws.cloudwatch_calls import LogCalls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: How many streams a session can watch.
 MOST_STREAMS = 100

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from shunter.errors import ConfigError
+from shunter.progress import Progress
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws.session import AwsSession
 
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20
@@ -183,8 +183,6 @@ class S3:
         bucket, key = split_uri(uri)
         params: dict[str, Any] = {"Bucket": bucket, "Key": key, "Body": content, **self._encryption(bucket)}
         if sha256:
-            import base64
-
             checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
             params |= {"ChecksumAlgorithm": SHA256, "ChecksumSHA256": checksum}
         self._session.call("s3", "PutObject", **params)
@@ -201,8 +199,6 @@ class _Advance:
     def __init__(self, progress: Progress, label: str, size: int) -> None:
         self._progress, self._label, self._size = progress, label, size
         self._done = 0
-        import threading
-
         self._lock = threading.Lock()
 
     def on_progress(self, future: Any, bytes_transferred: int, **kwargs: Any) -> None:

@@ -7,16 +7,14 @@ it is checked, without credentials, region or connection.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from shunter.schedulers.aws.aws_errors import missing_sdk
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: More than these texts to choose from are not all listed.
 MOST_CHOICES = 20
@@ -125,8 +123,6 @@ def _choices(value: str, allowed: Sequence[str]) -> str:
     """Return the allowed texts; if there are many, only the nearest."""
     if len(allowed) <= MOST_CHOICES:
         return ", ".join(allowed)
-    import difflib
-
     near = difflib.get_close_matches(value, allowed, n=3) or allowed[:3]
     return f"{len(allowed)}, such as {', '.join(near)}"
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from shunter import __version__
 from shunter.errors import ShunterError
 from shunter.schedulers.aws.aws_errors import AwsError, missing_sdk, translate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
@@ -169,8 +167,6 @@ class AwsSession:
     def _make(self, service: str, repeats: bool) -> Any:
         session = self._sdk()
         from botocore.config import Config
-
-        from shunter import __version__
 
         config = Config(
             connect_timeout=CONNECT_SECONDS,

@@ -10,12 +10,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+from collections.abc import Mapping
 
 from shunter.errors import BackendError, ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from shunter.schedulers.joined_terminal import run_joined
 
 PLUGIN = "session-manager-plugin"
 _HELP = (
@@ -55,8 +54,6 @@ def join_session(
         profile: the profile by which it was begun; "" for that of the environment.
         endpoint: the endpoint of the service that began it.
     """
-    from shunter.schedulers.joined_terminal import run_joined
-
     text = json.dumps(dict(session))
     env = dict(os.environ)
     if _version() > _LAST_WITHOUT_VARIABLE:
@@ -70,8 +67,6 @@ def join_session(
 
 
 def _version() -> tuple[int, ...]:
-    import subprocess
-
     try:
         answer = subprocess.run(
             [PLUGIN, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_SECONDS

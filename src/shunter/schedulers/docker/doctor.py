@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image, registry_platforms
 from shunter.errors import ShunterError
 from shunter.schedulers.base import Check
 from shunter.schedulers.job_images import images_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from shunter.docker.engine import Engine
-    from shunter.specs.app import Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.app import Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 #: Names of processors as the kernel has them, and as images have them.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}

@@ -8,6 +8,7 @@ import os
 import zlib
 from typing import Any
 
+from shunter.docker.engine import Engine
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.schedulers.docker.options import DockerOpts
@@ -33,10 +34,6 @@ from shunter.specs.training import (
     specification,
 )
 from shunter.workspace.images.image_shipment import DockerWorkspaceMixin
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.docker.engine import Engine
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.

@@ -7,7 +7,9 @@ the daemon see the same.
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from shunter.docker.engine import Engine
 from shunter.errors import ConfigError, UnknownAppException
@@ -20,29 +22,33 @@ from shunter.schedulers.base import (
     LogQuery,
     ReplicaUsage,
     Scheduler,
-    late_class,
     not_ended,
     not_running,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.code_in_images import CodeInImages
-from shunter.schedulers.exec.container import inventory, labels
+from shunter.schedulers.docker.doctor import examine, examine_job
+from shunter.schedulers.docker.options import DockerOpts
+from shunter.schedulers.docker.request import LocalImages, make_request
+from shunter.schedulers.exec import outbox
+from shunter.schedulers.exec.container import housekeeping, inventory, labels
+from shunter.schedulers.exec.container.container_command import run_in_container
+from shunter.schedulers.exec.container.container_usage import usage_of
+from shunter.schedulers.exec.container.inventory import Job
+from shunter.schedulers.exec.container.job_events import wait_until
 from shunter.schedulers.exec.container.judge import Judgement, judge
-from shunter.specs.status import NONE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
-    from shunter.schedulers.docker.request import LocalImages
-    from shunter.schedulers.exec.container.inventory import Job
-    from shunter.schedulers.exec.container.submission import DockerRequest
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.schedulers.exec.container.logs import LogWindow, follow, read_many
+from shunter.schedulers.exec.container.submission import DockerRequest, submit
+from shunter.schedulers.exec.container.watcher import ensure_watcher
+from shunter.schedulers.ids import make_unique
+from shunter.schedulers.lines import check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.status import NONE, is_terminal
+from shunter.system.identity import user_name
 
 
-class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
+class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
     """Runs jobs as containers of a Docker daemon.
 
     Args:
@@ -55,7 +61,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     is_local = True
     ships_by_default = True
     runs_images = True
-    opts_class = late_class("shunter.schedulers.docker.options:DockerOpts")
+    opts_class = DockerOpts
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
@@ -102,17 +108,11 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def _images(self) -> LocalImages:
         """Return the image builder; it is not a base class, since commands that only read never need it."""
-        from shunter.schedulers.docker.request import LocalImages
-
         return LocalImages(self.backend, self.engine)
 
     # ---- submitting
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[DockerRequest]:
-        from shunter.schedulers.docker.request import make_request
-        from shunter.schedulers.ids import make_unique
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         app_id = make_unique(app.name)
         request = make_request(
             app, self.opts_class(**cfg), app_id, self.session_name, shares_files=self.engine.is_local
@@ -128,20 +128,14 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
             BackendError: the daemon refused; the message says what and why.
             EngineUnavailableError: no daemon answers.
         """
-        from shunter.schedulers.exec.container.submission import submit
-
         return submit(self.engine, dryrun_info.request)
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check the daemon, and the network of the options."""
-        from shunter.schedulers.docker.doctor import examine
-
         return examine(self.engine, cfg)
 
     def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
         """Check that the daemon has the images or can pull them, and is large enough."""
-        from shunter.schedulers.docker.doctor import examine_job
-
         return examine_job(self.engine, info)
 
     # ---- observing
@@ -163,8 +157,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     def _describe(self, job: Job) -> DescribeAppResponse:
         judgement = self._judge(job)
         if judgement.is_over:
-            from shunter.schedulers.exec import outbox
-
             outbox.send_if_waiting(inventory.results_dir(job.app_id))
         ports = {
             f"{container.role}/{container.replica}": container.named_ports
@@ -188,8 +180,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         """Judge a job, and ensure that a watcher does what is left to do for it."""
         judgement = judge(job)
         if not judgement.is_over and (job.is_watched or judgement.steps) and job.was_submitted_here:
-            from shunter.schedulers.exec.container.watcher import ensure_watcher
-
             ensure_watcher(self.engine, job.app_id)
         return judgement
 
@@ -209,9 +199,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the daemon's events are awaited, without polling."""
-        from shunter.schedulers.exec.container.job_events import wait_until
-        from shunter.specs.status import is_terminal
-
         response = self.describe(app_id)
 
         def is_done() -> bool:
@@ -227,9 +214,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container, by the daemon's exec API."""
-        from shunter.schedulers.exec.container.container_command import run_in_container
-        from shunter.schedulers.lines import check_replicas
-
         job = inventory.load_job(self.engine, app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
@@ -247,11 +231,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
         job = inventory.load_job(self.engine, app_id)
         if job is None or judge(job).is_over:
             return
-        import time
-
-        from shunter.schedulers.exec.container.watcher import ensure_watcher
-        from shunter.system.identity import user_name
-
         facts = {"by": user_name(), "at": time.time_ns()}
         inventory.make_marker(self.engine, app_id, inventory.CANCELLED, facts)
         ensure_watcher(self.engine, app_id)
@@ -267,22 +246,16 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, what belongs to no job, and unused images with code."""
-        from shunter.schedulers.exec.container import housekeeping
-
         return housekeeping.leftovers(self.engine, older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
-        from shunter.schedulers.exec.container import housekeeping
-
         return housekeeping.remove(self.engine, leftovers)
 
     # ---- what it uses
 
     def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
         """Return the samples that its watcher has kept; what it uses now if there are none."""
-        from shunter.schedulers.exec.container.container_usage import usage_of
-
         job = inventory.load_job(self.engine, app_id)
         return iter(()) if job is None else usage_of(self.engine, job, after)
 
@@ -295,9 +268,6 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
 
         Times are exact; the order between a replica's two streams is that in which the daemon read them.
         """
-        from shunter.schedulers.exec.container.logs import LogWindow, follow, read_many
-        from shunter.schedulers.lines import check_replicas
-
         job = inventory.load_jobs(self.engine, [app_id], details=False).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 
 from shunter.errors import StateStoreError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from shunter.schedulers.responses import Leftover
+from shunter.schedulers.responses import Leftover
 
 
 def size_of(roots: Iterable[str]) -> int:

@@ -7,15 +7,13 @@ what is sent, and notifies each target once.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 
-from shunter import plain_json
 from shunter.system.locks import is_locked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from shunter.toolkit_import import notification
 
 #: The document while there is something to send (with the secret, mode 0600), and afterwards.
 WAITING, SETTLED = "notify.waiting.json", "notify.json"
@@ -40,8 +38,6 @@ def prepare(directory: str, handle: str, targets: Sequence[str], secret: str | N
     Raises:
         OSError: it cannot be written.
     """
-    from shunter.toolkit_import import notification
-
     document = {
         "handle": handle,
         "cwd": os.getcwd(),
@@ -50,7 +46,7 @@ def prepare(directory: str, handle: str, targets: Sequence[str], secret: str | N
     }
     path = os.path.join(directory, WAITING)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(plain_json.dumps(document))
+        file.write(json.dumps(document))
 
 
 def send_if_waiting(directory: str) -> None:

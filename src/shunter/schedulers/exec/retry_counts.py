@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shunter.diagnosis.causes import Cause
+from shunter.diagnosis.failures import explain_failure
 from shunter.specs.retries import RetryRule
 from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 from shunter.toolkit_import import retry_rule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from shunter.diagnosis.causes import Cause
 
 
 class RetryCounts:
@@ -58,8 +56,6 @@ def cause_of(
     role: str, replica: Mapping[str, Any], log_end: Callable[[], Sequence[str]]
 ) -> tuple[Cause, str]:
     """Return the cause of a replica's failure, and the line that shows it."""
-    from shunter.diagnosis.failures import explain_failure
-
     status = ReplicaStatus(
         replica["id"], AppState.FAILED, role, exit_code=replica["exit_code"], reason=replica["reason"]
     )

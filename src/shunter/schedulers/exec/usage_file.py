@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 import struct
 from collections import namedtuple
+from collections.abc import Iterable, Iterator, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from shunter.schedulers.responses import ReplicaUsage
+from shunter.schedulers.responses import ReplicaUsage
 
 _RECORD = struct.Struct("<dIfd7Q")
 #: How large the file may become, in bytes.
@@ -125,8 +122,6 @@ def replica_usage(path: str, replicas: Sequence[tuple[str, int]], after: float) 
         replicas: all replicas of the job, in order.
         after: seconds since the epoch.
     """
-    from shunter.schedulers.responses import ReplicaUsage
-
     for record in read_usage(path, after)[0]:
         if record.replica >= len(replicas):
             continue

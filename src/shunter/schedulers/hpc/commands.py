@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.lazy_dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import IO
+from shunter.schedulers.joined_terminal import run_joined
 
 #: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
 COMMAND_SECONDS = 60.0
@@ -139,8 +138,6 @@ class Commands(ABC):
         Raises:
             ConfigError: there is no such program.
         """
-        from shunter.schedulers.joined_terminal import run_joined
-
         self.prepare()
         try:
             return run_joined(self.argv(command, tty=tty))
@@ -202,8 +199,6 @@ def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program with all that it started, and collect it."""
-    import signal
-
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except OSError:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from shunter.errors import ConfigError
+from collections.abc import Iterable, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from shunter.errors import ConfigError
 
 
 class Directives:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import dataclass, field
+from typing import Any
 
+from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass, field
+from shunter.schedulers.hpc.options import HpcOpts
+from shunter.schedulers.hpc.request import JobPlan
 from shunter.schedulers.hpc.shared_folder import (
     FOLLOW_UP,
     FOLLOW_UP_SCRIPT,
@@ -20,13 +24,9 @@ from shunter.schedulers.hpc.shared_folder import (
     TOOLKIT,
     WAITING_BOX,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.hpc.options import HpcOpts
-    from shunter.schedulers.hpc.request import JobPlan
+from shunter.schedulers.supervision import check_supervision
+from shunter.specs.retries import parse_retries
+from shunter.toolkit_import import notification, stack_dump
 
 #: The native name of follow-ups.
 JOB_NAME = "shunter-follow-up"
@@ -78,8 +78,6 @@ def check(backend: str, opts: HpcOpts) -> None:
     Raises:
         ConfigError: one of them is wrong, or cannot be combined with another one.
     """
-    from shunter.schedulers.supervision import check_supervision
-
     check_supervision(opts)
     if opts.retry is None:
         return
@@ -103,15 +101,11 @@ def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -
     opts = plan.opts
     files: dict[str, str] = {}
     if opts.hang_timeout is not None:
-        from shunter.toolkit_import import stack_dump
-
         files[HANG] = f"{opts.hang_timeout:g} {opts.on_hang} {opts.grace_period:g} {TOOLKIT}\n"
         files[f"python/{stack_dump.HANDLER_FILE}"] = stack_dump.HANDLER
     if words is None:
         return files
     if opts.notify:
-        from shunter.toolkit_import import notification
-
         outbox = {
             "handle": handle,
             "cwd": plan.folder,
@@ -128,9 +122,6 @@ def files_of_supervision(plan: JobPlan, handle: str, words: QueueWords | None) -
 
 def _document(plan: JobPlan, handle: str, words: QueueWords) -> dict[str, Any]:
     """Return ``follow-up.json``."""
-    from shunter.diagnosis.causes import causes_table
-    from shunter.specs.retries import parse_retries
-
     retry = plan.opts.retry
     values = dict(vars(words))
     del values["directives"]

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import posixpath
 import time
+from collections.abc import Iterator, Sequence
 
 from shunter.schedulers.base import Check
 from shunter.schedulers.hpc.shared_folder import job_folder
-from shunter.schedulers.responses import Leftover
+from shunter.schedulers.hpc.storage import Storage
+from shunter.schedulers.responses import Leftover, ListAppResponse
 from shunter.specs.status import is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shunter.schedulers.hpc.storage import Storage
-    from shunter.schedulers.responses import ListAppResponse
+from shunter.toolkit_import import host_ledger
 
 #: Code that is younger may belong to a job that is being submitted.
 SPARED_SECONDS = 86400.0
@@ -79,8 +75,6 @@ def avoided_hosts(storage: Storage, shared: str, now: float) -> Iterator[Check]:
         shared: the folder of all jobs and code on it.
         now: seconds since the epoch.
     """
-    from shunter.toolkit_import import host_ledger
-
     path = posixpath.join(shared, host_ledger.FILE_NAME)
     (content,) = storage.read([path])
     ledger = host_ledger.parse(content or b"{}", now)

@@ -9,22 +9,21 @@ write.
 from __future__ import annotations
 
 import posixpath
+import select
 import time
+from collections.abc import Callable, Iterator, Sequence
 
+from shunter import system
 from shunter.backoff import Backoff
 from shunter.errors import UnreachableError
 from shunter.schedulers.exec.process.log_index import Record
 from shunter.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, RecordIndex
 from shunter.schedulers.exec.process.log_reader import Part, ReplicaLog, follow_logs, read_logs
 from shunter.schedulers.hpc.shared_folder import log_folder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from shunter.schedulers.hpc.storage import Storage
-    from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, Stream
-    from shunter.system.interface import FileEvents
+from shunter.schedulers.hpc.storage import Storage
+from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, Stream
+from shunter.system import interface
+from shunter.system.interface import FileEvents
 
 #: Seconds between two looks at the logs: while they grow, here and over ssh, and at most.
 FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
@@ -323,11 +322,6 @@ class SharedLogs:
         if self._is_remote:
             self._pauses.pause()
             return
-        import select
-
-        from shunter import system
-        from shunter.system import interface
-
         if self._events is None:
             self._events = system.open_file_events()
         events = self._events

@@ -6,6 +6,10 @@ exit record that our own script left, ends a job. What is not known counts as op
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import (
     NONE,
@@ -16,13 +20,7 @@ from shunter.specs.status import (
     first_report,
     is_terminal,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
-    from shunter.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
+from shunter.system.processes import signal_name
 
 #: How long a job may be missing from the queue after its submission: accounting lags.
 LAG_SECONDS = 60.0
@@ -284,8 +282,6 @@ def reason_of_exit(record: AttemptRecord) -> str:
     if record.reason:
         return record.reason
     if record.code > 128:
-        from shunter.system.processes import signal_name
-
         name = signal_name(record.code - 128)
         text = f"signal {name}" if name.startswith("SIG") else text
     return {

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from shunter.lazy_dataclass import dataclass, field
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: How long an answer is reused: at least, in multiples of the time that its query took, and at most.
 FRESH_SECONDS = 0.5

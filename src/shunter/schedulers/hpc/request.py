@@ -8,24 +8,21 @@ import os
 import posixpath
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass, field
+from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
+from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
-from shunter.specs.app import NO_IMAGE
+from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.specs.substitution import macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from shunter.schedulers.hpc.options import HpcOpts
-    from shunter.specs.app import AppDef, Role
-    from shunter.workspace.manifest import Manifest
+from shunter.toolkit_import import stack_dump
+from shunter.workspace.manifest import Manifest
 
 SPREAD_SCRIPT = "spread.sh"
 #: The variable with the hosts of a submission, in lines "HOST SLOTS".
@@ -95,8 +92,6 @@ class HpcRequest:
         return job_folder(self.shared_dir, self.app_id)
 
     def __str__(self) -> str:
-        from shunter.redaction import redact_text
-
         lines = [f"# {warning}" for warning in self.warnings]
         where = f" on {self.host}" if self.host else ""
         lines.append(f"# {shlex.join([*self.command, *self.dependencies])}  < script{where}")
@@ -118,7 +113,6 @@ class HpcRequest:
         """Return the request with another path in place of a planned one."""
         if planned == path:
             return self
-        from dataclasses import replace
 
         def put(text: str) -> str:
             return text.replace(planned, path)
@@ -305,8 +299,6 @@ class JobPlan:
         lines = [*(self.opts.prologue or ())]
         lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
         if self.opts.hang_timeout is not None:
-            from shunter.toolkit_import import stack_dump
-
             lines.append(f"export {stack_dump.VARIABLE}={stack_dump.LINUX_SIGNAL}")
             lines.append('export PYTHONPATH="$SHUNTER_JOB_DIR/python${PYTHONPATH:+:$PYTHONPATH}"')
         lines.append(f"cd {quoted(self.workdir)} 2>/dev/null || no_folder {quoted(self.workdir)}")
@@ -422,8 +414,6 @@ def _copied(opts: HpcOpts, host: str) -> dict[str, str]:
 
 def _masked(text: str) -> str:
     """Return a role's file without the values of variables that hold secrets."""
-    from shunter.redaction import REDACTED, Redactor
-
     redactor = Redactor()
 
     def mask(match: re.Match[str]) -> str:

@@ -6,12 +6,16 @@ A backend fills the hooks at the beginning of `HpcScheduler`; none of them knows
 from __future__ import annotations
 
 import builtins
+import posixpath
+import re
+import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
-from shunter.lazy_dataclass import dataclass, field
 from shunter.schedulers.base import (
     Check,
     Dependency,
@@ -27,29 +31,34 @@ from shunter.schedulers.base import (
     not_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.hpc import shared_folder
+from shunter.schedulers.hpc import follow_up_request, shared_folder, submission
+from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.follow_up_request import QueueWords, command_after
+from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers
+from shunter.schedulers.hpc.logs import SharedLogs, follow, read, read_part, scripts_output
+from shunter.schedulers.hpc.observe import describe, state_by_records
+from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, NativeReplica
-from shunter.schedulers.hpc.shared_folder import SharedJob, job_folder
-from shunter.schedulers.ids import is_made_here
+from shunter.schedulers.hpc.request import JOB_DIR, REPLICA, HpcRequest, JobPlan
+from shunter.schedulers.hpc.shared_folder import TOOLKIT, SharedJob, base_folder, job_folder
+from shunter.schedulers.hpc.ssh import commands_on
+from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder, put_code
+from shunter.schedulers.ids import is_made_here, make_unique
+from shunter.schedulers.joined_terminal import SHELL
+from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
+from shunter.specs.app import AppDef, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
+from shunter.specs.substitution import macros
+from shunter.specs.workspace import Workspace
+from shunter.system.identity import user_name
+from shunter.workspace.directory_shipment import DirectoryShipment
+from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import ToolkitPlace
 
 #: How long a submission may go on after an interrupt: its job can only be cancelled once it is known.
 FINISH_SECONDS = 5.0
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.hpc.commands import Commands
-    from shunter.schedulers.hpc.follow_up_request import QueueWords
-    from shunter.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
-    from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-    from shunter.schedulers.hpc.storage import Storage
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
-    from shunter.workspace.toolkit_files import ToolkitPlace
 
 
 @dataclass
@@ -71,7 +80,7 @@ class Place:
         return cls("" if host == "-" else host, shared, [word for word in ids.split(",") if word])
 
 
-class HpcScheduler(Scheduler["HpcOpts"]):
+class HpcScheduler(Scheduler[HpcOpts]):
     """What the schedulers of clusters have in common. See `shunter.schedulers.hpc` for how one is added."""
 
     capabilities = Capabilities(streams=SEPARATE_STREAMS, retries=("application",))
@@ -215,8 +224,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Raises:
             BackendError: it was refused, in its own words.
         """
-        import re
-
         answer = commands.run(command)
         lines = f"{answer.err}\n{answer.text}".splitlines()
         refused = [line for line in lines if line.strip() and not re.search(over, line, re.IGNORECASE)]
@@ -231,14 +238,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def commands(self, host: str) -> Commands:
         """Return what runs native programs on a login node, "" for this machine. Replaced in tests."""
-        from shunter.schedulers.hpc.ssh import commands_on
-
         return commands_on(host)
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage as a login node sees it."""
-        from shunter.schedulers.hpc.storage import storage_of
-
         return storage_of(self.commands(host))
 
     def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
@@ -255,8 +258,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def refusal(self, commands: Commands, attempt: str, words: str, hint: str = "") -> BackendError:
         """Return the error for what a native program complained about."""
-        import re
-
         message = f"cannot {attempt} {commands.where}: {words}"
         if re.search(self.unreachable_words, words, re.IGNORECASE):
             return UnreachableError(
@@ -280,8 +281,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return Place.parse(recalled) if recalled else self.default_place()
 
     def _at_home(self, host: str, path: str) -> str:
-        import posixpath
-
         if path.startswith("~/"):
             return posixpath.join(self.storage(host).home(), path[2:])
         return path
@@ -299,17 +298,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """Plan a folder with the workspace on shared storage."""
         if not workspace:
             return None
-        from shunter.workspace.directory_shipment import DirectoryShipment
-
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be on shared storage; each replica gets a base directory."""
-        from shunter.schedulers.hpc.request import JOB_DIR, REPLICA
-        from shunter.schedulers.hpc.shared_folder import TOOLKIT, base_folder
-        from shunter.specs.substitution import macros
-        from shunter.workspace.toolkit_files import ToolkitPlace
-
         return ToolkitPlace(
             ("python", "-S", TOOLKIT),
             code=macros.img_root,
@@ -323,11 +315,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[HpcRequest]:
-        from shunter.schedulers.hpc import follow_up_request
-        from shunter.schedulers.hpc.request import JobPlan
-        from shunter.schedulers.ids import make_unique
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         assert self.opts_class is not None
         opts = self.opts_class(**cfg)
         if opts.array and not self.capabilities.arrays:
@@ -380,9 +367,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
         """Copy the code to shared storage, once for all jobs with the same code."""
-        from shunter.schedulers.hpc.submission import check_shared_folder, put_code
-        from shunter.workspace.directory_shipment import DirectoryShipment
-
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
         check_shared_folder(self.storage(request.host), request.shared_dir)
         super().ship(info, progress)
@@ -402,8 +386,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             BackendError: the queue refused it, in its own words.
             UnreachableError: the queue does not answer.
         """
-        from shunter.schedulers.hpc import submission
-
         request = dryrun_info.request
         commands, storage = self.commands(request.host), self.storage(request.host)
         request = request.at_home(storage.home())
@@ -427,8 +409,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             return [item.native_id for item in found if not is_terminal(item.state)]
 
         def follow(native_id: str) -> str:
-            from shunter.schedulers.hpc.follow_up_request import command_after
-
             return self.submit_natively(
                 commands,
                 command_after(request.files, native_id),
@@ -448,10 +428,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         text = script.encode("utf-8", "surrogateescape")
         answer = commands.run(command, stdin=text, finish=FINISH_SECONDS)
         if answer.code != 0:
-            import re
-
-            from shunter.schedulers.hpc.submission import NotSentError
-
             error = self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
             if isinstance(error, UnreachableError):
                 was_sent = re.search("timed out", answer.words, re.IGNORECASE)
@@ -469,8 +445,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def hint_for(self, words: str) -> str:
         """Return what to do about a refusal of the queue; "" if nothing is known."""
-        import re
-
         return next((hint for pattern, hint in self.hints() if re.search(pattern, words, re.IGNORECASE)), "")
 
     # ---- observing
@@ -546,8 +520,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe jobs: one query of the queue for all of them."""
-        from shunter.schedulers.hpc.observe import describe
-
         seen = self._observe_many(app_ids)
         now = time.time()
         return {
@@ -557,8 +529,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return this user's jobs on a cluster, the oldest first; by default those that we submitted."""
-        from shunter.schedulers.hpc.observe import describe
-
         cfg = dict(cfg or {})
         place = self.default_place(cfg)
         storage = self.storage(place.host)
@@ -619,11 +589,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} is not running", hint="A command can be run in a running replica only."
             )
-        import secrets
-
-        from shunter.schedulers.joined_terminal import SHELL
-        from shunter.schedulers.lines import all_replicas, check_replicas
-
         known = all_replicas(job.layout if job is not None else [(role_name, k + 1)])
         check_replicas(app_id, [(role_name, k)], known)
         number = known.index((role_name, k))
@@ -654,9 +619,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Cancel jobs: one call of the queue for all of them; every submission of a chain is cancelled."""
-        from shunter.schedulers.hpc.observe import state_by_records
-        from shunter.system.identity import user_name
-
         results: dict[str, ShunterError | None] = {}
         by_host: dict[str, builtins.list[tuple[str, builtins.list[str]]]] = {}
         for app_id, each in self._observe_many(app_ids).items():
@@ -689,8 +651,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Remove the folders of jobs that have ended: one query, and one removal for each cluster."""
-        from shunter.schedulers.hpc.observe import describe
-
         results: dict[str, ShunterError | None] = {}
         by_host: dict[str, builtins.list[tuple[str, str]]] = {}
         for app_id, each in self._observe_many(app_ids).items():
@@ -711,8 +671,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run, and show which hosts retries avoid."""
-        from shunter.schedulers.hpc.housekeeping import avoided_hosts
-
         checks = self.examine(cfg)
         if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
             return checks
@@ -724,8 +682,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the folders of jobs that ended long enough ago, and code that no job uses."""
-        from shunter.schedulers.hpc.housekeeping import leftovers
-
         place = self.default_place(cfg)
         return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
 
@@ -740,9 +696,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
-        from shunter.schedulers.hpc.logs import SharedLogs, follow, read
-        from shunter.schedulers.lines import compile_regex
-
         if query.regex is not None:
             compile_regex(query.regex)
         place = self.place_of(app_id)
@@ -756,15 +709,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def job_output(self, app_id: str) -> Sequence[str]:
         """Return the end of what the queue's programs wrote: why a step was killed or not started."""
-        from shunter.schedulers.hpc.logs import scripts_output
-
         place = self.place_of(app_id)
         return scripts_output(self.storage(place.host), job_folder(place.shared, app_id))
 
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, found by the indexes of its attempts."""
-        from shunter.schedulers.hpc.logs import SharedLogs, read_part
-
         place = self.place_of(app_id)
         if "/" not in role_name + app_id:  # so that they name a folder of logs, and nothing else
             folder = job_folder(place.shared, app_id)
@@ -777,8 +726,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def _check_log(self, place: Place, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
         """Check that a job has a folder, and these replicas."""
-        from shunter.schedulers.lines import all_replicas, check_replicas
-
         job = shared_folder.read_jobs(self.storage(place.host), place.shared, [app_id]).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")

@@ -28,16 +28,13 @@ from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
 
-from shunter.lazy_dataclass import dataclass, field
+from shunter.schedulers.hpc.storage import Storage
 from shunter.specs.limits import MOST_REPLICAS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from shunter.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
 SCRIPT = "script"
@@ -141,8 +138,6 @@ def base_folder(folder: str, role: str, replica: object) -> str:
 
 def shell_script(name: str) -> bytes:
     """Return a script that is copied to a job's folder: ``run.sh`` or ``spread.sh``."""
-    from importlib.resources import files
-
     return files(__package__).joinpath(name).read_bytes()
 
 

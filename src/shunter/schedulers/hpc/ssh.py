@@ -13,17 +13,15 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Sequence
+from typing import IO
 
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, UnreachableError
 from shunter.paths import make_private_dir, state_dir
 from shunter.schedulers.hpc.commands import Answer, Commands, LocalCommands
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import IO
 
 #: The exit code of ssh if ssh itself failed.
 SSH_FAILED = 255
@@ -100,8 +98,6 @@ class SshCommands(Commands):
 
     def _connect(self) -> None:
         """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
-        import tempfile
-
         batch = [] if _has_terminal() else ["-oBatchMode=yes"]
         _await_end_of_master(self._socket())
         # ssh asks on /dev/tty, since its stdin is not a terminal

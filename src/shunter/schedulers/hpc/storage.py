@@ -11,20 +11,19 @@ import os
 import posixpath
 import stat
 import tarfile
+import tempfile
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, TypeVar
 
 from shunter.errors import BackendError, StateStoreError, UnreachableError
 from shunter.paths import remove_tree
 from shunter.regular_files import LARGEST
+from shunter.schedulers.exec.directories import has_results, size_of
+from shunter.schedulers.hpc.commands import Commands
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import IO, TypeVar
-
-    from shunter.schedulers.hpc.commands import Commands
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 STORAGE_HINT = "Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR."
 #: Copying code may take long.
@@ -211,8 +210,6 @@ class LocalStorage(Storage):
         return self._made(folder, fill)
 
     def _made(self, folder: str, fill: Callable[[str], None]) -> bool:
-        import tempfile
-
         if os.path.lexists(folder):
             return False
         try:
@@ -232,8 +229,6 @@ class LocalStorage(Storage):
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a file."""
-        import tempfile
-
         try:
             descriptor, partial = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
             with open(descriptor, "wb") as file:
@@ -257,8 +252,6 @@ class LocalStorage(Storage):
 
     def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
         """Return size and time of the last change of each path."""
-        from shunter.schedulers.exec.directories import size_of
-
         found = []
         for path in paths:
             try:
@@ -269,8 +262,6 @@ class LocalStorage(Storage):
 
     def have_results(self, folders: Sequence[str]) -> list[bool]:
         """Tell of folders of base directories whether scripts left results in them."""
-        from shunter.schedulers.exec.directories import has_results
-
         return [has_results(folder) for folder in folders]
 
 
@@ -460,8 +451,6 @@ def check_owners(storage: Storage, folders: Sequence[str]) -> None:
     Raises:
         StateStoreError: one belongs to another user.
     """
-    import warnings
-
     ours, found = storage.owners(folders)
     for path, seen in zip(folders, found, strict=True):
         if seen is None:
@@ -486,8 +475,6 @@ def storage_of(commands: Commands) -> Storage:
 
 def archive_of(files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()) -> IO[bytes]:
     """Return a tar archive of these files (relative path -> content, mode), in an unnamed file."""
-    import tempfile
-
     raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for name in empty:

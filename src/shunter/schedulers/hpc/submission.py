@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
+import tarfile
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
+from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError, UnreachableError
-from shunter.schedulers.hpc.request import LINK, document_of, files_of
+from shunter.schedulers.hpc.request import LINK, HpcRequest, document_of, files_of
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_IDS
-from shunter.schedulers.hpc.storage import STORAGE_HINT, check_owners, make_private_folder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import IO, Any
-
-    from shunter.schedulers.hpc.request import HpcRequest
-    from shunter.schedulers.hpc.storage import Storage
-    from shunter.workspace.code_store import Store
-    from shunter.workspace.manifest import Manifest
+from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage, check_owners, make_private_folder
+from shunter.workspace.code_store import BLOB_TIME_NS, Store
+from shunter.workspace.directory_shipment import shared_copy
+from shunter.workspace.manifest import Manifest
+from shunter.workspace.toolkit_files import toolkit_archive
 
 
 class NotSentError(UnreachableError):
@@ -47,8 +47,6 @@ def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *,
     """
     parent = posixpath.join(shared, "code")
     if not is_remote:
-        from shunter.workspace.directory_shipment import shared_copy
-
         try:
             make_private_folder(parent)
             return shared_copy(store, manifest, parent)
@@ -65,12 +63,6 @@ def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *,
 
 def workspace_archive(store: Store, manifest: Manifest) -> IO[bytes]:
     """Return a tar archive of a workspace, in an unnamed file."""
-    import os
-    import tarfile
-    import tempfile
-
-    from shunter.workspace.code_store import BLOB_TIME_NS
-
     raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in manifest.entries:
@@ -92,8 +84,6 @@ def workspace_archive(store: Store, manifest: Manifest) -> IO[bytes]:
 
 def put_toolkit(storage: Storage, shared: str) -> str:
     """Copy the toolkit to the shared storage, unless it is there; returns its path."""
-    from shunter.workspace.toolkit_files import toolkit_archive
-
     content = toolkit_archive()
     folder = posixpath.join(shared, "toolkit", hashlib.sha256(content).hexdigest()[:16])
     if not storage.exists(folder):
@@ -161,8 +151,6 @@ def submit_links(
 
 def _remove_folder(storage: Storage, folder: str) -> None:
     """Remove a job's folder, into which a program that is just being stopped may still write."""
-    from shunter.backoff import polling
-
     tries = polling(REMOVAL_SECONDS)
     while True:
         try:

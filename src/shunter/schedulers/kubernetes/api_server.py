@@ -20,6 +20,7 @@ from typing import Any
 
 from shunter.backoff import LONGEST_POLL, Backoff, Clock, retry_after
 from shunter.errors import AccessError, BackendError, ConfigError, ShunterError
+from shunter.schedulers.kubernetes.kubeconfig import connect
 
 TIMEOUT = 30.0
 ATTEMPTS = 4
@@ -94,8 +95,6 @@ class ApiServer:
                 self._former.append(self._connection)
                 self._connection = None
             if self._connection is None:
-                from shunter.schedulers.kubernetes.kubeconfig import connect
-
                 try:
                     self._connection = connect(*self._where, TIMEOUT)
                 except ModuleNotFoundError as error:

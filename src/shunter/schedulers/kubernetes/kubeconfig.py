@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from shunter.errors import AccessError, ConfigError, did_you_mean
+from shunter.regular_files import read_regular_file
 from shunter.schedulers.kubernetes.reasons import seconds
 
 DEFAULT_FILE = "~/.kube/config"
@@ -185,8 +186,6 @@ def _files(kubeconfig: str) -> list[str]:
 
 def _read(path: str) -> dict[str, Any]:
     import yaml
-
-    from shunter.regular_files import read_regular_file
 
     try:
         # a shell's <(...) is a pipe, /dev/fd/N or /proc/self/fd/N; another FIFO might have no writer

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shunter.errors import ConfigError
+from shunter.regular_files import read_regular_file
 from shunter.specs.overlays import operators_in, plain_keys
 
 METADATA_KEY = "kubernetes"
@@ -59,8 +60,6 @@ def _read(uri: str, role: str) -> Any:
     if scheme != "file":
         return _yaml(_fetched(uri, role), uri)
     path = os.path.expanduser(uri.removeprefix("file://"))
-    from shunter.regular_files import read_regular_file
-
     try:
         text = read_regular_file(path).decode()
     except OSError as error:

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shunter import __version__
 from shunter.errors import ConfigError
+from shunter.redaction import Redactor
 from shunter.schedulers.kubernetes import names
 from shunter.schedulers.kubernetes.failure_policy import failure_rules, note_of, restarted_codes
 from shunter.schedulers.kubernetes.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
@@ -100,8 +102,6 @@ class KubernetesJob:
 
 def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
     if manifest["kind"] != "Secret":
-        from shunter.redaction import Redactor
-
         shown: dict[str, Any] = Redactor().json(manifest)
         return shown
     return {**manifest, "stringData": dict.fromkeys(manifest["stringData"], REDACTED)}
@@ -227,8 +227,6 @@ class _ObjectPlan:
         return _is_alone(role) or (wants_to_know and role.num_replicas == 1)
 
     def _labels(self) -> dict[str, str]:
-        from shunter import __version__
-
         own = {
             names.LABEL_JOB: self.name,
             names.LABEL_KIND: self.kind,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError, ShunterError, UnknownAppException
+from shunter.progress import Progress
 from shunter.schedulers.base import (
     Check,
     DescribeAppResponse,
@@ -21,27 +22,43 @@ from shunter.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    late_class,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.code_in_images import CodeInPushedImages
 from shunter.schedulers.kubernetes import names
+from shunter.schedulers.kubernetes.api_server import WATCH_SECONDS, ApiServer, Watch, notify_of_changes
+from shunter.schedulers.kubernetes.doctor import examine, examine_job
+from shunter.schedulers.kubernetes.housekeeping import cancel, delete_jobs, unused
+from shunter.schedulers.kubernetes.logs import read_logs
 from shunter.schedulers.kubernetes.names import ClusterJobRef
+from shunter.schedulers.kubernetes.observe import (
+    GROUP_OF_KIND,
+    FoundJob,
+    app_reason,
+    brief,
+    core_path,
+    describe,
+    find_jobs,
+    group_pods,
+    list_jobs,
+    list_path,
+    row,
+    selector,
+)
+from shunter.schedulers.kubernetes.options import JOBSET, REPLACED, KubernetesOpts
+from shunter.schedulers.kubernetes.pod_command import run_in_pod
+from shunter.schedulers.kubernetes.reasons import main_container, pod_reason
+from shunter.schedulers.kubernetes.request import KubernetesJob, as_jobset, make_request
+from shunter.schedulers.kubernetes.submission import adapt, submit, try_out
+from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import as_mapping
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.schedulers.kubernetes.api_server import ApiServer
-    from shunter.schedulers.kubernetes.observe import FoundJob
-    from shunter.schedulers.kubernetes.options import KubernetesOpts  # noqa: F401 - named in the bases
-    from shunter.schedulers.kubernetes.request import KubernetesJob
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
+from shunter.specs.workspace import Workspace
 
 
-class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
+class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
     """Runs jobs on Kubernetes. See ``docs/schedulers/kubernetes.md``.
 
     Args:
@@ -65,7 +82,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             "hangs": "train.script",
         },
     )
-    opts_class = late_class("shunter.schedulers.kubernetes.options:KubernetesOpts")
+    opts_class = KubernetesOpts
 
     def __init__(
         self, session_name: str, client: Any | None = None, docker_client: Any | None = None
@@ -88,9 +105,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
     ) -> AppDryRunInfo[Any]:
         """Make the request; options of TorchX's ``kubernetes_mcad`` are refused with what replaces them."""
-        from shunter.schedulers.kubernetes.options import REPLACED
-        from shunter.specs.options import as_mapping
-
         for name, replacement in REPLACED.items():
             if as_mapping(cfg).get(name) is not None:
                 raise ConfigError(
@@ -102,9 +116,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         return info
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[KubernetesJob]:
-        from shunter.schedulers.kubernetes.request import make_request
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
@@ -114,18 +125,11 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         """Have the API server check the job, admission and quota included, before code is pushed."""
         self._adapt(info)
         if info.cfg.get("validate_spec", True):
-            from shunter.schedulers.kubernetes.submission import try_out
-
             job = info.request
             try_out(self._server(job.context, job.kubeconfig), job)
 
     def _adapt(self, info: AppDryRunInfo[Any]) -> None:
         """Adapt the request to the kinds and versions that the cluster has."""
-        from shunter.schedulers.kubernetes.observe import GROUP_OF_KIND
-        from shunter.schedulers.kubernetes.options import JOBSET
-        from shunter.schedulers.kubernetes.request import as_jobset
-        from shunter.schedulers.kubernetes.submission import adapt
-
         job = info.request
         server = self._server(job.context, job.kubeconfig)
         if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
@@ -138,8 +142,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         Raises:
             KubernetesError: the API server refused one or could not be reached.
         """
-        from shunter.schedulers.kubernetes.submission import submit
-
         self._adapt(dryrun_info)
         job = dryrun_info.request
         submit(self._server(job.context, job.kubeconfig), job)
@@ -151,8 +153,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
     # ---- finding
 
     def _server(self, context: str, kubeconfig: str) -> ApiServer:
-        from shunter.schedulers.kubernetes.api_server import ApiServer
-
         configured: Mapping[str, Any] = {} if context and kubeconfig else self.configured()
         key = (context or configured.get("context") or "", kubeconfig or configured.get("kubeconfig") or "")
         if key not in self._servers:
@@ -171,8 +171,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         return self._refs[app_id]
 
     def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | None]:
-        from shunter.schedulers.kubernetes.observe import find_jobs
-
         wanted = list(dict.fromkeys(app_ids))
         groups: dict[tuple[str, str, str], dict[str, str]] = {}
         for app_id in wanted:
@@ -202,15 +200,11 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas, and why it waits."""
-        from shunter.schedulers.kubernetes.observe import describe
-
         job = self._find(app_id)
         return None if job is None else describe(job)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs, a hundred per call, without their replicas."""
-        from shunter.schedulers.kubernetes.observe import brief
-
         jobs = self._find_many(app_ids)
         return {app_id: None if job is None else brief(job) for app_id, job in jobs.items()}
 
@@ -221,8 +215,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             cfg: ``namespace`` ("default" by default, "*" for all), ``context`` and ``kubeconfig``, and the
                 filters of `list_filters`.
         """
-        from shunter.schedulers.kubernetes.observe import list_jobs, row
-
         cfg = cfg or {}
         namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
         rows = [row(job) for job in list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)]
@@ -248,9 +240,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, is gone, or the time is over: the cluster reports changes."""
-        from shunter.schedulers.kubernetes.api_server import WATCH_SECONDS, Watch
-        from shunter.schedulers.kubernetes.observe import app_reason, list_path, selector
-
         job = self._find(app_id)
         deadline = None if timeout is None else time.monotonic() + timeout
         stop = threading.Event()
@@ -278,9 +267,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def notify(self, app_id: str, changed: threading.Event) -> Callable[[], object] | None:
         """Watch a job's objects and pods in the background."""
-        from shunter.schedulers.kubernetes.api_server import notify_of_changes
-        from shunter.schedulers.kubernetes.observe import core_path, list_path, selector
-
         try:
             job = self._find(app_id)
         except ShunterError:  # asking for the state reports it
@@ -294,11 +280,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container."""
-        from shunter.schedulers.kubernetes.observe import group_pods
-        from shunter.schedulers.kubernetes.pod_command import run_in_pod
-        from shunter.schedulers.kubernetes.reasons import main_container, pod_reason
-        from shunter.schedulers.lines import all_replicas, check_replicas
-
         job = self._get(app_id)
         check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
         place = ([role for role, _ in job.layout].index(role_name), k)
@@ -323,16 +304,12 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist."""
-        from shunter.schedulers.kubernetes.housekeeping import cancel
-
         job = self._find(app_id)
         if job is not None:
             cancel(job)
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
-        from shunter.schedulers.kubernetes.housekeeping import cancel
-
         results: dict[str, ShunterError | None] = {}
         for app_id, job in self._find_many(app_ids).items():
             results[app_id] = None
@@ -345,8 +322,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Delete jobs that have ended, many with one call."""
-        from shunter.schedulers.kubernetes.housekeeping import delete_jobs
-
         jobs = self._find_many(app_ids)
         there = [job for job in jobs.values() if job is not None]
         results = {job.app_id: error for job, error in delete_jobs(there)}
@@ -361,21 +336,15 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check connection, permissions, namespace, queue and what the cluster has."""
-        from shunter.schedulers.kubernetes.doctor import examine
-
         return examine(self._server_of(cfg), cfg)
 
     def check_job(self, info: AppDryRunInfo[KubernetesJob]) -> builtins.list[Check]:
         """Have the API server check the job, and compare it with the nodes; check its images."""
-        from shunter.schedulers.kubernetes.doctor import examine_job
-
         checks = super().check_job(info)
         return [*checks, *examine_job(self._server(info.request.context, info.request.kubeconfig), info)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""
-        from shunter.schedulers.kubernetes.housekeeping import unused
-
         return unused(self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
@@ -391,9 +360,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts."""
-        from shunter.schedulers.kubernetes.logs import read_logs
-        from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
-
         check_combined(query, "KubernetesScheduler", "Containers have stdout and stderr as one stream there.")
         job = self._get(app_id)
         check_replicas(app_id, replicas, all_replicas(job.layout))

@@ -9,11 +9,8 @@ from shunter.errors import ShunterError
 from shunter.paths import jobs_dir, make_private_dir
 from shunter.schedulers.base import Check
 from shunter.schedulers.local.request import visible_gpus
+from shunter.specs.app import AppDef
 from shunter.system.processes import usable_cpus
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.specs.app import AppDef
 
 _MIB = 1024 * 1024
 #: With less free space than this, in MiB, there is hardly room for logs and results.

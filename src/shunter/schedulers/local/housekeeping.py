@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterable, Iterator
 
 from shunter.errors import StateStoreError
 from shunter.paths import remove_tree, view_dir
@@ -13,10 +14,7 @@ from shunter.schedulers.exec import directories
 from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from shunter.workspace.directory_shipment import remove_view
 
 #: A submission takes no longer than this, so that what is older was interrupted.
 SUBMISSION_SECONDS = 3600.0
@@ -87,8 +85,6 @@ def remove_job(job: ProcessJob) -> None:
         StateStoreError: something cannot be removed.
     """
     if os.path.lexists(view_dir(job.name)):
-        from shunter.workspace.directory_shipment import remove_view
-
         remove_view(job.name)
     for path in dict.fromkeys([job.log_root(job.layout()), job.path]):
         try:

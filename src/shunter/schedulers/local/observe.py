@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 from shunter.schedulers.base import DescribeAppResponse
 from shunter.schedulers.exec.outbox import send_if_waiting
+from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.exec.process.recovery import current_state, stopped_text
 from shunter.specs.status import (
     NONE,
@@ -16,12 +19,7 @@ from shunter.specs.status import (
     first_report,
     is_terminal,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.specs.training import output_of, specification
 
 MAX_ERROR_FILE = 64 * 1024
 
@@ -59,8 +57,6 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
 
 def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
     """Return where a job's results are; None if it is no sweep, and does not run under the toolkit."""
-    from shunter.specs.training import output_of, specification
-
     is_sweep = bool(document.get("own_directories"))
 
     roles = document.get("app", {}).get("roles", [])
@@ -91,9 +87,7 @@ def _replica_status(
         error = _text_of(os.path.join(log_dir, "error.json")) or NONE  # torchelastic's
         report = _text_of(os.path.join(job.base_dir(role, item["id"]), "output", "failure"))  # the toolkit's
         if error == NONE and report:
-            from shunter.plain_json import dumps
-
-            error = dumps({"message": {"message": report}})
+            error = json.dumps({"message": {"message": report}})
     return ReplicaStatus(
         item["id"],
         state,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shunter.lazy_dataclass import dataclass
+from dataclasses import dataclass
+
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
 from shunter.specs.options import PLACE_OUTSIDE, PROGRAM, option
 

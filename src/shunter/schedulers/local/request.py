@@ -5,28 +5,37 @@ Making a request changes nothing, so that a dry run can make one.
 
 from __future__ import annotations
 
+import binascii
+import json
 import os
+import shutil
+import socket
+import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass, field
 from shunter.paths import view_dir
+from shunter.redaction import Redactor
 from shunter.schedulers.exec.process import job_python
 from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.exec.process.own_directory import names_of
+from shunter.schedulers.exec.process.slots import slots_dir
 from shunter.schedulers.local.options import LocalOpts
+from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from shunter.specs.limits import MOST_RETRIES, seconds_problem
 from shunter.specs.resources import Resource
+from shunter.specs.retries import OOM, parse_retries, without_effect
 from shunter.specs.substitution import macros
+from shunter.specs.sweep_points import own_command
 from shunter.specs.training import SWEEP_KEY, grace_variables, script_of, specification
-from shunter.system.processes import JOB_VARIABLE, find_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.workspace.manifest import Manifest
+from shunter.system.processes import JOB_VARIABLE, find_program, usable_cpus
+from shunter.toolkit_import import stack_dump
+from shunter.workspace.directory_shipment import program_problem
+from shunter.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -106,14 +115,10 @@ class LocalRequest:
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        from shunter.plain_json import pretty
-
-        return pretty(self.shown())
+        return json.dumps(self.shown(), indent=2)
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, with secrets masked."""
-        from shunter.redaction import Redactor
-
         redactor = Redactor()
         roles = [
             {**vars(role), "replicas": [redactor.json(vars(replica)) for replica in role.replicas]}
@@ -202,9 +207,6 @@ def _retry_rules(opts: LocalOpts) -> tuple[dict[str, dict[str, int]], list[str]]
     """Return the rules for retries as the supervisor takes them, and what of them has no effect."""
     if not opts.retry:
         return {}, []
-    from shunter.schedulers.native_retries import BY_SHUNTER
-    from shunter.specs.retries import OOM, parse_retries, without_effect
-
     rules = parse_retries(opts.retry)
     ignored = without_effect("local_cwd", rules, BY_SHUNTER["local_cwd"])
     if OOM in rules and rules[OOM].most_mb:
@@ -232,8 +234,6 @@ def _own_directories(app: AppDef, app_id: str, cwd: str, *, is_shipped: bool) ->
     """Return how each point of a sweep gets a working directory of its own; None for other jobs."""
     if not any(SWEEP_KEY in role.metadata for role in app.roles):
         return None
-    from shunter.schedulers.exec.process.own_directory import names_of
-
     beside = "" if is_shipped else cwd
     return {"template": view_dir(app_id), "beside": beside, "names": names_of(beside)}
 
@@ -264,8 +264,6 @@ def _plan_role(
         applied_env = {key: values.substitute(value) for key, value in role.env.items()}
         command = [role.entrypoint, *role.args]
         if SWEEP_KEY in role.metadata:
-            from shunter.specs.sweep_points import own_command
-
             command = own_command(role.entrypoint, role.args, index)
         env = {
             "PYTHONUNBUFFERED": "1",
@@ -288,9 +286,6 @@ def _meeting_ports(name: str) -> dict[str, str]:
 
     Free ports are searched from one that depends on the name, so that jobs made together differ.
     """
-    import binascii
-    import socket
-
     found: list[int] = []
     start = binascii.crc32(name.encode("utf-8", "surrogateescape"))
     for step in range(len(_MEETING_PORTS)):
@@ -348,8 +343,6 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
         if found is None and is_name and os.path.isfile(located) and os.access(located, os.X_OK):
             found = program
     elif not os.path.isabs(program) and (not is_name or comes_first or found is None):
-        from shunter.workspace.directory_shipment import program_problem
-
         problem = program_problem(manifest, program)
         if not problem:
             found = program
@@ -372,8 +365,6 @@ def _script_problem(role: Role, cwd: str, manifest: Manifest | None) -> str:
     if not script:
         return ""
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from shunter.workspace.directory_shipment import program_problem
-
         return program_problem(manifest, script, is_executed=False)
     located = os.path.join(cwd, script)
     if os.path.isdir(located):
@@ -394,8 +385,6 @@ def _ignored(role: Role) -> list[str]:
 
 def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
     """Have Python processes write their stacks when they get a signal; `submission` writes the module."""
-    from shunter.toolkit_import import stack_dump
-
     for replica in (replica for role in roles for replica in role.replicas):
         found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
@@ -412,8 +401,6 @@ def cpus_of(role: Role) -> int:
 
 def fitting(cpus: int) -> int:
     """Return how often this machine has so many CPUs, at least 1."""
-    from shunter.system.processes import usable_cpus
-
     return max(usable_cpus() // cpus, 1)
 
 
@@ -430,8 +417,6 @@ def _slots_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any]:
     Raises:
         ConfigError: the option cannot be read, or the job can never have what it asks for.
     """
-    from shunter.system.processes import usable_cpus
-
     cpus, gpus = usable_cpus(), visible_gpus()
     if opts.slots != "auto":
         first, _, second = str(opts.slots).partition(":")
@@ -479,8 +464,6 @@ def _gpus_to_give(app: AppDef, opts: LocalOpts) -> dict[str, Any] | None:
 
 
 def _slots(cpus: int, gpus: list[str], needs: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    from shunter.schedulers.exec.process.slots import slots_dir
-
     within = os.environ.get(JOB_VARIABLE, "")
     return {"folder": slots_dir(), "cpus": cpus, "gpus": gpus, "needs": needs, "within": within}
 
@@ -500,9 +483,6 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the ids of the GPUs that this process may use: of CUDA_VISIBLE_DEVICES, else all there are."""
     if CUDA_VARIABLE in environ:
         return [part.strip() for part in environ[CUDA_VARIABLE].split(",") if part.strip() not in ("", "-1")]
-    import shutil
-    import subprocess
-
     if shutil.which("nvidia-smi", path=environ.get("PATH")) is None:
         return []
     try:

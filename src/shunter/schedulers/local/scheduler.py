@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from shunter.schedulers.base import (
     Check,
@@ -24,39 +26,49 @@ from shunter.schedulers.base import (
     ReplicaUsage,
     Scheduler,
     Stream,
-    late_class,
     not_ended,
     not_running,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.exec.process.job_watch import JobWatch, wait_for_end
+from shunter.schedulers.exec.process.launcher import Launcher
+from shunter.schedulers.exec.process.log_growth import growth
+from shunter.schedulers.exec.process.log_ranges import read_part
+from shunter.schedulers.exec.process.log_reader import ReplicaLog, follow_logs, read_logs
+from shunter.schedulers.exec.process.process_command import run_beside
+from shunter.schedulers.exec.usage_file import replica_usage
+from shunter.schedulers.ids import make_unique
+from shunter.schedulers.lines import check_replicas, compile_regex
+from shunter.schedulers.local.doctor import examine, examine_job
+from shunter.schedulers.local.housekeeping import leftovers, remove, remove_job
+from shunter.schedulers.local.observe import describe
+from shunter.schedulers.local.options import LocalOpts
+from shunter.schedulers.local.request import LocalRequest, cpus_of, fitting, make_request
+from shunter.schedulers.local.submission import submit
+from shunter.specs.app import AppDef, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.process.launcher import Launcher
-    from shunter.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
-    from shunter.schedulers.local.request import LocalRequest
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
-    from shunter.workspace.toolkit_files import ToolkitPlace
-
+from shunter.specs.substitution import macros
+from shunter.specs.workspace import Workspace
+from shunter.system import processes
+from shunter.system.identity import user_name
+from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
+from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import ToolkitPlace, local_command, put_toolkit
 
 #: For how long a command waits for a replica that was submitted just now.
 STARTING_SECONDS = 5.0
 _STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 
 
-class LocalScheduler(Scheduler["LocalOpts"]):
+class LocalScheduler(Scheduler[LocalOpts]):
     """Runs jobs as processes of this machine. See `shunter.schedulers.local`."""
 
     capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
     is_local = True
-    opts_class = late_class("shunter.schedulers.local.options:LocalOpts")
+    opts_class = LocalOpts
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
@@ -72,8 +84,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def expect_submission(self) -> None:
         """Start a supervisor ahead of its job, so that it loads while the job is being prepared."""
-        from shunter.schedulers.exec.process.launcher import Launcher
-
         if self._launcher is None:
             try:
                 self._launcher = Launcher()
@@ -84,15 +94,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
-        from shunter.workspace.directory_shipment import DirectoryShipment
-
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica gets a base directory."""
-        from shunter.specs.substitution import macros
-        from shunter.workspace.toolkit_files import ToolkitPlace, local_command
-
         base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: the user decides which requirements of a project are installed there.
         return ToolkitPlace(
@@ -105,10 +110,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[LocalRequest]:
-        from shunter.schedulers.ids import make_unique
-        from shunter.schedulers.local.request import make_request
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest
         sources = getattr(shipment, "sources", ())
@@ -120,8 +121,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def jobs_at_a_time(self, app: AppDef, cfg: Mapping[str, Any]) -> int | None:
         """Return how many jobs like this one the CPUs suffice for, unless jobs queue for them by `slots`."""
-        from shunter.schedulers.local.request import cpus_of, fitting
-
         cpus = sum(role.num_replicas * cpus_of(role) for role in app.roles)
         return None if cfg.get("slots") else fitting(cpus)
 
@@ -138,14 +137,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             StateStoreError: the state directory cannot be written.
             BackendError: the supervisor could not be started.
         """
-        from shunter.schedulers.local.submission import submit
-
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any(
             "train" in role.metadata or "program" in role.metadata for role in dryrun_info.app.roles
         ):
-            from shunter.workspace.toolkit_files import put_toolkit
-
             put_toolkit()
         if dryrun_info.shipment is None:
             return submit(dryrun_info, launcher)
@@ -153,29 +148,21 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check where jobs keep their files, and say what this machine has."""
-        from shunter.schedulers.local.doctor import examine
-
         return examine()
 
     def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
         """Compare what the job asks for with what this machine has."""
-        from shunter.schedulers.local.doctor import examine_job
-
         return [] if info.app is None else examine_job(info.app)
 
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job, after ending it as FAILED if its supervisor is gone."""
-        from shunter.schedulers.local.observe import describe
-
         job = ProcessJob.find(app_id)
         return None if job is None else describe(job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
-        from shunter.schedulers.exec.process import recovery
-
         rows = []
         for job in ProcessJob.all():
             document, state = job.read_request(), recovery.current_state(job)
@@ -197,8 +184,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, without polling."""
-        from shunter.schedulers.exec.process.job_watch import wait_for_end
-
         job = ProcessJob.find(app_id)
         if job is None:
             return None
@@ -213,11 +198,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
-        from shunter.backoff import polling
-        from shunter.schedulers.exec.process import recovery
-        from shunter.schedulers.exec.process.process_command import run_beside
-        from shunter.schedulers.lines import check_replicas
-
         job = _find(app_id)
         state = recovery.current_state(job)
         if state is None:
@@ -235,9 +215,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- ending
 
     def _cancel_existing(self, app_id: str) -> None:
-        from shunter.schedulers.exec.process import recovery
-        from shunter.system.identity import user_name
-
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
@@ -249,10 +226,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         recovery.stop(job, state, by=user_name())
 
     def _delete_existing(self, app_id: str) -> None:
-        from shunter.schedulers.exec.process import recovery
-        from shunter.schedulers.local.housekeeping import remove_job
-        from shunter.system import processes
-
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         is_unknown = state is not None and state["state"] == AppState.UNKNOWN.name
@@ -264,14 +237,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, and what interrupted submissions left."""
-        from shunter.schedulers.local.housekeeping import leftovers
-
         return leftovers(older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
-        from shunter.schedulers.local.housekeeping import remove
-
         return remove(leftovers)
 
     # ---- logs
@@ -280,9 +249,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time, to a quarter of a second."""
-        from shunter.schedulers.exec.process.log_reader import ReplicaLog
-        from shunter.schedulers.lines import check_replicas, compile_regex
-
         job = _find(app_id)
         if query.regex is not None:
             compile_regex(query.regex)
@@ -294,9 +260,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, found by its index."""
-        from shunter.schedulers.exec.process.log_ranges import read_part
-        from shunter.schedulers.lines import check_replicas
-
         job = _find(app_id)
         log_dirs = _log_dirs(job)
         check_replicas(app_id, [(role_name, k)], log_dirs)
@@ -306,8 +269,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
     ) -> Iterator[LogGrowth] | None:
         """Return what the replicas' files have grown by since a position."""
-        from shunter.schedulers.exec.process.log_growth import growth
-
         job = _find(app_id)
         log_dirs = _log_dirs(job)
         logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
@@ -315,8 +276,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
         """Return the samples that the job's supervisor has taken."""
-        from shunter.schedulers.exec.usage_file import replica_usage
-
         job = ProcessJob.find(app_id)
         if job is None:
             return iter(())
@@ -357,9 +316,6 @@ def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:
 
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start the job; remove the directory if the job cannot start."""
-    from shunter.schedulers.local.submission import submit
-    from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
-
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
     app_id = info.request.app_id
@@ -375,10 +331,6 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
 
 
 def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
-    from shunter.schedulers.exec.process import recovery
-    from shunter.schedulers.exec.process.job_watch import JobWatch
-    from shunter.schedulers.exec.process.log_reader import follow_logs, read_logs
-
     try:
         if not query.should_tail:
             recovery.current_state(job)  # ends a job that no process runs

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import warnings
+from typing import Any
 
 from shunter.errors import BackendError
-from shunter.paths import make_private_dir, state_error
+from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
+from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.process import documents
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.exec.process.launcher import Launcher
+from shunter.schedulers.exec.process.own_directory import freeze
 from shunter.schedulers.local.request import LocalRequest, without_enclosing_job
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.handles import make_app_handle
 from shunter.specs.serialize import to_json
-from shunter.system.identity import machine, myself
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.system.identity import Process
+from shunter.system.identity import Process, machine, myself
+from shunter.toolkit_import import stack_dump
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
@@ -47,8 +47,6 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
         os.mkdir(job.path, 0o700)
         _write_extras(info, job)
         if request.own_directories and request.own_directories["beside"]:
-            from shunter.schedulers.exec.process.own_directory import freeze
-
             freeze(request.own_directories["beside"], request.own_directories["template"])
         documents.write_json(job.file("job.json"), _document(info, launcher.supervisor()))
     except FileExistsError:
@@ -74,14 +72,9 @@ def _write_extras(info: AppDryRunInfo[LocalRequest], job: ProcessJob) -> None:
     """Record the targets of notifications, and what is needed if replicas hang."""
     request = info.request
     if request.notify:
-        from shunter.schedulers.exec import outbox
-        from shunter.specs.handles import make_app_handle
-
         handle = make_app_handle("local_cwd", info.session or "", request.app_id)
         outbox.prepare(job.path, handle, request.notify, request.notify_secret)
     if request.hang_timeout is not None:
-        from shunter.toolkit_import import stack_dump
-
         os.mkdir(job.python_dir(), 0o700)
         with open(os.path.join(job.python_dir(), stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
             file.write(stack_dump.HANDLER)
@@ -125,9 +118,5 @@ def _plan(request: LocalRequest) -> dict[str, Any]:
 
 def _remove(job: ProcessJob) -> None:
     """Remove the directories of a job that never started."""
-    import shutil
-
-    from shunter.paths import view_dir
-
     shutil.rmtree(job.path, ignore_errors=True)
     shutil.rmtree(view_dir(job.name), ignore_errors=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shunter.errors import ConfigError
-from shunter.lazy_dataclass import dataclass
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.specs.options import DESTINATION, FILES_OUTSIDE, PROGRAM, option
 

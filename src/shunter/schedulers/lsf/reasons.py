@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from shunter.specs.status import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from shunter.system.processes import signal_name
 
 STATES: dict[str, AppState] = {
     "PEND": AppState.PENDING,
@@ -83,8 +81,6 @@ def _failure(record: Mapping[str, str]) -> tuple[AppState, str]:
     if said:
         return AppState.FAILED, said if code is None else f"exit code {code}: {said}"
     if code is not None and code > 128:
-        from shunter.system.processes import signal_name
-
         return AppState.FAILED, f"killed by {signal_name(code - 128)}"
     return AppState.FAILED, ""  # its replicas say more than the exit code
 

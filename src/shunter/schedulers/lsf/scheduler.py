@@ -7,22 +7,24 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
 from shunter.schedulers.base import Check
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
+from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.hpc.ssh import CONNECT_SECONDS
+from shunter.schedulers.lsf import observe
+from shunter.schedulers.lsf.doctor import checks, examine_job
+from shunter.schedulers.lsf.observe import parse_history
 from shunter.schedulers.lsf.options import LsfOpts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.hpc.follow_up_request import QueueWords
-    from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.schedulers.lsf.request import make_script, queue_words
+from shunter.schedulers.lsf.rules import HINTS
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -53,14 +55,10 @@ class LsfScheduler(HpcScheduler):
 
     def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
         """Return bsub's command and script."""
-        from shunter.schedulers.lsf.request import make_script
-
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return LSF's words for a job's follow-up."""
-        from shunter.schedulers.lsf.request import queue_words
-
         return queue_words(plan, opts, command)
 
     def parse_submitted(self, text: str) -> str:
@@ -87,8 +85,6 @@ class LsfScheduler(HpcScheduler):
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
-        from shunter.schedulers.lsf.rules import HINTS
-
         return HINTS
 
     # ---- observing
@@ -108,8 +104,6 @@ class LsfScheduler(HpcScheduler):
         return list(self._jobs(commands, []).values())
 
     def _jobs(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
-        from shunter.schedulers.lsf import observe
-
         answer = commands.run(
             ["bjobs", "-a", "-json", "-o", observe.FIELDS, *numbers], hint=_ENVIRONMENT_HINT
         )
@@ -127,8 +121,6 @@ class LsfScheduler(HpcScheduler):
 
     def _history(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         """Return how forgotten jobs ended, as far as the events of LSF still have it."""
-        from shunter.schedulers.lsf.observe import parse_history
-
         try:
             answer = commands.run(["bhist", "-n", "0", "-UF", *numbers])
         except ConfigError:  # not every site gives it to users
@@ -147,8 +139,6 @@ class LsfScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the ssh command that runs a command on a replica's host: LSF starts nothing in a job."""
-        from shunter.schedulers.hpc.ssh import CONNECT_SECONDS
-
         options = ["-tt" if tty else "-T", f"-oConnectTimeout={CONNECT_SECONDS}"]
         return ["ssh", *options, "--", self.host_of(native, number), shlex.join(command)]
 
@@ -156,14 +146,10 @@ class LsfScheduler(HpcScheduler):
 
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run."""
-        from shunter.schedulers.lsf.doctor import checks
-
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
 
     def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
         """Compare the job with the hosts of its queue: LSF has no dry run."""
-        from shunter.schedulers.lsf.doctor import examine_job
-
         roles = info.app.roles if info.app is not None else []
         return [
             examine_job(self.commands(info.request.host), info.request, roles, self.opts_class(**info.cfg))

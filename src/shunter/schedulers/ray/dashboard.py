@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from shunter.errors import AccessError, BackendError, ConfigError
+from shunter.http.connections import Response
 from shunter.http.url_client import BadUrlError, Origin, UrlClient
+from shunter.http.websocket import WebSocket
 from shunter.regular_files import read_regular_file
 from shunter.system.identity import home
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from shunter.http.connections import Response
-    from shunter.http.websocket import WebSocket
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 #: In the order in which Ray's own command reads them.
@@ -164,8 +160,6 @@ class Dashboard:
             NotUpgradedError: web sockets do not work there.
             DashboardUnreachableError: there was no answer.
         """
-        from shunter.http.websocket import WebSocket
-
         url = f"{self.address}{job_path(submission_id)}/logs/tail"
         try:
             return WebSocket.open(self._urls, url, self.headers(), LOG_SILENCE)
@@ -294,8 +288,6 @@ def _context(verify: str) -> ssl.SSLContext | None:
     """Return the TLS context with the trusted certificates; None for those of the system."""
     if verify.lower() in ("true", "1", "yes"):
         return None
-    import ssl
-
     if verify.lower() in ("false", "0", "no"):
         context = ssl.create_default_context()
         context.check_hostname = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from shunter.errors import BackendError, ShunterError
@@ -11,14 +12,9 @@ from shunter.http.url_client import is_loopback_host
 from shunter.schedulers.ray.dashboard import MODE_VARIABLE, Dashboard, token_in
 from shunter.schedulers.ray.observe import all_jobs
 from shunter.schedulers.ray.options import RayOpts
-from shunter.schedulers.ray.request import runtime_environment
+from shunter.schedulers.ray.request import RayRequest, runtime_environment
 from shunter.schedulers.ray.rules import check_options
 from shunter.schedulers.responses import Check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from shunter.schedulers.ray.request import RayRequest
 
 #: For how many nodes the report says why they cannot run a replica.
 MOST_NODES = 4

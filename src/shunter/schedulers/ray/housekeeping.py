@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 from urllib.parse import unquote
 
 from shunter.schedulers.exec import directories
 from shunter.schedulers.ray.logs import kept_dir, kept_path
 from shunter.schedulers.responses import Leftover
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def leftovers(older_than: float) -> list[Leftover]:

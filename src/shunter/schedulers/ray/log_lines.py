@@ -6,17 +6,13 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from shunter.schedulers.lines import LineFilter, TimedLine, blocks_of
-from shunter.schedulers.responses import LogBlock, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from shunter.schedulers.responses import LogQuery
+from shunter.schedulers.responses import LogBlock, LogQuery, Stream
 
 STATE_MARK = "shunter-state "
 _LINE = re.compile(

@@ -9,29 +9,23 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import quote
 
 from shunter.backoff import Backoff
 from shunter.errors import AccessError, BackendError
-from shunter.http.websocket import NotUpgradedError
+from shunter.http.websocket import NotUpgradedError, WebSocket
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.regular_files import read_regular_file
 from shunter.schedulers.lines import last_lines
 from shunter.schedulers.ray import observe, reasons
-from shunter.schedulers.ray.dashboard import DashboardUnreachableError, job_path
+from shunter.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, job_path
 from shunter.schedulers.ray.log_lines import ReplicaLines, state_in
+from shunter.schedulers.responses import LogBlock, LogQuery
 from shunter.specs.status import is_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from typing import Any
-
-    from shunter.http.websocket import WebSocket
-    from shunter.schedulers.ray.dashboard import Dashboard
-    from shunter.schedulers.responses import LogBlock, LogQuery
 
 #: For how many seconds a dashboard may be away while a log is followed.
 PATIENCE = 600.0

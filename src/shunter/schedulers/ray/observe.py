@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from shunter.errors import BackendError
 from shunter.schedulers.ray import log_lines, reasons, request
-from shunter.schedulers.ray.dashboard import job_path
+from shunter.schedulers.ray.dashboard import Dashboard, job_path
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.status import NONE, first_report, is_terminal
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shunter.schedulers.ray.dashboard import Dashboard
-
-    Job = dict[str, Any]
+Job = dict[str, Any]
 
 #: The one replica of a job that others submitted: its driver.
 DRIVER_ROLE = "driver"

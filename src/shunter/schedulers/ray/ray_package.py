@@ -11,25 +11,22 @@ import io
 import json
 import os
 import tempfile
-from typing import IO, TYPE_CHECKING, Any
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
+from shunter.progress import Progress
+from shunter.schedulers.ray.dashboard import UPLOAD_SILENCE, Dashboard
 from shunter.schedulers.ray.request import DRIVER
+from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store
 from shunter.workspace.images.layer import content_of, tar_stream
+from shunter.workspace.manifest import Manifest
 from shunter.workspace.selection import Report
 from shunter.workspace.shipment import ATTEMPTS
-from shunter.workspace.snapshot import snapshot, still_growing
+from shunter.workspace.snapshot import Snapshot, snapshot, still_growing
 from shunter.workspace.toolkit_files import toolkit_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shunter.progress import Progress
-    from shunter.schedulers.ray.dashboard import Dashboard
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.manifest import Manifest
-    from shunter.workspace.snapshot import Snapshot
 
 #: To be changed whenever the same files would be packed differently.
 LAYOUT = 1
@@ -131,8 +128,6 @@ class RayPackage:
             send_package(dashboard, self.uri, file, size, progress)
 
     def _write(self, file: IO[bytes]) -> None:
-        import zipfile
-
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             for name, content in self._parts.items():
                 archive.writestr(_entry(name), content)
@@ -144,8 +139,6 @@ class RayPackage:
 
 def plan_package(plan: dict[str, Any]) -> tuple[str, bytes]:
     """Return the package with a plan: its URI, which nobody can guess, and its content."""
-    import zipfile
-
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_entry(f"{PLAN_DIRECTORY}/plan.json", 0o600), json.dumps(plan).encode())
@@ -167,8 +160,6 @@ def send_package(
     dashboard: Dashboard, uri: str, file: IO[bytes], size: int, progress: Progress | None = None
 ) -> None:
     """Send a package to the cluster."""
-    from shunter.schedulers.ray.dashboard import UPLOAD_SILENCE
-
     file.seek(0)
 
     def pieces() -> Iterator[bytes]:
@@ -192,8 +183,6 @@ def _shipped(name: str) -> bytes:
 
 
 def _entry(name: str, mode: int = 0o644) -> Any:
-    import zipfile
-
     entry = zipfile.ZipInfo(name, _EPOCH)
     entry.external_attr = mode << 16
     entry.create_system = 3

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
-if TYPE_CHECKING:
-    Job = dict[str, Any]
+Job = dict[str, Any]
 
 #: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/doc/ray.job_submission.JobStatus.html
 _STATES = {

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import IO, Any
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.ray import observe, request
 from shunter.schedulers.ray.housekeeping import forget
+from shunter.schedulers.ray.scheduler import RayScheduler
 from shunter.schedulers.responses import LogQuery, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import IO
-
-    from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.specs.app import AppDef, Role
 
 ROLE = "exec"
 
@@ -35,8 +32,6 @@ def run_inside(scheduler: RayScheduler, app_id: str, role_name: str, k: int, com
             "ray cannot open a shell: its Jobs API offers no terminal",
             hint="Give a command: `shunter exec JOB ROLE/0 -- COMMAND`.",
         )
-    from shunter.specs.app import AppDef, Role
-
     place = place_of(scheduler, app_id, role_name, k)
     app = AppDef(f"{ROLE}-{app_id}"[:40], [Role(ROLE, "", entrypoint=command[0], args=[*command[1:]])])
     address = scheduler.dashboard_of(app_id).address

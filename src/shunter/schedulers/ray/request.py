@@ -12,20 +12,21 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shunter import __version__
+from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError, refuse
+from shunter.redaction import Redactor
 from shunter.regular_files import read_regular_file
 from shunter.schedulers.exec.outbox import SECRET_VARIABLE
+from shunter.schedulers.ray.options import RayOpts
 from shunter.schedulers.ray.rules import check_options, check_roles
 from shunter.schedulers.supervision import check_supervision
+from shunter.specs.app import AppDef, Role
 from shunter.specs.retries import parse_retries
 from shunter.specs.training import grace_variables, output_of, specification
 from shunter.system.identity import user_name
-
-if TYPE_CHECKING:
-    from shunter.schedulers.ray.options import RayOpts
-    from shunter.specs.app import AppDef, Role
 
 #: Keys of our metadata.
 VERSION, NAME, USER, ROLES, RESULTS, TOKEN, EXEC_OF = (
@@ -57,8 +58,6 @@ class RayRequest:
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, with secrets masked."""
-        from shunter.redaction import Redactor
-
         redactor, told = Redactor(), self.plan.get("notify")
         return {
             "address": self.address,
@@ -143,8 +142,6 @@ def _supervision(opts: RayOpts) -> dict[str, Any]:
         secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
         found["notify"] = {"targets": list(opts.notify), "secret": secret}
     if opts.retry or opts.notify:
-        from shunter.diagnosis.causes import causes_table
-
         found["table"] = causes_table()
     return found
 
@@ -161,8 +158,6 @@ def _entrypoint(python: str | None) -> str:
 
 
 def _metadata(app: AppDef, opts: RayOpts, app_id: str) -> dict[str, str]:
-    from shunter import __version__
-
     trained = [specification(role.metadata) for role in app.roles]
     results = next((output_of(each, app_id) for each in trained if each), "")
     if not results and opts.job_dir and any(trained):

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from shunter.errors import ConfigError
-from shunter.schedulers.ray.options import STRATEGIES
-from shunter.specs.app import NO_IMAGE
+from shunter.schedulers.ray.options import STRATEGIES, RayOpts
+from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.limits import seconds_problem
 from shunter.specs.training import specification
-
-if TYPE_CHECKING:
-    from shunter.schedulers.ray.options import RayOpts
-    from shunter.specs.app import AppDef, Role
 
 _REPLACED = {
     "cluster_config_file": "name the cluster's dashboard: -cfg dashboard_address=http://HEAD:8265 "

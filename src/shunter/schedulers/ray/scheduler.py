@@ -6,7 +6,10 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from shunter.backoff import Backoff
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException
+from shunter.parallel import for_all
+from shunter.progress import Progress
 from shunter.schedulers.base import (
     Capabilities,
     Check,
@@ -17,31 +20,37 @@ from shunter.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    late_class,
+    attempt,
     not_ended,
     poll_until_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS
+from shunter.schedulers.ids import make_unique
+from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
+from shunter.schedulers.ray import logs, observe, reasons, request
+from shunter.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, job_path
+from shunter.schedulers.ray.doctor import examine, examine_job
+from shunter.schedulers.ray.housekeeping import forget, leftovers, remove
+from shunter.schedulers.ray.logs import keep_end, kept_state
+from shunter.schedulers.ray.options import RayOpts
+from shunter.schedulers.ray.ray_package import RayPackage
+from shunter.schedulers.ray.request import RayRequest, make_request
+from shunter.schedulers.ray.rules import warnings_for
+from shunter.schedulers.ray.submission import submit
+from shunter.specs.app import AppDef, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.handles import make_app_handle
 from shunter.specs.status import NONE, AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.schedulers.ray.dashboard import Dashboard
-    from shunter.schedulers.ray.options import RayOpts  # noqa: F401 - named in the class's bases
-    from shunter.schedulers.ray.ray_package import RayPackage
-    from shunter.schedulers.ray.request import RayRequest
-    from shunter.specs.app import AppDef, Role
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
-    from shunter.workspace.toolkit_files import ToolkitPlace
+from shunter.specs.substitution import macros
+from shunter.specs.workspace import Workspace
+from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import ToolkitPlace
 
 #: How long a job that Ray is just starting may ignore an order to stop, in seconds.
 STOP_PATIENCE = 20.0
 
 
-class RayScheduler(Scheduler["RayOpts"]):
+class RayScheduler(Scheduler[RayOpts]):
     """Runs jobs on a Ray cluster. See ``docs/schedulers/ray.md``."""
 
     capabilities = Capabilities(
@@ -51,7 +60,7 @@ class RayScheduler(Scheduler["RayOpts"]):
     )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
-    opts_class = late_class("shunter.schedulers.ray.options:RayOpts")
+    opts_class = RayOpts
 
     def __init__(self, session_name: str) -> None:
         super().__init__("ray", session_name)
@@ -66,8 +75,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def _dashboard(self, cfg: Mapping[str, Any], address: str = "") -> Dashboard:
         """Return the dashboard that options name, or the one at an address."""
-        from shunter.schedulers.ray.dashboard import Dashboard
-
         found = Dashboard.of(cfg, address)
         return self._made.setdefault(found.address, found)
 
@@ -88,15 +95,10 @@ class RayScheduler(Scheduler["RayOpts"]):
         return self._package(workspace or None, cfg)
 
     def _package(self, workspace: Workspace | None, cfg: Mapping[str, Any]) -> RayPackage:
-        from shunter.schedulers.ray.ray_package import RayPackage
-
         return RayPackage(workspace, lambda: self._dashboard(cfg))
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be beside a replica's code; each replica gets a base directory."""
-        from shunter.specs.substitution import macros
-        from shunter.workspace.toolkit_files import ToolkitPlace
-
         return ToolkitPlace(
             ("python", "-S", f"{macros.img_root}/../toolkit.pyz"),
             code=macros.img_root,
@@ -112,13 +114,6 @@ class RayScheduler(Scheduler["RayOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[RayRequest]:
-        from shunter.schedulers.ids import make_unique
-        from shunter.schedulers.ray.ray_package import RayPackage
-        from shunter.schedulers.ray.request import make_request
-        from shunter.schedulers.ray.rules import warnings_for
-        from shunter.specs.dryrun_info import AppDryRunInfo
-        from shunter.specs.handles import make_app_handle
-
         assert isinstance(shipment, RayPackage)
         opts = self.opts_class(**cfg)
         app_id = make_unique(app.name)
@@ -132,8 +127,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def depend_on(self, info: AppDryRunInfo[RayRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job's driver wait for other jobs of the same cluster, before it looks for room."""
-        from shunter.schedulers.ray import observe
-
         dashboard = self._dashboard(info.cfg)
         for dependency in dependencies:
             there = self.dashboard_of(dependency.app_id)
@@ -157,8 +150,6 @@ class RayScheduler(Scheduler["RayOpts"]):
         Raises:
             BackendError: Ray refused it or could not be reached.
         """
-        from shunter.schedulers.ray.submission import submit
-
         request = dryrun_info.request
         dashboard = self._dashboard(dryrun_info.cfg)
         submit(dashboard, request, dryrun_info.client_token)
@@ -169,8 +160,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas; what was kept of its end if Ray has forgotten it."""
-        from shunter.schedulers.ray import observe
-
         dashboard = self.dashboard_of(app_id)
         job = observe.find_job(dashboard, app_id)
         if job is None:
@@ -178,15 +167,10 @@ class RayScheduler(Scheduler["RayOpts"]):
         document = observe.state_document(dashboard, app_id, job)
         response = observe.describe(dashboard, app_id, job, document)
         if is_terminal(response.state) and observe.is_ours(job):
-            from shunter.schedulers.ray.logs import keep_end
-
             keep_end(dashboard, app_id)
         return response
 
     def _kept(self, dashboard: Dashboard, app_id: str) -> DescribeAppResponse | None:
-        from shunter.schedulers.ray import observe, request
-        from shunter.schedulers.ray.logs import kept_state
-
         document = kept_state(app_id)
         if document is None or not document.get("state"):
             return None
@@ -200,8 +184,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs by one request for each cluster, without their replicas."""
-        from shunter.schedulers.ray import observe
-
         wanted = builtins.list(app_ids)
         if len(wanted) == 1:
             return {wanted[0]: self.describe(wanted[0])}
@@ -223,8 +205,6 @@ class RayScheduler(Scheduler["RayOpts"]):
         Args:
             cfg: ``dashboard_address``, and the filters of `list_filters`.
         """
-        from shunter.schedulers.ray import observe
-
         cfg = cfg or {}
         options = {name: cfg[name] for name in ("dashboard_address", "headers", "verify") if cfg.get(name)}
         jobs = observe.all_jobs(self._dashboard({**self.configured(), **options}))
@@ -239,14 +219,10 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether Ray knows a job of this id."""
-        from shunter.schedulers.ray import observe
-
         return observe.find_job(self.dashboard_of(app_id), app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, polling only the job and not its replicas."""
-        from shunter.schedulers.ray import observe
-
         dashboard = self.dashboard_of(app_id)
 
         def describe_job() -> DescribeAppResponse | None:
@@ -269,10 +245,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop: its replicas get SIGTERM, and SIGKILL after the grace period."""
-        from shunter.backoff import Backoff
-        from shunter.schedulers.ray import observe, reasons
-        from shunter.schedulers.ray.dashboard import job_path
-
         dashboard = self.dashboard_of(app_id)
         polls = Backoff(0.1, 1.0, limit=STOP_PATIENCE)
         while True:
@@ -290,9 +262,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop, several at a time: Ray takes one in a request."""
-        from shunter.parallel import for_all
-        from shunter.schedulers.base import attempt
-
         wanted = builtins.list(dict.fromkeys(app_ids))
         for app_id in wanted:  # the dashboards are made in this thread
             self.dashboard_of(app_id)
@@ -300,10 +269,6 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def delete(self, app_id: str) -> None:
         """Remove Ray's record of a job that has ended, and the log that is kept here."""
-        from shunter.schedulers.ray import observe, reasons
-        from shunter.schedulers.ray.dashboard import job_path
-        from shunter.schedulers.ray.housekeeping import forget
-
         dashboard = self.dashboard_of(app_id)
         job = observe.find_job(dashboard, app_id)
         if job is not None:
@@ -317,26 +282,18 @@ class RayScheduler(Scheduler["RayOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check address, token, nodes and options."""
-        from shunter.schedulers.ray.doctor import examine
-
         return examine(cfg)
 
     def check_job(self, info: AppDryRunInfo[RayRequest]) -> builtins.list[Check]:
         """Compare the job with the nodes that are up."""
-        from shunter.schedulers.ray.doctor import examine_job
-
         return examine_job(self._dashboard(info.cfg), info.request)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return logs that are kept here."""
-        from shunter.schedulers.ray.housekeeping import leftovers
-
         return leftovers(older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
-        from shunter.schedulers.ray.housekeeping import remove
-
         return remove(leftovers)
 
     # ---- logs
@@ -345,10 +302,6 @@ class RayScheduler(Scheduler["RayOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts, in the order in which Ray got them."""
-        from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
-        from shunter.schedulers.ray import logs, observe, reasons
-        from shunter.schedulers.ray.dashboard import DashboardUnreachableError
-
         if query.regex is not None:
             compile_regex(query.regex)
         dashboard = self.dashboard_of(app_id)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.errors import BackendError
-from shunter.schedulers.ray.dashboard import DashboardUnreachableError, job_path
+from shunter.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, job_path
 from shunter.schedulers.ray.ray_package import plan_package, send_package
-from shunter.schedulers.ray.request import TOKEN
-
-if TYPE_CHECKING:
-    from shunter.schedulers.ray.dashboard import Dashboard
-    from shunter.schedulers.ray.request import RayRequest
+from shunter.schedulers.ray.request import TOKEN, RayRequest
 
 
 def submit(dashboard: Dashboard, request: RayRequest, token: str) -> None:

@@ -11,14 +11,12 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
 from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
 from shunter.schedulers.sge.reasons import LOST, RAN, RESCHEDULED, reason_of, state_of, verdict
 from shunter.specs.status import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
 
 #: The jobs that `qstat -s z` still lists have ended, but it does not say how.
 ZOMBIE = "z"
@@ -251,8 +249,6 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
 
 
 def _document(text: str) -> Element:
-    from xml.etree import ElementTree as ET
-
     try:
         return ET.fromstring(text)
     except ET.ParseError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shunter.lazy_dataclass import dataclass
+from dataclasses import dataclass
+
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.specs.options import DESTINATION, PROGRAM, option
 

@@ -6,13 +6,13 @@ By qstat(1), sge_status(5) and accounting(5) of 8.1.9. A state with a letter tha
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from shunter.specs.status import AppState
+from shunter.system.processes import signal_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from shunter.schedulers.sge.observe import AccountedRun, Details, QueueRow
 
 #: Letters of a state, qstat(1).
@@ -83,7 +83,5 @@ def verdict(ending: AccountedRun) -> tuple[AppState, str]:
     if ending.exit_code == 0:
         return AppState.SUCCEEDED, ""
     if ending.exit_code > 128:
-        from shunter.system.processes import signal_name
-
         return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}"
     return AppState.FAILED, ""  # its replicas say more than the exit code

@@ -7,23 +7,23 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.base import Check, Dependency
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
+from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.sge import observe, reasons
+from shunter.schedulers.sge.observe import ended_jobs, parse_accounting
 from shunter.schedulers.sge.options import SgeOpts
+from shunter.schedulers.sge.request import make_script, queue_words, with_check
+from shunter.schedulers.sge.rules import HINTS
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.hpc.follow_up_request import QueueWords
-    from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-    from shunter.specs.dryrun_info import AppDryRunInfo
 
 #: How far `list` looks back into the accounting by default.
 LISTED_DAYS = 30
@@ -63,14 +63,10 @@ class SgeScheduler(HpcScheduler):
 
     def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
         """Return qsub's command and script."""
-        from shunter.schedulers.sge.request import make_script
-
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return Grid Engine's words for a job's follow-up."""
-        from shunter.schedulers.sge.request import queue_words
-
         return queue_words(plan, opts, command)
 
     def parse_submitted(self, text: str) -> str:
@@ -91,8 +87,6 @@ class SgeScheduler(HpcScheduler):
 
     def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others; on the node its script checks whether they succeeded."""
-        from shunter.schedulers.sge.request import with_check
-
         super().depend_on(info, dependencies)
         folders = []
         for item in dependencies:
@@ -109,8 +103,6 @@ class SgeScheduler(HpcScheduler):
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
-        from shunter.schedulers.sge.rules import HINTS
-
         return HINTS
 
     # ---- observing
@@ -123,8 +115,6 @@ class SgeScheduler(HpcScheduler):
 
     def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
         """Return this user's jobs: those of qstat, and those that ended lately."""
-        from shunter.schedulers.sge.observe import ended_jobs, parse_accounting
-
         days = LISTED_DAYS if since is None else max(1, int((time.time() - since) // 86400) + 1)
         jobs = self._listed(commands, None)
         answer = commands.run(["qacct", "-o", self._user(commands), "-d", str(days), "-j"])
@@ -135,8 +125,6 @@ class SgeScheduler(HpcScheduler):
 
     def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
         """Return what the queue lists; with details of those of ``wanted`` (or all) that wait."""
-        from shunter.schedulers.sge import observe, reasons
-
         command = ["qstat", "-xml", "-s", "prs", "-u", self._user(commands)]
         rows = self._parsed(observe.parse_queue, self._ask(commands, command))
         waiting = {
@@ -153,8 +141,6 @@ class SgeScheduler(HpcScheduler):
 
     def _ended(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
-        from shunter.schedulers.sge.observe import ended_jobs, parse_accounting
-
         missing = [number for number in numbers if number not in self._endings]
         if missing:
             which = ["-j", *missing] if len(missing) == 1 else ["-o", self._user(commands), "-j"]

@@ -11,16 +11,14 @@ from __future__ import annotations
 import copy
 import json
 import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from shunter.lazy_dataclass import dataclass, field
 from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
 from shunter.schedulers.slurm.reasons import reason_of, state_of
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 #: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any
 #: character.
@@ -290,8 +288,6 @@ def seconds(text: str) -> float | None:
     """Return a time as seconds since the epoch, None if it is not known; local times are taken too."""
     if text.isdecimal():
         return float(text) or None
-    import time
-
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:

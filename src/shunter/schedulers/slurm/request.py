@@ -17,28 +17,21 @@ import math
 import posixpath
 import re
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.request import JobPlan
 from shunter.schedulers.hpc.shared_folder import SCRIPT
 from shunter.schedulers.slurm import rules
 from shunter.schedulers.slurm.observe import minutes
-from shunter.schedulers.slurm.options import GRES, OCI, PYXIS
+from shunter.schedulers.slurm.options import GRES, OCI, PYXIS, SlurmOpts
 from shunter.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, STATE_TEXTS
-from shunter.schedulers.slurm.rules import shape_of
-from shunter.specs.app import NO_IMAGE
+from shunter.schedulers.slurm.rules import Shape, shape_of
+from shunter.specs.app import NO_IMAGE, Role
 from shunter.specs.mounts import BindMount
 from shunter.specs.retries import NODE, PREEMPTED
 from shunter.specs.status import is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from shunter.schedulers.hpc.request import JobPlan
-    from shunter.schedulers.slurm.options import SlurmOpts
-    from shunter.schedulers.slurm.rules import Shape
-    from shunter.specs.app import Role
 
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
 #: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the

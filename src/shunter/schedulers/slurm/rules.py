@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from shunter.errors import did_you_mean, refuse
-from shunter.lazy_dataclass import dataclass
 from shunter.schedulers.slurm.observe import PartitionNodes, minutes
-from shunter.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
-from shunter.specs.app import NO_IMAGE, RetryPolicy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from shunter.schedulers.slurm.options import SlurmOpts
-    from shunter.specs.app import AppDef, Role
+from shunter.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES, SlurmOpts
+from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 
 #: A partition whose nodes have less memory than this has none configured: RealMemory is 1 by default.
 KNOWN_MEMORY = 1000

@@ -6,29 +6,30 @@ import builtins
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from shunter.errors import ConfigError, UnreachableError
-from shunter.schedulers.base import Check, accepted, late_class
+from shunter.schedulers.base import Check, accepted
 from shunter.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
+from shunter.schedulers.hpc.commands import Commands, missing_program
+from shunter.schedulers.hpc.follow_up_request import QueueWords, without_memory
 from shunter.schedulers.hpc.queries import JobIds, NativeJob
+from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import HpcScheduler
-from shunter.schedulers.slurm import observe
+from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
+from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.slurm import observe, rules
+from shunter.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
+from shunter.schedulers.slurm.options import HYPHENATED, SlurmOpts
+from shunter.schedulers.slurm.request import CLEAN_ENVIRONMENT, make_script, queue_words
+from shunter.schedulers.slurm.rules import HINTS
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import runopts
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.hpc.commands import Commands
-    from shunter.schedulers.hpc.follow_up_request import QueueWords
-    from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-    from shunter.schedulers.hpc.storage import Storage
-    from shunter.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.options import runopts
-    from shunter.workspace.shipment import Shipment
+from shunter.workspace.shipment import Shipment
 
 #: More ids than this are not put into a command line of squeue: it lists all jobs of the user then.
 MOST_IDS = 100
@@ -59,7 +60,7 @@ class SlurmScheduler(HpcScheduler):
         r"zero bytes were transmitted|slurm backup controller in standby|unable to establish control|"
         r"unable to connect|no route to host|problem talking to the database|communication"
     )
-    opts_class = late_class("shunter.schedulers.slurm.options:SlurmOpts")
+    opts_class = SlurmOpts
     #: One call, whatever the number of jobs: `query` knows how.
     jobs_per_query = 1 << 20
 
@@ -71,9 +72,6 @@ class SlurmScheduler(HpcScheduler):
 
     def run_opts(self) -> runopts:
         """Return the options; those that TorchX had keep its names."""
-        from shunter.schedulers.slurm.options import HYPHENATED
-        from shunter.specs.options import runopts
-
         declared = runopts.from_dataclass(self.opts_class)
         return runopts(**{HYPHENATED.get(name, name): opt for name, opt in declared})
 
@@ -95,8 +93,6 @@ class SlurmScheduler(HpcScheduler):
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage, which needs no Slurm."""
-        from shunter.schedulers.hpc.storage import storage_of
-
         return storage_of(super().commands(host))
 
     # ---- submitting
@@ -113,14 +109,10 @@ class SlurmScheduler(HpcScheduler):
 
     def make_script(self, plan: JobPlan, opts: Any) -> tuple[builtins.list[str], str]:
         """Return the call of sbatch and its script."""
-        from shunter.schedulers.slurm.request import make_script
-
         return make_script(plan, opts)
 
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return Slurm's words for a job's follow-up."""
-        from shunter.schedulers.slurm.request import queue_words
-
         return queue_words(plan, opts, command)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
@@ -134,12 +126,6 @@ class SlurmScheduler(HpcScheduler):
         return [accepted("the job", lambda: self._check_against_cluster(info.request), text)]
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
-        import warnings
-
-        from shunter.schedulers.hpc.follow_up_request import without_memory
-        from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
-        from shunter.schedulers.slurm import rules
-
         commands = self.commands(request.host)
         job = request.details["slurm"]
         found = self.partitions(commands)
@@ -195,8 +181,6 @@ class SlurmScheduler(HpcScheduler):
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
         """Send a script to Slurm without the secrets of this environment; returns the job's id."""
-        from shunter.schedulers.slurm.request import CLEAN_ENVIRONMENT
-
         return super().submit_natively(
             commands, ["sh", "-c", CLEAN_ENVIRONMENT, *command[:1], *command], script
         )
@@ -210,8 +194,6 @@ class SlurmScheduler(HpcScheduler):
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
-        from shunter.schedulers.slurm.rules import HINTS
-
         return HINTS
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
@@ -304,8 +286,6 @@ class SlurmScheduler(HpcScheduler):
         answer = commands.run(_with_times([*base, "-h", "-o", observe.QUEUE_FORMAT]))
         if answer.code != 0 and not re.search("invalid job id", answer.words, re.IGNORECASE):
             if answer.code == 127:
-                from shunter.schedulers.hpc.commands import missing_program
-
                 raise missing_program("squeue", commands, "")
             raise self.refusal(commands, "list the jobs", answer.words)
         return _by_id(observe.queue_from_text(answer.text))
@@ -343,8 +323,6 @@ class SlurmScheduler(HpcScheduler):
 
     def smallest_change(self, app_id: str) -> str:
         """Return how many nodes, or how large ones, are idle instead of those that a job asks for."""
-        from shunter.schedulers.slurm import rules
-
         place, _, job = self._observe(app_id)
         needs = (job.document.get("slurm") or {}).get("needs") if job is not None else None
         return rules.smallest_change(self.partitions(self.commands(place.host)), needs) if needs else ""

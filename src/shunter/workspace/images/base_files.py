@@ -6,21 +6,17 @@ import io
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
+from shunter.image_registry.blobs import BlobStream
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import RegistryImage
 from shunter.paths import state_dir
+from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import Found
 from shunter.workspace.images.layer import WHITEOUT
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from shunter.docker.engine import DaemonAnswer
-    from shunter.image_registry.blobs import BlobStream
-    from shunter.image_registry.client import RegistryClient
-    from shunter.image_registry.image_manifest import RegistryImage
-    from shunter.workspace.images.image_cache import ImageCache
 
 #: Marks the containers that are made to inspect images, should one be left over.
 LOOKING_LABEL = "shunter.looking"

@@ -16,20 +16,17 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from shunter.docker.credentials import credentials_for, engine_auth_header
 from shunter.docker.engine import Engine, EngineError
 from shunter.docker.image_reference import IMAGE_ID, Reference
 from shunter.docker.image_store import inspect_image, tag
 from shunter.errors import BackendError, ConfigError
-from shunter.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
+from shunter.progress import Progress
+from shunter.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, BuildContext, Dockerfile, parse
+from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.layer import tar_stream
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.workspace.images.dockerfile import BuildContext
-    from shunter.workspace.images.image_cache import ImageCache
 
 #: Lines of a failing build that its error shows.
 SHOWN_LINES = 25

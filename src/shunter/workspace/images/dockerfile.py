@@ -13,15 +13,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.regular_files import read_regular_file
 from shunter.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from shunter.workspace.manifest import Entry
-
-if TYPE_CHECKING:
-    from shunter.workspace.snapshot import Snapshot
+from shunter.workspace.snapshot import Snapshot
 
 #: Names at the workspace's root; the first that is there is used.
 DOCKERFILES = ("Dockerfile.shunter", "Dockerfile.torchx")

@@ -12,19 +12,17 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import shunter
 from shunter.errors import ConfigError
+from shunter.specs.workspace import Workspace
 from shunter.workspace.images.dockerfile import find_context
 from shunter.workspace.images.image_config import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
 from shunter.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
+from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.snapshot import snapshot
 from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH, toolkit_archive
-
-if TYPE_CHECKING:
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.manifest import Entry, Manifest
 
 #: Changed whenever the same files would be laid out in another way.
 LAYOUT = 2

@@ -6,14 +6,15 @@ import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.docker.engine import Engine
 from shunter.docker.image_reference import Reference, image_problem
 from shunter.docker.image_store import inspect_image
 from shunter.errors import ConfigError, InvalidRunConfigException, ShunterError, WorkspaceChangedError
+from shunter.image_registry.client import RegistryClient
 from shunter.parallel import for_all
-from shunter.progress import Silent
+from shunter.progress import Progress, Silent
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.options import DESTINATION, option
 from shunter.specs.workspace import Workspace
@@ -27,14 +28,11 @@ from shunter.workspace.images.make_image import (
     ImageDestination,
     WantedImage,
 )
+from shunter.workspace.manifest import Manifest
 from shunter.workspace.selection import Report
 from shunter.workspace.shipment import ATTEMPTS
 from shunter.workspace.snapshot import still_growing
 from shunter.workspace.toolkit_files import ToolkitPlace, needs_toolkit
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.workspace.manifest import Manifest
 
 #: Images that are made at the same time.
 AT_ONCE = 4
@@ -236,8 +234,6 @@ class DockerWorkspaceMixin:
     def _has_image(self, image: str) -> bool:
         if "@" not in image or not self.requires_image_repo:
             return inspect_image(self.docker_engine(), image) is not None
-        from shunter.image_registry.client import RegistryClient
-
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
             return client.manifest_digest(reference.repository, reference.selector) is not None

@@ -13,13 +13,11 @@ import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    from shunter.workspace.snapshot import Snapshot
+from shunter.workspace.snapshot import Snapshot
 
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
 #: a job that packs its own code would fail.
@@ -138,8 +136,6 @@ def write_gzip(
         OSError: the file cannot be written.
         WorkspaceChangedError: a file no longer has its content.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     digests = LayerDigests()
     hasher = hashlib.sha256()
     threads = threads or min(8, os.cpu_count() or 1)

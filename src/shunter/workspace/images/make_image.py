@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.docker.engine import Engine, EngineUnavailableError
 from shunter.docker.image_reference import Reference
 from shunter.docker.image_store import inspect_image, pull_image, push_image, tag
 from shunter.errors import ConfigError
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import parse_object
+from shunter.image_registry.registry_errors import RegistryError
+from shunter.progress import Progress
+from shunter.workspace.images import docker_build
+from shunter.workspace.images.dockerfile import BuildContext
+from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_config import (
     LABEL_BASE,
     LABEL_BASE_DIGEST,
     LABEL_BASE_NAME,
     LABEL_FINGERPRINT,
 )
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.workspace.images.dockerfile import BuildContext
-    from shunter.workspace.images.image_cache import ImageCache
-    from shunter.workspace.images.image_content import JobCode
+from shunter.workspace.images.image_content import JobCode
+from shunter.workspace.images.patch_in_daemon import DaemonPatch
+from shunter.workspace.images.patch_in_registry import RegistryPatch
 
 #: Repository of patched images in a daemon.
 LOCAL_REPOSITORY = "shunter/workspace"
@@ -125,8 +129,6 @@ class CodeImage:
             has = (found.get("Config") or {}).get("Labels") or {}
             if all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT)):
                 return str(found["Id"])
-        from shunter.workspace.images.patch_in_daemon import DaemonPatch
-
         cache = self._destination.cache
         patch = DaemonPatch(engine, base, cargo, labels, self._roots, cache, self._progress)
         image = patch.make(self._local_name)
@@ -134,8 +136,6 @@ class CodeImage:
         return image
 
     def _build_dockerfile(self, engine: Engine, context: BuildContext) -> str:
-        from shunter.workspace.images import docker_build
-
         try:
             engine.api_version  # noqa: B018 - asks the daemon
         except EngineUnavailableError as error:
@@ -178,10 +178,6 @@ class CodeImage:
 
     def _pushed_digest(self, target: Reference, image: str) -> str:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
-        from shunter.image_registry.client import RegistryClient
-        from shunter.image_registry.image_manifest import parse_object
-        from shunter.image_registry.registry_errors import RegistryError
-
         try:
             with RegistryClient(target.registry, patience=0) as client:
                 document = client.manifest(target.repository, target.selector)
@@ -193,8 +189,6 @@ class CodeImage:
         return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
 
     def _patched_in_registry(self) -> str:
-        from shunter.workspace.images.patch_in_registry import RegistryPatch
-
         return RegistryPatch(
             Reference.parse(self._wanted.image),
             Reference.parse(f"{self._destination.repository}:{self._tag}"),

@@ -12,19 +12,23 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from shunter.docker.engine import Engine, EngineError
 from shunter.docker.image_store import inspect_image, is_out_of_space, load, out_of_space, remove, tag
 from shunter.errors import BackendError
 from shunter.image_registry.image_manifest import encode_config
+from shunter.progress import Progress
 from shunter.workspace.images.base_files import DaemonFiles
+from shunter.workspace.images.docker_build import build_quietly
+from shunter.workspace.images.image_cache import Anchor, ImageCache
 from shunter.workspace.images.image_config import (
     HISTORY,
     add_layers,
     config_of_inspected,
     working_dir,
 )
+from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
     LARGEST_DELTA,
     LayerContent,
@@ -35,13 +39,8 @@ from shunter.workspace.images.layer import (
     tar_stream,
 )
 
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.workspace.images.image_cache import Anchor, ImageCache
-    from shunter.workspace.images.image_content import Cargo
-
-    #: Size of a file in an archive, and what gives its content when it is its turn.
-    File = tuple[int, Callable[[], Iterable[bytes]]]
+#: Size of a file in an archive, and what gives its content when it is its turn.
+File = tuple[int, Callable[[], Iterable[bytes]]]
 
 T = TypeVar("T")
 
@@ -188,8 +187,6 @@ class DaemonPatch:
 
     def _build(self) -> str:
         """Return the id of the image, built: slower, since the daemon unpacks, and always the whole layer."""
-        from shunter.workspace.images.docker_build import build_quietly
-
         lines = ["FROM " + self._base["Id"], "ADD layer.tar /"]
         if self._kept_workdir:
             lines.append(f"WORKDIR {self._kept_workdir}")

@@ -8,8 +8,9 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shunter.docker.image_reference import Reference
 from shunter.errors import BackendError
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import (
@@ -23,7 +24,9 @@ from shunter.image_registry.image_manifest import (
 )
 from shunter.image_registry.push import LayerFile, append_layer
 from shunter.image_registry.registry_errors import RegistryError
+from shunter.progress import Progress
 from shunter.workspace.images.base_files import RegistryFiles
+from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_config import (
     DEFAULT_WORKING_DIR,
     HISTORY,
@@ -32,6 +35,7 @@ from shunter.workspace.images.image_config import (
     add_layers,
     working_dir,
 )
+from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
     LARGEST_DELTA,
     LayerContent,
@@ -40,12 +44,6 @@ from shunter.workspace.images.layer import (
     tar_size,
     write_gzip,
 )
-
-if TYPE_CHECKING:
-    from shunter.docker.image_reference import Reference
-    from shunter.progress import Progress
-    from shunter.workspace.images.image_cache import ImageCache
-    from shunter.workspace.images.image_content import Cargo
 
 #: Directories that images have with root as owner and mode 0755, or not at all: not searched for.
 _USUAL = ("opt", "opt/shunter")

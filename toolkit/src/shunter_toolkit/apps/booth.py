@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+from collections.abc import Sequence
 
 from ..tracking.results import FsspecResultTracker
 from .urls import run_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEFAULT_BASE = "/tmp/torchx-utils-booth"
 

@@ -7,13 +7,10 @@ import functools
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 from ..errors import ConfigError
 from .urls import BUFFER_BYTES, local_path, open_to_read, open_to_write, run_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,12 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from .urls import exists, run_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: The exit code if the file to start on does not appear.
 TIMEOUT_EXIT_CODE = 34

@@ -16,14 +16,11 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ..errors import ConfigError, StoreError
 from .urls import BUFFER_BYTES, exists, open_to_read, run_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MODEL_PORT = 8222
 

@@ -6,13 +6,10 @@ import contextlib
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
 
 from ..errors import ConfigError, ToolkitError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import IO, Any
 
 BUFFER_BYTES = 64 * 1024
 

@@ -5,11 +5,9 @@ Each module has the public names and signatures of one of ``sagemaker_training``
 
 from __future__ import annotations
 
-from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 
 __all__ = ["SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES", "SM_TRAINING_COMPILER_PATHS", "training_env"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import UnsupportedFormatError
 from ..serving import content_types, encoders
 from ..serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
 from . import recordio
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 __all__ = ["csv_to_numpy", "json_to_numpy", "npy_to_numpy"]
 

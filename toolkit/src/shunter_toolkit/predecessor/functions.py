@@ -5,12 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
+from collections.abc import Callable, Mapping
+from typing import Any
 
 #: What Python's ``inspect`` had before 3.11.
 ArgSpec = collections.namedtuple("ArgSpec", ("args", "varargs", "keywords", "defaults"))

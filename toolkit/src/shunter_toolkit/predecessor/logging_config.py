@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 from ..masking import Masker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _FORMAT = "%(asctime)s %(name)-12s %(levelname)-8s %(message)s"
 

@@ -6,17 +6,14 @@ import importlib.util
 import os
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .. import child_process, code_download, resources, script_command
 from .. import install as installing
 from ..errors import ExecuteUserScriptError, ImportModuleError
 from ..layout import Layout
 from ..output_relay import Relay
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 DEFAULT_MODULE_NAME = "default_user_module_name"
 CA_REPOSITORY_ARN_ENV = "CA_REPOSITORY_ARN"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from .. import mpi
 from .. import script_launch as launching
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 from .process_runner import DEFAULT_ERROR_CLASS, ProcessRunner, _exceptions_of, set_hosts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from ..environment import Environment
 
 __all__ = ["DEFAULT_ERROR_CLASS", "SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .. import resources
 from .. import script_launch as launching
@@ -15,11 +17,7 @@ from ..output_relay import Relay
 from . import SM_TRAINING_COMPILER_PATHS
 from .running import Running
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from ..child_process import Outcome
 
 __all__ = ["SM_TRAINING_COMPILER_PATHS"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from .. import script_launch as launching
 from .. import xla
 from .process_runner import ProcessRunner, set_hosts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ..environment import Environment
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
     descriptor_pb2,
     descriptor_pool,
     message_factory,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _FILE = "shunter_record.proto"
 _PACKAGE = "aialgs.data"

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import io
 import struct
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import IO, Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 _MAGIC = 0xCED7230A
 padding = {count: b"\x00" * count for count in range(4)}

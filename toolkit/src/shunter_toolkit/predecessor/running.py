@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .. import failure
 from .. import script_launch as launching
 from ..errors import ExecuteUserScriptError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..child_process import Outcome
 

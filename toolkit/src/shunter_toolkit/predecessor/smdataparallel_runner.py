@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from .. import script_launch as launching
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 from .mpi_runner import MPI_FINISHED_STATUS_FILE, MasterRunner, get_dataparallel_exception_classes
 from .process_runner import DEFAULT_ERROR_CLASS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ..environment import Environment
 
 __all__ = [

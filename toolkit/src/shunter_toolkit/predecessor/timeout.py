@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 
 class TimeoutError(Exception):  # noqa: A001 - the predecessors' name

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from .. import script_launch as launching
 from .. import torchrun
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 from .process_runner import ProcessRunner, set_hosts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from ..child_process import Outcome
     from ..environment import Environment
     from .running import Running

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import ClientError, UnsupportedFormatError
 from . import content_types
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 def decode(data: str | bytes, content_type: str) -> Any:

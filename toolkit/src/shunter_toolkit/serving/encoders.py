@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 from ..errors import ClientError, UnsupportedFormatError
 from . import content_types
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def encode(array: Any, content_type: str) -> bytes:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import types
+from typing import Any
 
 from .. import log
 from ..errors import ClientError, UnsupportedFormatError
 from . import content_types, decoders, encoders
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import types
-    from typing import Any
 
 
 class Answer:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..layout import Layout
 from . import content_types
 from .transformer import Answer, Transformer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
 
 _REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _REASONS.update({406: "Not Acceptable", 415: "Unsupported Media Type", 500: "Internal Server Error"})

@@ -16,14 +16,11 @@ import json
 import os
 import time
 from base64 import b32decode, b32encode
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
 
 from ..errors import ConfigError
 from .runs import TrackerArtifact, TrackerBase, TrackerSource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import IO, Any
 
 LOCAL_PROTOCOLS = ("file", "local")
 _last_name = 0

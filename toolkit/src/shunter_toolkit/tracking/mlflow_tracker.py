@@ -11,15 +11,12 @@ import configparser
 import dataclasses
 import json
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..errors import ConfigError
 from .fsspec_tracker import decoded, encoded
 from .runs import TrackerArtifact, TrackerBase, TrackerSource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 TAG_ARTIFACT_MD_PREFIX = "torchx.artifact.metadata"
 SOURCE_PREFIX = "shunter.source."

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from typing import Any
 
 from ..apps.urls import exists, open_to_read, open_to_write
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class ResultTracker(ABC):

@@ -6,16 +6,13 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws.session_manager import join_session, require_plugin
 from shunter.schedulers.joined_terminal import SHELL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The member of Batch's containers that turns it on.
 MEMBER = "enableExecuteCommand"

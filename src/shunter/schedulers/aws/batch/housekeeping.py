@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import time
 from typing import Any
 
@@ -66,8 +67,6 @@ def deregister(session: AwsSession, arn: str) -> None:
 def _registered_at(tags: dict[str, str]) -> float | None:
     if names.TAG_CONTENT not in tags:
         return None
-    import calendar
-
     try:
         return float(calendar.timegm(time.strptime(tags[names.TAG_REGISTERED], "%Y-%m-%dT%H:%M:%SZ")))
     except (KeyError, ValueError):

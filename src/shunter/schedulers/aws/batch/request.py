@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter import __version__
 from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
+from shunter.redaction import Redactor
 from shunter.schedulers.aws.batch import names
 from shunter.schedulers.aws.batch.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws.batch.replicas import (
@@ -260,8 +262,6 @@ def _pairs(env: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
-    from shunter import __version__
-
     return {
         **app.metadata,
         **(opts.tags or {}),
@@ -277,8 +277,6 @@ def _tag_value(text: str) -> str:
 
 def _shown(value: Any, key: str = "") -> Any:
     """Return a part of the requests without secrets."""
-    from shunter.redaction import Redactor
-
     if key == "command":
         return Redactor().words(value)
     if key == "environment":

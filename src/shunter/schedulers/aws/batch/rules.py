@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.errors import did_you_mean, refuse
 from shunter.schedulers.aws.batch.options import (
@@ -22,11 +22,10 @@ from shunter.schedulers.aws.batch.options import (
 )
 from shunter.schedulers.aws.batch.replicas import MOST_CHILDREN, MOST_NODES, MOST_RANGES
 from shunter.schedulers.aws.service_model import problems_of
+from shunter.specs.app import Role
 from shunter.specs.training import lost_results, script_of, specification
-
-if TYPE_CHECKING:
-    from shunter.specs.app import Role
-    from shunter.workspace.manifest import Manifest
+from shunter.workspace.directory_shipment import program_problem
+from shunter.workspace.manifest import Manifest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _QUEUE = re.compile(
@@ -252,8 +251,6 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
-            from shunter.workspace.directory_shipment import program_problem
-
             problem = program_problem(manifest, script, is_executed=False)
             if problem:
                 yield f"role {role.name!r}: {problem}; the job fails unless the image has it"

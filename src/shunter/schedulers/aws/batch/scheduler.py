@@ -6,13 +6,29 @@ The id of a job is ``queue:name``. Batch's id comes from the history, or from a 
 from __future__ import annotations
 
 import builtins
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shunter.errors import UnknownAppException
+from shunter.errors import ShunterError, UnknownAppException
+from shunter.progress import Progress
 from shunter.schedulers.aws.batch import names, observe
+from shunter.schedulers.aws.batch.container_session import run_in_task
+from shunter.schedulers.aws.batch.doctor import examine, examine_job
+from shunter.schedulers.aws.batch.housekeeping import delete, deregister, unused
+from shunter.schedulers.aws.batch.logs import read_logs
 from shunter.schedulers.aws.batch.observe import JobFinder
+from shunter.schedulers.aws.batch.options import AWSBatchOpts
+from shunter.schedulers.aws.batch.reasons import QueueInspector
 from shunter.schedulers.aws.batch.replicas import CONTAINER
+from shunter.schedulers.aws.batch.request import BatchJob, add_dependencies, make_request, rename_by_content
+from shunter.schedulers.aws.batch.rules import training_warnings
+from shunter.schedulers.aws.batch.submission import (
+    check_queue,
+    register_definition,
+    submit_once,
+    terminate_all,
+)
 from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.base import (
@@ -24,29 +40,21 @@ from shunter.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    late_class,
     not_ended,
     not_running,
     poll_until_ended,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
 from shunter.schedulers.code_in_images import CodeInPushedImages
+from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import is_terminal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.errors import ShunterError
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
-    from shunter.schedulers.aws.batch.reasons import QueueInspector
-    from shunter.schedulers.aws.batch.request import BatchJob
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-
-    Job = dict[str, Any]
+Job = dict[str, Any]
 
 
-class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
+class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -72,7 +80,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     ships_by_default = True
     runs_images = True
     list_filters = frozenset({"states", "since", "all"})
-    opts_class = late_class("shunter.schedulers.aws.batch.options:AWSBatchOpts")
+    opts_class = AWSBatchOpts
 
     def __init__(
         self,
@@ -101,9 +109,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     # ---- submitting
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
-        from shunter.schedulers.aws.batch.request import make_request
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
@@ -112,15 +117,11 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Check with one call that the queue accepts jobs, and so the credentials."""
-        from shunter.schedulers.aws.batch.submission import check_queue
-
         job = info.request
         check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
 
     def depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
         """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
-        from shunter.schedulers.aws.batch.request import add_dependencies
-
         parents = {}
         for item in dependencies:
             found = self._jobs.find(item.app_id)
@@ -138,12 +139,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         Raises:
             AwsError: Batch refused it or could not be reached.
         """
-        import warnings
-
-        from shunter.schedulers.aws.batch.request import rename_by_content
-        from shunter.schedulers.aws.batch.rules import training_warnings
-        from shunter.schedulers.aws.batch.submission import register_definition, submit_once
-
         shipment = dryrun_info.shipment
         manifest = shipment.manifest if shipment is not None else None
         for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
@@ -211,8 +206,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command in a replica's container, by ECS Exec. AWS does not tell its exit code."""
-        from shunter.schedulers.aws.batch.container_session import run_in_task
-
         session, job, places = self._find_replicas(app_id, [(role_name, k)])
         ((_, detail),) = observe.details_of(session, job, places)
         name = f"{app_id} {role_name}/{k}"
@@ -224,8 +217,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop: they are described a hundred per call, and ended fifty per call."""
-        from shunter.schedulers.aws.batch.submission import terminate_all
-
         wanted = dict.fromkeys(app_ids)
         open_ones = {}
         for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
@@ -249,8 +240,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job's logs, and mark it as deleted."""
-        from shunter.schedulers.aws.batch.housekeeping import delete
-
         found = self._jobs.find(app_id)
         if found is None:
             return
@@ -264,8 +253,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check credentials, queue, roles, log group and image, and show the policy that is needed."""
-        from shunter.schedulers.aws.batch.doctor import examine
-
         return examine(self._jobs.session_of(cfg), cfg)
 
     def queue_position(self, app_id: str) -> str:
@@ -281,22 +268,16 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
 
     def check_job(self, info: AppDryRunInfo[BatchJob]) -> builtins.list[Check]:
         """Check that hosts of the queue could hold a replica, and that the images are there."""
-        from shunter.schedulers.aws.batch.doctor import examine_job
-
         job = info.request
         return examine_job(self._jobs.sessions.get(job.region, job.profile), info)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs."""
-        from shunter.schedulers.aws.batch.housekeeping import unused
-
         session = self._jobs.session_of(cfg)
         return unused(session, older_than, observe.queue_names(session))
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Deregister job definitions."""
-        from shunter.schedulers.aws.batch.housekeeping import deregister
-
         session = self._jobs.session_of(cfg)
         for leftover in leftovers:
             deregister(session, leftover.id)
@@ -308,9 +289,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas and all their attempts."""
-        from shunter.schedulers.aws.batch.logs import read_logs
-        from shunter.schedulers.lines import check_combined
-
         check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         session, job, places = self._find_replicas(app_id, replicas)
         live = bool(self.configured().get("live_tail"))
@@ -321,8 +299,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     def _find_replicas(
         self, app_id: str, replicas: Sequence[tuple[str, int]]
     ) -> tuple[AwsSession, Job, builtins.list[observe.ReplicaRef]]:
-        from shunter.schedulers.lines import check_replicas
-
         found = self._jobs.find(app_id)
         if found is None:
             raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
@@ -332,8 +308,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         return session, job, [known[replica] for replica in replicas]
 
     def _why_waiting(self, session: AwsSession, job: Job) -> str:
-        from shunter.schedulers.aws.batch.reasons import QueueInspector
-
         if self._inspector is None:
             self._inspector = QueueInspector()
         needs: dict[str, int] = {}

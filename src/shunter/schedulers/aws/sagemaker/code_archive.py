@@ -16,17 +16,20 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from shunter.errors import ConfigError, WorkspaceError, did_you_mean
+from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError, did_you_mean
 from shunter.git import REPOSITORY_VARIABLES
-from shunter.redaction import SHORTEST_URL_TOKEN
+from shunter.progress import Progress
+from shunter.redaction import SHORTEST_URL_TOKEN, redact_text
 from shunter.schedulers.aws.sagemaker import names
 from shunter.schedulers.aws.sagemaker.channels import is_s3
 from shunter.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, TOOLKIT_FILE, PlannedCode
 from shunter.schedulers.aws.sagemaker.network_isolation import Isolation
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from shunter.schedulers.aws.sagemaker.training_script import is_in_image, script_of
+from shunter.specs.app import AppDef
 from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store
 from shunter.workspace.file_digests import hash_file
@@ -35,12 +38,6 @@ from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.selection import Report
 from shunter.workspace.snapshot import Snapshot, kept_snapshot, snapshot, still_growing
 from shunter.workspace.toolkit_files import toolkit_archive
-
-if TYPE_CHECKING:
-    from shunter.errors import WorkspaceChangedError
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from shunter.specs.app import AppDef
 
 #: To be changed whenever the same files would be packed differently.
 LAYOUT = 1
@@ -418,8 +415,6 @@ class GitClone:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         for secret in secrets:
             said = said.replace(secret, "<redacted>")
-        from shunter.redaction import redact_text
-
         raise ConfigError(
             f"cannot get the code from {self._repo}: {redact_text(said)}",
             hint="Check repo, branch and commit of git_config, and the token (GIT_TOKEN) or password.",

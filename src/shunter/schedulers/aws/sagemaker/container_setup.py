@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunter.errors import ConfigError
+from shunter.redaction import Redactor
 from shunter.schedulers.aws.sagemaker import training_script
 from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from shunter.schedulers.aws.sagemaker.training_script import (
@@ -383,8 +384,6 @@ def _cut(script: str) -> list[str]:
 
 def without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a ``CreateTrainingJob`` request without secrets, even those split between pieces of it."""
-    from shunter.redaction import Redactor
-
     redactor = Redactor()
     shown: dict[str, Any] = redactor.json(dict(request))
     algorithm = request.get("AlgorithmSpecification") or {}

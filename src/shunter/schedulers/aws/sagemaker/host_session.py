@@ -6,15 +6,12 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/train-remote-debugging.html
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws.session_manager import join_session, require_plugin
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: The document that runs one command on a terminal; a session without a document is a shell.
 _ONE_COMMAND = "AWS-StartInteractiveCommand"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from shunter.schedulers.aws.batch_jobs import console_link
 from shunter.schedulers.ids import random_id
 
 BACKEND = "aws_sagemaker"
@@ -77,13 +78,9 @@ def default_bucket(region: str, account: str = ACCOUNT) -> str:
 
 def console_url(arn: str) -> str | None:
     """Return where a browser shows a training job."""
-    from shunter.schedulers.aws.batch_jobs import console_link
-
     return console_link(arn, "sagemaker/home", "/jobs/")
 
 
 def batch_console_url(arn: str) -> str | None:
     """Return where a browser shows a job of a Batch queue."""
-    from shunter.schedulers.aws.batch_jobs import console_link
-
     return console_link(arn, "batch/home", "jobs/service-job/detail/")

@@ -14,13 +14,11 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shunter.errors import ConfigError
-
-if TYPE_CHECKING:
-    from shunter.workspace.manifest import Manifest
-    from shunter.workspace.snapshot import Snapshot
+from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError
+from shunter.workspace.manifest import Manifest
+from shunter.workspace.snapshot import Snapshot
 
 REQUIREMENTS = "requirements.txt"
 PACKAGE_FILE = "setup.py"
@@ -230,8 +228,6 @@ class Requirements:
 
 
 def _reader(code: Snapshot) -> ReadFile:
-    from shunter.errors import WorkspaceChangedError, WorkspaceError
-
     def read(path: str) -> str | None:
         entry = code.manifest.by_path.get(path)
         if entry is None or entry.kind != "file" or entry.size > _LONGEST:

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from shunter.parallel import for_all
@@ -150,8 +151,6 @@ def _listed_by_name(session: AwsSession, since: float | None, name: str) -> Iter
 
 
 def _iso(seconds: float) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.errors import ConfigError
+from shunter.progress import Progress
 from shunter.schedulers.aws import s3
 from shunter.schedulers.aws.aws_errors import AwsCredentialsError, AwsError
 from shunter.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
@@ -22,9 +23,6 @@ from shunter.schedulers.aws.iam import ASSUME, TAG_SESSION, PolicyDecision, find
 from shunter.schedulers.aws.sagemaker import names
 from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts, as_object
 from shunter.schedulers.aws.session import AwsSession
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
 
 # ---- what jobs use
 

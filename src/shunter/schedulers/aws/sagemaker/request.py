@@ -14,6 +14,7 @@ from typing import Any
 
 import shunter
 from shunter.errors import ConfigError, InvalidRunConfigException, refuse
+from shunter.redaction import Redactor, redact_text
 from shunter.schedulers.aws import s3
 from shunter.schedulers.aws.sagemaker import names, request_rules
 from shunter.schedulers.aws.sagemaker.channels import (
@@ -47,6 +48,7 @@ from shunter.schedulers.aws.sagemaker.options import (
     tag_pairs,
 )
 from shunter.schedulers.aws.sagemaker.training_script import script_of
+from shunter.schedulers.aws.service_model import has_member, has_operation, problems_of
 from shunter.schedulers.toolkit_supervision import (
     EndRules,
     check_roles,
@@ -136,8 +138,6 @@ class AWSSageMakerJob:
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
-        from shunter.redaction import Redactor
-
         redactor = Redactor()
         job_def = without_secrets(self.job_def)
         request: dict[str, Any] = {"CreateTrainingJob": job_def}
@@ -596,8 +596,6 @@ def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
 
 def check_requests(job: AWSSageMakerJob) -> None:
     """Check all requests of a job, settled or not, against the services' own models."""
-    from shunter.schedulers.aws.service_model import problems_of
-
     problems = _unknown_operation("sagemaker:ExtendTrainingPlan") if job.needs.extension else []
     if job.submission:
         submission = {**job.submission, "serviceRequestPayload": "{}"}
@@ -611,8 +609,6 @@ def check_requests(job: AWSSageMakerJob) -> None:
 
 def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
     """Check a request, settled or not, against the service's own model."""
-    from shunter.schedulers.aws.service_model import problems_of
-
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
@@ -623,15 +619,11 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
     ]
     problems = [*others, *unknown, *problems_of("sagemaker", "CreateTrainingJob", example)]
     if problems:
-        from shunter.redaction import redact_text
-
         refuse("SageMaker would refuse the job", [redact_text(problem) for problem in problems])
 
 
 def _take_out_unknown(service: str, operation: str, request: dict[str, Any], key: str) -> list[str]:
     """Remove the members that the installed boto3 does not know, and return what to say about them."""
-    from shunter.schedulers.aws.service_model import has_member
-
     problems, versions = [], declared("boto3")
     for option, whole_path in declared(key).items():
         path, place = whole_path.split("."), request
@@ -648,8 +640,6 @@ def _take_out_unknown(service: str, operation: str, request: dict[str, Any], key
 
 def _unknown_operation(operation: str) -> list[str]:
     """Return what to say if the installed boto3 does not know an operation."""
-    from shunter.schedulers.aws.service_model import has_operation
-
     if has_operation(*operation.split(":")):
         return []
     return [_too_old(option) for option, needed in declared("operation").items() if needed == operation]

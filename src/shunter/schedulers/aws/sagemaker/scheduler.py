@@ -7,8 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError, UnknownAppException
+from shunter.progress import Progress, Silent
+from shunter.schedulers.aws.aws_errors import REGION_HINT
 from shunter.schedulers.aws.batch_jobs import JobRef
-from shunter.schedulers.aws.sagemaker import names
+from shunter.schedulers.aws.sagemaker import names, observe
+from shunter.schedulers.aws.sagemaker.channels import check_exists
+from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, goes_into_image, plan_code
+from shunter.schedulers.aws.sagemaker.doctor import examine
+from shunter.schedulers.aws.sagemaker.host_session import run_on_host
+from shunter.schedulers.aws.sagemaker.logs import read_logs
+from shunter.schedulers.aws.sagemaker.observe import describe_job, layout, stop_job
+from shunter.schedulers.aws.sagemaker.option_rules import check_options
+from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws.sagemaker.queued_jobs import QueuedJobs, list_all
+from shunter.schedulers.aws.sagemaker.reasons import is_over, state_of
+from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, check_requests, make_job
+from shunter.schedulers.aws.sagemaker.submission import check_identity, prepare, submit
 from shunter.schedulers.aws.session import AwsSession, SessionPool
 from shunter.schedulers.base import (
     Check,
@@ -17,25 +31,19 @@ from shunter.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    late_class,
     not_ended,
     not_running,
 )
 from shunter.schedulers.capabilities import Capabilities
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
-    from shunter.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
-    from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
+from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.workspace import Workspace
+from shunter.workspace.images.image_shipment import ImageMaker
+from shunter.workspace.shipment import Shipment
 
 
-class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
+class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
     """Runs jobs on AWS SageMaker. See ``docs/schedulers/aws_sagemaker.md``.
 
     Args:
@@ -58,7 +66,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     runs_images = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})
-    opts_class = late_class("shunter.schedulers.aws.sagemaker.options:AWSSageMakerOpts")
+    opts_class = AWSSageMakerOpts
 
     def __init__(
         self,
@@ -81,29 +89,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     # ---- submitting
 
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
-        from shunter.schedulers.aws.sagemaker.option_rules import check_options
-
         check_options(app, self.opts_class(**cfg), region=self._region(cfg))
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
-        from shunter.schedulers.aws.sagemaker.code_archive import goes_into_image, plan_code
-
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            from shunter.workspace.images.image_shipment import ImageMaker
-
             return ImageMaker(names.BACKEND, self._docker_client).plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from shunter.schedulers.aws.sagemaker.channels import check_exists
-        from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
-        from shunter.schedulers.aws.sagemaker.request import check_requests, make_job
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         code = shipment if isinstance(shipment, CodePackage) else None
         planned = code.planned if code is not None else None
         job = make_job(app, self.opts_class(**cfg), code=planned, region=self._region(cfg))
@@ -128,10 +125,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: something cannot be read, or the role does not exist.
             AwsError: AWS refused or could not be reached. No job is started, and nothing is half uploaded.
         """
-        from shunter.progress import Silent
-        from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
-        from shunter.schedulers.aws.sagemaker.submission import prepare
-
         cfg: Mapping[str, Any] = info.cfg
         code: CodePackage | None = None
         if isinstance(info.shipment, CodePackage):
@@ -148,8 +141,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Check credentials and role before an image is pushed; code for S3 is sent after the same check."""
-        from shunter.schedulers.aws.sagemaker.submission import check_identity
-
         check_identity(info.request, self._session_of(info.cfg), progress)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
@@ -159,9 +150,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: the request is not valid.
             AwsError: AWS refused it or could not be reached.
         """
-        from shunter.schedulers.aws.sagemaker.request import Needs, check_requests
-        from shunter.schedulers.aws.sagemaker.submission import submit
-
         job, cfg = dryrun_info.request, dryrun_info.cfg
         if job.needs != Needs():
             self.ship(dryrun_info)
@@ -177,8 +165,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what SageMaker says of a job: state, why, replicas, results, times and final metrics."""
-        from shunter.schedulers.aws.sagemaker import observe
-
         if names.split_queued(app_id) is not None:
             return self._queued.describe(app_id)
         job = self._job(app_id)
@@ -186,8 +172,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs, a few at a time."""
-        from shunter.schedulers.aws.sagemaker import observe
-
         wanted = builtins.list(app_ids)
         found: dict[str, DescribeAppResponse | None] = dict.fromkeys(wanted)
         by_region: dict[tuple[str, str], builtins.list[str]] = {}
@@ -208,8 +192,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
                 this queue alone; those of all queues and of none by default), and the filters of
                 `list_filters`.
         """
-        from shunter.schedulers.aws.sagemaker.queued_jobs import list_all
-
         cfg = cfg or {}
         rows = list_all(
             self._session_of(cfg),
@@ -237,11 +219,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command on a host of a job with remote debugging. AWS does not tell its exit code."""
-        from shunter.schedulers.aws.sagemaker.host_session import run_on_host
-        from shunter.schedulers.aws.sagemaker.observe import layout
-        from shunter.schedulers.aws.sagemaker.reasons import is_over
-        from shunter.schedulers.lines import check_replicas
-
         is_queued = names.split_queued(app_id) is not None
         job = self._queued.training_job(app_id) if is_queued else self._job(app_id)
         if job is None:
@@ -260,9 +237,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
         SageMaker sends SIGTERM, and SIGKILL 120 seconds later; what the job has saved is still uploaded.
         """
-        from shunter.schedulers.aws.sagemaker.observe import stop_job
-        from shunter.schedulers.aws.sagemaker.reasons import is_over
-
         if names.split_queued(app_id) is not None:
             self._queued.cancel(app_id)
             return
@@ -272,8 +246,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the training job. Its results in S3 and its logs stay."""
-        from shunter.schedulers.aws.sagemaker.reasons import is_over, state_of
-
         if names.split_queued(app_id) is not None:
             self._queued.delete(app_id)
             return
@@ -288,8 +260,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check credentials, role, permissions, buckets, logs and image, and print the policies needed."""
-        from shunter.schedulers.aws.sagemaker.doctor import examine
-
         try:
             region = self._region(cfg)
         except ConfigError:
@@ -302,10 +272,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas, of all their starts in sequence, read by one poller."""
-        from shunter.schedulers.aws.sagemaker.logs import read_logs
-        from shunter.schedulers.aws.sagemaker.observe import layout
-        from shunter.schedulers.lines import check_combined, check_replicas
-
         check_combined(query, "AWSSageMakerScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         if names.split_queued(app_id) is not None:
             service = self._queued.find(app_id)
@@ -325,15 +291,11 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     @property
     def _queued(self) -> QueuedJobs:
         """The jobs that go through a queue; made when it is asked for."""
-        from shunter.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
-
         if self._made_queued is None:
             self._made_queued = QueuedJobs(self._session_of_job, lambda app_id: self.recall(app_id))
         return self._made_queued
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
-        from shunter.schedulers.aws.sagemaker.observe import describe_job
-
         if not names.is_job_name(app_id):
             return None
         return describe_job(self._session_of_job(app_id), app_id)
@@ -357,8 +319,6 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         region = cfg.get("region") or (meta.region_name if meta is not None else "")
         region = region or self._session_of(cfg).region
         if not region:
-            from shunter.schedulers.aws.aws_errors import REGION_HINT
-
             raise ConfigError("no AWS region is given for the training job", hint=REGION_HINT)
         return str(region)
 

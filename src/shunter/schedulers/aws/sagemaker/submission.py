@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter import system
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, WorkspaceChangedError
+from shunter.progress import Progress
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsThrottledError
 from shunter.schedulers.aws.iam import find_role
 from shunter.schedulers.aws.s3 import S3, ensure_bucket, split_uri
@@ -21,11 +22,9 @@ from shunter.schedulers.aws.sagemaker import names, permissions
 from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
 from shunter.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from shunter.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, with_member
+from shunter.schedulers.aws.sagemaker.queued_jobs import find_by_name
 from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from shunter.schedulers.aws.session import AwsSession
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
 
 #: How often code that changes while it is packed is read again.
 CODE_ATTEMPTS = 3
@@ -101,8 +100,6 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
             lambda: describe_job(session, job.job_name),
         )
         return str(made["TrainingJobArn"]), ""
-    from shunter.schedulers.aws.sagemaker.queued_jobs import find_by_name
-
     request = {**job.submission, "serviceRequestPayload": json.dumps(job.job_def)}
     made = _send_once(
         lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request),

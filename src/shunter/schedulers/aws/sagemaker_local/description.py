@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from shunter.schedulers.aws.sagemaker_local.hosts.layout import FLAGS, selected
 from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.exec.process.recovery import current_state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Members of a request that the service omits from its description.
 NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 from shunter.schedulers.responses import Check
@@ -11,8 +12,6 @@ from shunter.schedulers.responses import Check
 
 def check() -> list[Check]:
     """Check whether hosts would be containers or processes."""
-    from shunter.docker.engine import Engine
-
     settings = Settings.from_env()
     if settings.docker == "never":
         return [Check("hosts", None, "processes: SHUNTER_SAGEMAKER_DOCKER is never")]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 from shunter import system
+from shunter.docker.engine import Engine
 from shunter.errors import ConfigError
+from shunter.schedulers.aws.sagemaker_local.hosts.container_host import container_of
 from shunter.schedulers.aws.sagemaker_local.hosts.host import CURRENT_HOST
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec.container.container_command import run_in_container
+from shunter.schedulers.exec.process.process_command import run_beside
 from shunter.system.processes import members_of_job
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 
 def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: bool) -> int:
@@ -28,17 +28,11 @@ def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: boo
     """
     name = f"{job.name} {host}"
     if os.path.exists(job.file("work", ".docker")):
-        from shunter.docker.engine import Engine
-        from shunter.schedulers.aws.sagemaker_local.hosts.container_host import container_of
-        from shunter.schedulers.exec.container.container_command import run_in_container
-
         with contextlib.closing(Engine.from_env()) as engine:
             container = container_of(engine, job.path, host)
             if container is not None:
                 return run_in_container(engine, container, name, command, tty=tty)
         raise ConfigError(f"no container of {name} runs on the Docker daemon")
-    from shunter.schedulers.exec.process.process_command import run_beside
-
     mark = os.fsencode(CURRENT_HOST), os.fsencode(host)
     for process in sorted(members_of_job(job.path), key=lambda process: process.start):
         place = system.process_place(process.pid)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local.hosts.container_host import ContainerHost
 from shunter.schedulers.aws.sagemaker_local.hosts.host import ProcessHost, Running
+from shunter.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from shunter.schedulers.exec.process.hang_watch import HangWatch
 from shunter.schedulers.exec.process.replica import Replica
+from shunter.schedulers.exec.process.usage_sampler import UsageSampler
 from shunter.toolkit_import import stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shunter.schedulers.aws.sagemaker_local.hosts.layout import Tree
-    from shunter.schedulers.exec.process.usage_sampler import UsageSampler
 
 #: Seconds until what hosts use is sampled for the first time.
 FIRST_SAMPLE = 2.0
@@ -183,8 +179,6 @@ class HostWatch:
 
     def _sample(self) -> float:
         """Take a sample; returns in how many seconds to take the next one."""
-        from shunter.schedulers.exec.process.usage_sampler import UsageSampler
-
         if self._sampler is None:
             self._sampler = UsageSampler(self._usage_path)
         seen = self._seen()

@@ -13,12 +13,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from shunter.docker.engine import Engine
+from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local import object_cache, submission
+from shunter.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
 from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.base import Leftover
 from shunter.schedulers.exec import directories
+from shunter.schedulers.exec.container import inventory
 from shunter.schedulers.exec.process.recovery import current_state
 
 #: The only thing in a directory of results, which is named by its job.
@@ -131,10 +135,6 @@ def _unused(older_than: float) -> Iterator[object_cache.CacheEntry]:
 
 def _of_daemon() -> Iterator[Leftover]:
     """Yield containers and networks whose job is gone: the job was removed while no daemon answered."""
-    from shunter.docker.engine import Engine
-    from shunter.errors import ShunterError
-    from shunter.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
-
     if Settings.from_env().docker == "never":
         return
     try:
@@ -149,9 +149,6 @@ def _of_daemon() -> Iterator[Leftover]:
 
 
 def _remove_of_daemon(kind: str, item: str) -> None:
-    from shunter.docker.engine import Engine
-    from shunter.schedulers.exec.container import inventory
-
     with closing(Engine.from_env()) as engine:
         if kind == "container":
             inventory.remove_container(engine, item)

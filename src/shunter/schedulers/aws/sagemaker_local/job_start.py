@@ -11,6 +11,8 @@ from typing import Any
 import shunter
 from shunter.errors import BackendError, ConfigError
 from shunter.redaction import Redactor
+from shunter.schedulers.aws.doctor import partition_and_account
+from shunter.schedulers.aws.sagemaker.container_setup import without_secrets
 from shunter.schedulers.aws.sagemaker_local import filesystems, rules, training_job
 from shunter.schedulers.aws.sagemaker_local.hosts import layout
 from shunter.schedulers.aws.sagemaker_local.job_status import first_state
@@ -83,8 +85,6 @@ def region_of_environment() -> str:
 
 def arn_of(name: str, region: str, role: str) -> str:
     """Return the ARN of a job, in the account of its role."""
-    from shunter.schedulers.aws.doctor import partition_and_account
-
     partition, account = partition_and_account(role)
     return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
 
@@ -184,8 +184,6 @@ def _not_started(name: str, problem: str) -> BackendError:
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from shunter.schedulers.aws.sagemaker.container_setup import without_secrets
-
     redacted = without_secrets(request)
     # Redaction also changes texts; fields that cannot hold secrets stay as they are.
     for key in request:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from shunter.system.identity import Process, machine, myself
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 #: The states in which a job has ended.

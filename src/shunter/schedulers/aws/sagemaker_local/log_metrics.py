@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
-    from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.metric_search import MetricSearch, lines_of
+from shunter.schedulers.aws.sagemaker_local.logs import Log
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 
 def final_metrics(
@@ -35,9 +35,6 @@ def metric_values(
     pairs = [(each["Name"], each["Regex"]) for each in definitions]
     if not pairs:
         return
-    from shunter.metric_search import MetricSearch, lines_of
-    from shunter.schedulers.aws.sagemaker_local.logs import Log
-
     search = MetricSearch(pairs)
     for stream in streams:
         for event in Log(job.log_path(stream)).events(0, is_complete=True):

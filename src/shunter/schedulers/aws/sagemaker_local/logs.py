@@ -14,21 +14,18 @@ import os
 import struct
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from shunter.schedulers.base import LogBlock
+from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.base import LogBlock, LogPart, LogQuery, LogRange
+from shunter.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, NoFile, NoIndex
+from shunter.schedulers.exec.process.log_reader import GrowingFile
 from shunter.schedulers.lines import LineFilter, last_lines, start_of_last_lines
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
+Key = tuple[str, int]
 
-    from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
-    from shunter.schedulers.base import LogPart, LogQuery, LogRange
-
-    Key = tuple[str, int]
-    State = dict[str, Any]
+State = dict[str, Any]
 
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
@@ -328,9 +325,6 @@ def _parts_with_key(key: Key, log: HostLog, state: State, is_over: bool) -> Iter
 
 def read_part(job: TrainingJob, host: str, state: State, wanted: LogRange) -> LogPart:
     """Return a part of the log of a host."""
-    from shunter.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, NoFile, NoIndex
-    from shunter.schedulers.exec.process.log_reader import GrowingFile
-
     streams: list[str] = next((known["streams"] for known in state["hosts"] if known["name"] == host), [])
     files = {number: GrowingFile(f"{job.log_path(name)}.log") for number, name in enumerate(streams)}
     return AttemptRanges(

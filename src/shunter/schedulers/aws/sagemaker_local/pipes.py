@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import struct
 import threading
 import zlib
@@ -95,8 +96,6 @@ class PipeFeeder(threading.Thread):
         return -1
 
     def _write(self, fd: int, pieces: Iterable[bytes]) -> None:
-        import select
-
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
         for piece in pieces:

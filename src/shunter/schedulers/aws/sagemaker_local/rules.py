@@ -8,6 +8,8 @@ import os
 import shutil
 from typing import Any
 
+from shunter.docker.engine import Engine
+from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local import filesystems
 from shunter.schedulers.aws.sagemaker_local.hosts import namespaces
 from shunter.schedulers.aws.sagemaker_local.hosts.layout import count_of
@@ -43,9 +45,6 @@ def uses_containers(docker: str) -> bool:
     """Tell whether hosts will be containers; asks the daemon if that decides it."""
     if docker != "auto":
         return docker == "always"
-    from shunter.docker.engine import Engine
-    from shunter.errors import ShunterError
-
     try:
         with contextlib.closing(Engine.from_env()) as engine:
             return bool(engine.api_version)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from shunter.errors import BackendError, UnknownAppException
+from shunter.progress import Progress, Silent
 from shunter.schedulers.aws.sagemaker import names
+from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob
+from shunter.schedulers.aws.sagemaker_local import doctor, housekeeping, logs, observe, submission
+from shunter.schedulers.aws.sagemaker_local.host_command import run_on_host
 from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from shunter.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.base import (
+    Check,
     DescribeAppResponse,
+    Leftover,
     ListAppResponse,
     LogBlock,
     LogPart,
@@ -19,38 +28,31 @@ from shunter.schedulers.base import (
     LogRange,
     ReplicaUsage,
     Scheduler,
-    late_class,
     not_ended,
     not_running,
 )
 from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.exec.process import recovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob
-    from shunter.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
-    from shunter.schedulers.base import Check, Leftover
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
-    from shunter.specs.workspace import Workspace
-    from shunter.workspace.shipment import Shipment
+from shunter.schedulers.exec.process.job_watch import wait_for_end
+from shunter.schedulers.exec.usage_file import replica_usage
+from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.workspace import Workspace
+from shunter.workspace.shipment import Shipment
 
 BACKEND = names.LOCAL_BACKEND
 _ONE_STREAM = "SageMaker keeps stdout and stderr as one stream, and so does this."
 
 
-class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
+class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
     capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
     is_local = True
     ships_by_default = True
     reads_training_specs = True
-    opts_class = late_class("shunter.schedulers.aws.sagemaker_local.options:SageMakerLocalOpts")
+    opts_class = SageMakerLocalOpts
 
     def __init__(self, session_name: str) -> None:
         super().__init__(BACKEND, session_name)
@@ -58,23 +60,15 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     # ---- submitting
 
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
-        from shunter.schedulers.aws.sagemaker_local import submission
-
         submission.check(app, self.opts_class(**cfg))
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
-        from shunter.schedulers.aws.sagemaker.code_archive import plan_code
-
         return plan_code(app, workspace, self.opts_class(**cfg))
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
-        from shunter.schedulers.aws.sagemaker_local import submission
-        from shunter.specs.dryrun_info import AppDryRunInfo
-
         code = shipment if isinstance(shipment, CodePackage) else None
         job = submission.make_request(app, self.opts_class(**cfg), code)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
@@ -91,10 +85,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Put the code into a directory named by its content, where the job finds it."""
-        from shunter.progress import Silent
-        from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
-        from shunter.schedulers.aws.sagemaker_local import submission
-
         told = Silent() if progress is None or info.cfg.get("quiet") else progress
         unused = submission.not_acted_upon(self.opts_class(**info.cfg))
         if unused:
@@ -111,24 +101,18 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             ConfigError: the request is not valid.
             BackendError: the supervisor could not be started, or there is a job of this name.
         """
-        from shunter.schedulers.aws.sagemaker_local import submission
-
         return submission.submit(dryrun_info)
 
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job: state, reason, every host, results, times and final metrics."""
-        from shunter.schedulers.aws.sagemaker_local import observe
-
         job = TrainingJob.find(app_id)
         state = None if job is None else recovery.current_state(job)
         return None if job is None or state is None else observe.describe(job, state)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all training jobs of this machine's user, the oldest first."""
-        from shunter.schedulers.aws.sagemaker_local import observe
-
         rows = []
         for job in TrainingJob.all():
             state = recovery.current_state(job)
@@ -142,8 +126,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the system notifies."""
-        from shunter.schedulers.exec.process.job_watch import wait_for_end
-
         job = TrainingJob.find(app_id)
         if job is None:
             return None
@@ -154,8 +136,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command on a host: in its container, or beside its processes, as those see things."""
-        from shunter.schedulers.aws.sagemaker_local.host_command import run_on_host
-
         job, names = self._job_with_hosts(app_id, [(role_name, k)])
         state = _state_of(job)
         host = next(host for host in state["hosts"] if host["name"] == names[role_name, k])
@@ -178,8 +158,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job.interrupt(_state_of(job), absence)
 
     def _delete_existing(self, app_id: str) -> None:
-        from shunter.schedulers.aws.sagemaker_local import housekeeping
-
         job = TrainingJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
@@ -194,29 +172,20 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether hosts would be containers or processes."""
-        from shunter.schedulers.aws.sagemaker_local import doctor
-
         return doctor.check()
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs, results, code and data of S3 that no job has needed for this many seconds."""
-        from shunter.schedulers.aws.sagemaker_local import housekeeping
-
         return housekeeping.leftovers(older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
-        from shunter.schedulers.aws.sagemaker_local import housekeeping
-
         return housekeeping.remove(leftovers)
 
     # ---- logs and samples
 
     def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
         """Return the samples that the job's supervisor has taken."""
-        from shunter.schedulers.aws.sagemaker_local import observe
-        from shunter.schedulers.exec.usage_file import replica_usage
-
         job = TrainingJob.find(app_id)
         state = None if job is None else job.read_state()
         if job is None or state is None:
@@ -228,9 +197,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
-        from shunter.schedulers.aws.sagemaker_local import logs
-        from shunter.schedulers.lines import check_combined
-
         check_combined(query, BACKEND, _ONE_STREAM)
         job, known = self._job_with_hosts(app_id, replicas)
         hosts = {key: logs.HostLog(job, known[key]) for key in replicas}
@@ -243,9 +209,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a host's log, of all starts in sequence."""
-        from shunter.schedulers.aws.sagemaker_local import logs
-        from shunter.schedulers.lines import check_combined
-
         check_combined(LogQuery(streams=wanted.streams), BACKEND, _ONE_STREAM)
         job, known = self._job_with_hosts(app_id, [(role_name, k)])
         state = recovery.current_state(job) or {"hosts": []}
@@ -255,9 +218,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]]
     ) -> tuple[TrainingJob, dict[tuple[str, int], str]]:
         """Return a job, and the names of its hosts by role and index; these replicas are among them."""
-        from shunter.schedulers.aws.sagemaker_local import observe
-        from shunter.schedulers.lines import check_replicas
-
         job = _find_job(app_id)
         known = {(role, index): host for role, index, host in observe.layout(job)}
         check_replicas(app_id, replicas, known)

@@ -6,12 +6,15 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shunter.errors import BackendError, ConfigError
+from shunter.errors import BackendError, ConfigError, WorkspaceChangedError
 from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.progress import Progress
+from shunter.redaction import redact_text
 from shunter.schedulers.aws.sagemaker import names
 from shunter.schedulers.aws.sagemaker.channels import check_exists, local_path
+from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
 from shunter.schedulers.aws.sagemaker.option_rules import check_options
 from shunter.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from shunter.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
@@ -28,17 +31,13 @@ from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.aws.service_model import is_installed
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.process import job_python
+from shunter.schedulers.exec.process.job_python import JobPython
 from shunter.schedulers.supervision import check_supervision
-from shunter.specs.app import NO_IMAGE
+from shunter.specs.app import NO_IMAGE, AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
-
-if TYPE_CHECKING:
-    from shunter.progress import Progress
-    from shunter.schedulers.aws.sagemaker.code_archive import CodePackage
-    from shunter.schedulers.exec.process.job_python import JobPython
-    from shunter.specs.app import AppDef
-    from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.serialize import to_json
 
 PROCESS_IMAGE = "this-machine"
 DEFAULT_TYPE = "ml.m5.large"
@@ -177,8 +176,6 @@ def _check(request: dict[str, Any], settings: Settings) -> None:
         check_request(request, by_model=is_installed())
         rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
-        from shunter.redaction import redact_text
-
         raise ConfigError(f"SageMaker would refuse the job: {redact_text(error.message)}") from None
 
 
@@ -189,8 +186,6 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
         StateStoreError: it cannot be written.
         WorkspaceChangedError: the files are changed again and again.
     """
-    from shunter.errors import WorkspaceChangedError
-
     uri = job.needs.code_uri
     if not uri:
         return
@@ -249,8 +244,6 @@ def python_of(app: AppDef | None, request: dict[str, Any]) -> JobPython | None:
 
 def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     """Start a job's supervisor; returns the job's id."""
-    from shunter.specs.serialize import to_json
-
     job = info.request
     settings = settings_of(info.cfg.get("file_systems"), job.job_def)
     _check(job.job_def, settings)

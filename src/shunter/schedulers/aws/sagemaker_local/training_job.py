@@ -22,22 +22,22 @@ import fcntl
 import os
 import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
-from shunter.errors import ConfigError
+from shunter.docker.engine import Engine
+from shunter.errors import ConfigError, ShunterError
 from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.schedulers.aws.sagemaker_local.hosts import container_host
 from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL, finish
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.documents import read_json, write_json
 from shunter.schedulers.exec.process.job_directory import JobDirectory
 from shunter.system import processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 #: Bytes set aside for the last state: of the job, and of each host.
 STATE_RESERVE, RESERVE_PER_HOST = 64 * 1024, 1024
@@ -169,10 +169,6 @@ class TrainingJob(JobDirectory):
     def _remove_containers(self) -> bool:
         if not os.path.exists(self.file("work", ".docker")):
             return True
-        from shunter.docker.engine import Engine
-        from shunter.errors import ShunterError
-        from shunter.schedulers.aws.sagemaker_local.hosts import container_host
-
         request = (self.read_request() or {}).get("request", {})
         try:
             with closing(Engine.from_env()) as engine:
@@ -197,8 +193,6 @@ def create(name: str, request: dict[str, Any], state: dict[str, Any], tags: dict
         FileExistsError: there is a job of this name.
         StateStoreError: the state directory cannot be written.
     """
-    import tempfile
-
     job = TrainingJob.of(name)
     make_private_dir(job.root())
     try:

@@ -9,7 +9,14 @@ import sys
 from typing import Any
 
 from shunter import system
+from shunter.docker.engine import Engine, EngineUnavailableError, NoSubnetLeftError
 from shunter.errors import ShunterError
+from shunter.schedulers.aws.sagemaker_local.hosts.container_host import (
+    Cluster,
+    ContainerHost,
+    reclaim,
+    remove_all,
+)
 from shunter.schedulers.aws.sagemaker_local.hosts.host import (
     PlatformFailure,
     ProcessHost,
@@ -37,12 +44,8 @@ from shunter.schedulers.aws.sagemaker_local.hosts.namespaces import (
 from shunter.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.exec.container.submission import ensure_image
 from shunter.toolkit_import import script_text, stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.docker.engine import Engine
-    from shunter.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
 
 #: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
 PORT_VARIABLES = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")
@@ -107,9 +110,6 @@ class Platform:
         if self._is_chosen:
             return
         if self._settings.docker != "never":
-            from shunter.docker.engine import Engine
-            from shunter.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
-
             try:
                 self._engine = Engine.from_env()
                 # First, so that cleaning up knows where to look
@@ -131,8 +131,6 @@ class Platform:
         """
         if self.cluster is None or self.cluster.network:
             return ""
-        from shunter.docker.engine import NoSubnetLeftError
-
         try:
             self.cluster.join_network(hosts)
         except NoSubnetLeftError as error:
@@ -155,9 +153,6 @@ class Platform:
             if len(hosts) > 1 and not self._ports:
                 self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
             return
-        from shunter.docker.engine import EngineUnavailableError
-        from shunter.schedulers.exec.container.submission import ensure_image
-
         image = self._request["AlgorithmSpecification"].get("TrainingImage", "")
         try:
             ensure_image(self.cluster.engine, image)
@@ -189,8 +184,6 @@ class Platform:
     ) -> Running:
         """Return a host that is to be started."""
         if self.cluster is not None:
-            from shunter.schedulers.aws.sagemaker_local.hosts.container_host import ContainerHost
-
             return ContainerHost(
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
             )
@@ -297,8 +290,6 @@ class Platform:
     def reclaim(self) -> None:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
-            from shunter.schedulers.aws.sagemaker_local.hosts.container_host import reclaim
-
             reclaim(
                 self.cluster.engine,
                 self._request["AlgorithmSpecification"]["TrainingImage"],
@@ -309,8 +300,6 @@ class Platform:
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            from shunter.schedulers.aws.sagemaker_local.hosts.container_host import remove_all
-
             remove_all(self.cluster.engine, self._job.path)
         self._close_engine()
         self._reservations.close()

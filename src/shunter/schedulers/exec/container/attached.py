@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections import namedtuple
+from typing import Any, NamedTuple
 
 from shunter import system
 from shunter.backoff import Backoff
@@ -17,10 +17,6 @@ from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
 from shunter.errors import BackendError
 from shunter.schedulers.exec.container.inventory import remove_container
 from shunter.schedulers.exec.container.logs import Cursor, LineJoiner, frames_after
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Seconds between two attempts to reach a daemon that is away, and to write to a full disk.
 RETRY_SECONDS = 0.2
@@ -34,7 +30,7 @@ class ContainerLost(BackendError):
     """How a container ended cannot be known: it was removed, or its daemon is gone."""
 
 
-class ContainerEnd(namedtuple("ContainerEnd", "code signum handled oom error lost_bytes")):
+class ContainerEnd(NamedTuple):
     """How a container ended.
 
     Attributes:
@@ -46,7 +42,6 @@ class ContainerEnd(namedtuple("ContainerEnd", "code signum handled oom error los
         lost_bytes: how much of its log could not be written.
     """
 
-    __slots__ = ()
     code: int
     signum: int
     handled: bool

@@ -6,16 +6,12 @@ https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Exec
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 
 from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
 from shunter.errors import ConfigError
+from shunter.http.connections import Connection
 from shunter.schedulers.joined_terminal import SHELL, STDERR, STDOUT, join, window_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shunter.http.connections import Connection
 
 #: Header of a piece of output without a terminal: the stream, three zeros, the length.
 _HEADER = 8

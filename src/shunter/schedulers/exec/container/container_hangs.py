@@ -6,19 +6,17 @@ it is reported only once and the next watcher knows about it.
 
 from __future__ import annotations
 
+import io
+import tarfile
 import time
 
 from shunter.backoff import Backoff
-from shunter.docker.engine import EngineError
+from shunter.docker.engine import Engine, EngineError
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.container import inventory
+from shunter.schedulers.exec.container.inventory import Container, Job
 from shunter.schedulers.exec.container.logs import lines_since, time_ns
 from shunter.toolkit_import import stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.docker.engine import Engine
-    from shunter.schedulers.exec.container.inventory import Container, Job
 
 #: How often containers are checked within the time after which they count as hung.
 CHECKS = 8
@@ -116,9 +114,6 @@ def write_stacks(engine: Engine, container: str, headline: str) -> str:
 
 def handler_archive() -> bytes:
     """Return a tar archive with the module that containers get in `PYTHON_DIR`."""
-    import io
-    import tarfile
-
     buffer = io.BytesIO()
     content = stack_dump.HANDLER.encode()
     with tarfile.open(fileobj=buffer, mode="w") as archive:

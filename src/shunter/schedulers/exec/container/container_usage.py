@@ -11,23 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from shunter.docker.engine import EngineError
+from shunter.docker.engine import Engine, EngineError
 from shunter.errors import ShunterError
 from shunter.parallel import for_all
 from shunter.paths import make_private_dir
-from shunter.schedulers.exec.container.inventory import results_dir, usage_path
-from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord
+from shunter.schedulers.exec.container.inventory import Container, Job, results_dir, usage_path
+from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord, replica_usage
 from shunter.schedulers.responses import ReplicaUsage
 from shunter.system.nvml import Gpus, used, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from shunter.docker.engine import Engine
-    from shunter.schedulers.exec.container.inventory import Container, Job
 
 
 class ContainerSampler:
@@ -63,8 +57,6 @@ class ContainerSampler:
 
 def usage_of(engine: Engine, job: Job, after: float) -> Iterator[ReplicaUsage]:
     """Yield the samples of a job after a time: those that its watcher has kept, or what it uses now."""
-    from shunter.schedulers.exec.usage_file import replica_usage
-
     path = usage_path(job.app_id)
     if os.path.exists(path):
         yield from replica_usage(path, job.places(), after)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from shunter.docker.engine import EngineError
 from shunter.errors import BackendError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shunter.schedulers.exec.container.submission import ReplicaRequest
 

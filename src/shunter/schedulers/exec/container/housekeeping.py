@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from shunter.docker import image_store
 from shunter.docker.engine import Engine, EngineUnavailableError
@@ -15,11 +17,6 @@ from shunter.schedulers.exec.container.inventory import parse_time, results_dir
 from shunter.schedulers.exec.container.judge import judge
 from shunter.schedulers.responses import Leftover
 from shunter.workspace.images.base_files import LOOKING_LABEL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
 
 #: The longest time that a submission takes to make its network and its containers.
 SUBMISSION_SECONDS = 3600.0

@@ -6,21 +6,18 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from shunter.backoff import Backoff
-from shunter.docker.engine import EngineError
+from shunter.docker import networks
+from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
+from shunter.docker.networks import Network
 from shunter.errors import BackendError
 from shunter.parallel import for_all
 from shunter.paths import remove_tree, state_dir
 from shunter.schedulers.exec.container import labels
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from shunter.docker.engine import Engine
-    from shunter.docker.networks import Network
+from shunter.system.identity import Process, host_name
 
 _EXITED = re.compile(r"Exited \((\d+)\)")
 _ACTIVE = frozenset(["running", "paused", "restarting"])
@@ -201,15 +198,11 @@ class Job:
     @property
     def was_submitted_here(self) -> bool:
         """Whether it was submitted from this machine."""
-        from shunter.system.identity import host_name
-
         return self.labels.get(labels.HOST) == host_name()
 
     @property
     def submitter_is_alive(self) -> bool:
         """Whether the process that submits it may still run; a guess if that is on another machine."""
-        from shunter.system.identity import Process
-
         if not self.was_submitted_here:
             return time.time() - self.submitted_at < LONGEST_REMOTE_SUBMISSION
         process = Process.parse(self.labels.get(labels.SUBMITTER, ""))
@@ -429,9 +422,6 @@ def make_network(engine: Engine, app_id: str, containers: int) -> Network:
         NoSubnetLeftError: no addresses are left for it.
         EngineError: the daemon refuses it for another reason; 409 if there is one of this name.
     """
-    from shunter.docker import networks  # late: most jobs have one container
-    from shunter.docker.engine import NoSubnetLeftError
-
     held = {labels.APP_ID: app_id}
     body = {"Name": app_id, "Driver": "bridge", "CheckDuplicate": True, "Labels": held}
     try:

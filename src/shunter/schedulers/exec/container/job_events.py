@@ -5,17 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from shunter.backoff import Backoff
-from shunter.docker.engine import EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
 from shunter.schedulers.exec.container import labels
 from shunter.schedulers.exec.container.watcher_door import connect_to_watcher
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shunter.docker.engine import DaemonAnswer, Engine
 
 #: The daemon begins to report events a moment after it says so, so those of the last seconds are asked for
 #: too.

@@ -17,6 +17,7 @@ Six kinds of markers record what the containers cannot:
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.container.inventory import (
@@ -26,14 +27,11 @@ from shunter.schedulers.exec.container.inventory import (
     RETRY,
     STOPPED,
     WAITING,
+    Container,
+    Job,
+    Marker,
 )
 from shunter.specs.status import AppState, EarlierAttempt, ReplicaStatus, RoleStatus, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.container.inventory import Container, Job, Marker
 
 # Kinds of steps.
 STOP = "stop"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 APP_ID = "shunter.app-id"
 ROLE = "shunter.role"

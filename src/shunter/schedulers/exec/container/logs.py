@@ -8,32 +8,28 @@ https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Container/operat
 
 from __future__ import annotations
 
+import heapq
 import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from shunter.docker.engine import EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
 from shunter.errors import BackendError
 from shunter.schedulers.base import LogBlock, LogQuery, Stream
-from shunter.schedulers.exec.container.inventory import format_time, load_job, parse_time
+from shunter.schedulers.exec.container.inventory import Container, Job, format_time, load_job, parse_time
+from shunter.schedulers.exec.container.job_events import JobEvents
+from shunter.schedulers.exec.container.judge import Judgement
 from shunter.schedulers.lines import LineFilter, TimedLine, blocks_of, blocks_until_ended, iter_lines
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
-    from typing import Any
+#: A stream and what a frame of it holds.
+Frame = tuple[int, bytes]
 
-    from shunter.docker.engine import DaemonAnswer, Engine
-    from shunter.schedulers.exec.container.inventory import Container, Job
-    from shunter.schedulers.exec.container.job_events import JobEvents
-    from shunter.schedulers.exec.container.judge import Judgement
-
-    #: A stream and what a frame of it holds.
-    Frame = tuple[int, bytes]
-    #: When a line began, as `split_time` gives it, and the line.
-    StampedLine = tuple[bytes, bytes]
+#: When a line began, as `split_time` gives it, and the line.
+StampedLine = tuple[bytes, bytes]
 
 #: How containers' logs are kept. This driver keeps bytes that are not UTF-8, and is faster to read than the
 #: others. By default it drops the oldest lines at 100 MB. It does not accept "unlimited", so the limit is one
@@ -297,8 +293,6 @@ class LogWindow(LineFilter):
 
 def to_ns(moment: datetime) -> int:
     """Return nanoseconds since the epoch, exactly."""
-    from datetime import UTC, datetime, timedelta
-
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
 
 
@@ -370,7 +364,6 @@ def read_many(
         for (role, k), container_id in containers.items():
             yield from blocks_of((role, k), read_one(engine, container_id, window))
         return
-    import heapq
 
     def keyed(
         key: tuple[str, int], lines: Iterator[StampedLine]
@@ -458,8 +451,6 @@ def follow(
     Restarts of the containers and of the daemon do not end it. ``judge`` judges the job, and ensures that it
     is watched.
     """
-    from shunter.schedulers.exec.container.job_events import JobEvents
-
     blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
     with JobEvents(engine, app_id) as events:
         view = _JobView(engine, app_id, judge)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
-from shunter.schedulers.exec.container.inventory import FINAL, RETRY
+from shunter.docker.engine import Engine
+from shunter.schedulers.exec.container.inventory import FINAL, RETRY, Container, Job
 from shunter.schedulers.exec.container.logs import lines_since
 from shunter.schedulers.exec.retry_counts import cause_of, words
 from shunter.specs.retries import OOM, RetryRule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from shunter.docker.engine import Engine
-    from shunter.schedulers.exec.container.inventory import Container, Job
 
 #: How many of the last lines are read to find the cause of a failure.
 LOG_LINES = 2000

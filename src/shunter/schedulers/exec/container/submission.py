@@ -10,26 +10,23 @@ import os
 import threading
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from shunter.docker.engine import EngineError, NoSubnetLeftError
+from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
 from shunter.docker.image_store import inspect_image, pull_image
 from shunter.errors import BackendError
 from shunter.parallel import for_all
 from shunter.paths import make_private_dir, state_error
+from shunter.progress import Silent
+from shunter.redaction import Redactor
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.container import container_hangs, inventory, labels
 from shunter.schedulers.exec.container.daemon_refusals import refused
 from shunter.schedulers.exec.container.watcher import ensure_watcher, sample_later
 from shunter.system.identity import host_name, myself
 from shunter.toolkit_import import stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from shunter.docker.engine import Engine
 
 #: Prefix of SageMaker's host names.
 HOST_PREFIX = "algo-"
@@ -114,8 +111,6 @@ class DockerRequest:
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values for people, secrets masked."""
-        from shunter.redaction import Redactor
-
         redactor = Redactor()
         containers = []
         for container in self.containers:
@@ -382,6 +377,4 @@ def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dic
             f"the daemon has no image {image}",
             hint="Images named by their id cannot be pulled. Submit the job again.",
         )
-    from shunter.progress import Silent
-
     return pull_image(engine, image, Silent(), platform)

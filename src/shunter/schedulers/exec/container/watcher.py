@@ -18,20 +18,25 @@ import sys
 if __name__ == "__main__":  # run as a script, so that it starts without `site`; its folder holds no packages
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
+import contextlib
 import math
 import select
 import socket
 import threading
 import time
+from signal import SIGCONT
 
 from shunter import system
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.engine import Engine, EngineError, EngineUnavailableError, NoSubnetLeftError
 from shunter.errors import BackendError
 from shunter.parallel import for_all
 from shunter.schedulers.exec import outbox, reasons
-from shunter.schedulers.exec.container import inventory, labels
+from shunter.schedulers.exec.container import container_hangs, inventory, labels
+from shunter.schedulers.exec.container.container_usage import ContainerSampler
+from shunter.schedulers.exec.container.inventory import Container, Job
 from shunter.schedulers.exec.container.job_events import JobEvents
 from shunter.schedulers.exec.container.judge import DECIDE, LAUNCH, MARK, STOP, Step, judge
+from shunter.schedulers.exec.container.retry_step import decide, memory_for
 from shunter.schedulers.exec.container.watcher_door import (
     connect_to_watcher,
     forget_door,
@@ -39,11 +44,8 @@ from shunter.schedulers.exec.container.watcher_door import (
     open_door,
     pid_of_watcher,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.schedulers.exec.container.container_usage import ContainerSampler
-    from shunter.schedulers.exec.container.inventory import Container, Job
+from shunter.system.identity import Process
+from shunter.system.processes import wait_for_end
 
 ENDING_MS = 10_000
 #: Seconds until a process looks again at a door that another one is about to open.
@@ -82,8 +84,6 @@ def ensure_watcher(engine: Engine, app_id: str) -> None:
 
 def sample_later(engine: Engine, app_id: str) -> None:
     """Start the watcher of a job that needs it for samples alone; the job does not depend on it."""
-    import contextlib
-
     with contextlib.suppress(OSError):
         _spawn(engine, app_id, _SAMPLE_LATER)
 
@@ -102,8 +102,6 @@ def wake_watcher(app_id: str) -> bool:
     with connection:
         if _is_ending(app_id, connection):
             return False
-        from signal import SIGCONT  # late: importing it costs more than all of this
-
         pid = pid_of_watcher(app_id, connection)
         try:
             if pid:
@@ -210,8 +208,6 @@ def watch(engine: Engine, app_id: str, events: JobEvents, patience: float = GIVE
                 looks.append(_check_for_hangs(engine, job))
             if job.was_submitted_here and any(each.state == "running" for each in job.containers):
                 if sampler is None:
-                    from shunter.schedulers.exec.container.container_usage import ContainerSampler
-
                     sampler = ContainerSampler(engine, app_id)
                 looks.append(sampler.look(job))
             timeout = min(looks, default=None)
@@ -245,8 +241,6 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
 
 def _decide(engine: Engine, job: Job, container: Container) -> None:
     """Find the class of a failure, and record what becomes of it."""
-    from shunter.schedulers.exec.container.retry_step import decide
-
     status = next(
         replica
         for role in judge(job).roles
@@ -258,8 +252,6 @@ def _decide(engine: Engine, job: Job, container: Container) -> None:
 
 def _check_for_hangs(engine: Engine, job: Job) -> float:
     """Look at the containers that run; returns the seconds until the next look."""
-    from shunter.schedulers.exec.container import container_hangs
-
     assert job.hang_timeout is not None
     container_hangs.check(engine, job)
     return job.hang_timeout / container_hangs.CHECKS
@@ -267,8 +259,6 @@ def _check_for_hangs(engine: Engine, job: Job) -> float:
 
 def _has_network(engine: Engine, job: Job) -> bool:
     """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
-    from shunter.docker.engine import NoSubnetLeftError
-
     if inventory.networks_with(engine, labels.APP_ID, job.app_id):
         return True
     try:
@@ -303,8 +293,6 @@ def _start(engine: Engine, job: Job, container: Container) -> None:
 
 def _give_memory(engine: Engine, job: Job, container: Container) -> None:
     """Raise a container's limit of memory, if a retry is to have more."""
-    from shunter.schedulers.exec.container.retry_step import memory_for
-
     if wanted := memory_for(job, container):
         size = {"Memory": wanted << 20, "MemorySwap": wanted << 20}
         engine.request("POST", f"/containers/{container.id}/update", json=size)
@@ -312,9 +300,6 @@ def _give_memory(engine: Engine, job: Job, container: Container) -> None:
 
 def _watch_submitter(job: Job, events: JobEvents) -> None:
     """Wake up when the process that submits the job ends: if it is killed, the watcher has to clean up."""
-    from shunter.system.identity import Process
-    from shunter.system.processes import wait_for_end
-
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
     if process is None or not job.was_submitted_here or not process.is_alive():
         return

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from _thread import get_native_id
+from typing import Any
 
-from shunter import plain_json, system
+from shunter import system
 from shunter.paths import state_error
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def read_json(path: str) -> dict[str, Any] | None:
     """Return a document, or None if the file is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = plain_json.loads(file.read())
+            data = json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
         return None
     except OSError as error:
@@ -32,7 +30,7 @@ def write_json(path: str, data: dict[str, Any]) -> None:
     temporary = f"{path}.{os.getpid()}.{get_native_id()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(plain_json.dumps(data))
+            file.write(json.dumps(data))
         os.replace(temporary, path)
     except OSError:
         if os.path.exists(temporary):
@@ -54,7 +52,7 @@ def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final:
     try:
         write_json(path, data)
     except OSError:
-        encoded = plain_json.dumps(data).encode()
+        encoded = json.dumps(data).encode()
         with open(reserved, "r+b") as file:
             file.write(encoded)
             file.truncate()

@@ -23,22 +23,18 @@ import sys
 if __name__ == "__main__":  # run as a script, so that it may start without `site`
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
+import json
 import signal
+from typing import Any, NoReturn
 
-from shunter import plain_json, system
+from shunter import system
+from shunter.backoff import Backoff
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.job_directory import log_exception
+from shunter.schedulers.exec.process.job_directory import JobDirectory, log_exception
 from shunter.schedulers.exec.process.launcher import READY
 from shunter.system import processes
-from shunter.system.identity import myself
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    from shunter.schedulers.exec.process.job_directory import JobDirectory
-    from shunter.system.identity import Process
+from shunter.system.identity import Process, myself
 
 ORPHANED = "--orphaned"
 #: How long guard and supervisor may take from closing their files to their end, and the poll interval.
@@ -163,7 +159,7 @@ def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int
     with open(0, "rb", closefd=False) as stdin:
         data = stdin.read()
     try:
-        plan = plain_json.loads(data.decode())
+        plan = json.loads(data.decode())
     except ValueError:  # the command has no job, or was killed while it handed one over
         os._exit(0)
     code = 1
@@ -204,8 +200,6 @@ def _tell(answer: int, text: str) -> None:
 
 def _end_orphan(job: JobDirectory) -> None:
     """End a job whose guard and supervisor are gone, or about to: they close their files first."""
-    from shunter.backoff import Backoff
-
     polls = Backoff(ORPHAN_PAUSE, jitter=0, limit=ORPHAN_SECONDS).start()
     while (state := recovery.current_state(job)) is not None and not job.is_over(state) and polls.pause():
         pass

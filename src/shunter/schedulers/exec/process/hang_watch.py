@@ -9,14 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 
+from shunter.schedulers.exec.process.replica import Replica
 from shunter.toolkit_import import hung_program, stack_dump
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shunter.schedulers.exec.process.replica import Replica
 
 #: Without this device there is no NVIDIA GPU whose activity could be checked.
 _GPU_DRIVER = "/dev/nvidiactl"

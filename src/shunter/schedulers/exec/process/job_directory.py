@@ -24,20 +24,21 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, Self
 
 from shunter.paths import jobs_dir, state_error
+from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.process.documents import (
     read_json,
     reserve,
     write_json,
     write_json_last,
 )
+from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, Self
+from shunter.system.identity import machine
 
 
 class JobDirectory:
@@ -255,8 +256,6 @@ class ProcessJob(JobDirectory):
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
         """Return the state with the job and all its live replicas ended for this reason."""
-        from shunter.schedulers.exec import reasons
-
         end = {"state": reasons.state_of(reason).name, "reason": reasons.describe(reason), "ended_at": now}
         roles = [
             {
@@ -275,8 +274,6 @@ class ProcessJob(JobDirectory):
         document = self.read_request()
         if document is None and not self.exists():
             return None
-        from shunter.system.identity import machine
-
         base = {
             "app_id": self.name,
             "state": AppState.SUBMITTED.name,
@@ -291,8 +288,6 @@ class ProcessJob(JobDirectory):
             base["host"] != machine()["host"] or not os.path.exists(self.file("state.json"))
         ):
             return base
-        from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
-
         # It may have been written since it was looked for. A state is replaced whole, so one that cannot be
         # read was damaged from outside.
         lost = {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}
@@ -317,8 +312,6 @@ def _is_sound(state: dict[str, Any]) -> bool:
 
 def log_exception() -> None:
     """Write the traceback of the present exception to this process's log, unless its disk is full."""
-    import traceback  # late: it would slow every start down
-
     try:
         traceback.print_exc()
         sys.stderr.flush()

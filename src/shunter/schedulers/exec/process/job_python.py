@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from shunter.lazy_dataclass import dataclass
+from shunter.specs.app import AppDef
 from shunter.specs.training import script_of
 from shunter.system.ownership import search_places, why_not_used
 from shunter.system.processes import find_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from shunter.specs.app import AppDef
 
 ACTIVATED = ("VIRTUAL_ENV", "CONDA_PREFIX")
 #: What ``uv tool install`` and ``pipx`` leave in the environment of a tool.
@@ -142,8 +139,6 @@ def _facts(program: str) -> tuple[str, str]:
         return "", ""
     if os.path.realpath(os.path.dirname(program)) == os.path.realpath(os.path.dirname(sys.executable)):
         return program, ".".join(map(str, sys.version_info[:3]))
-    import subprocess
-
     try:
         # -E, -S: nothing of the user's is imported
         command = [program, "-E", "-S", "-c", _WHAT]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from shunter.system.identity import Process
 from shunter.system.processes import JOB_VARIABLE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 #: What the supervisor answers, after a line with its identity, when it runs its job.
 READY = b"ready"
@@ -81,9 +79,7 @@ class Launcher:
 
     def launch(self, plan: dict[str, Any]) -> str:
         """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
-        from shunter import plain_json  # late, so that this process starts before other modules are read
-
-        rest = memoryview(plain_json.dumps(plan).encode())
+        rest = memoryview(json.dumps(plan).encode())
         try:
             while rest:  # it reads everything before it answers
                 rest = rest[os.write(self._plan, rest) :]

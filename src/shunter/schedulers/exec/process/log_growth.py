@@ -9,17 +9,12 @@ from __future__ import annotations
 import bisect
 import os
 import time
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from shunter.schedulers.exec.process.log_index import LOG_NAMES, IndexReader
+from shunter.schedulers.exec.process.log_index import LOG_NAMES, IndexReader, Record
 from shunter.schedulers.responses import LogGrowth
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from shunter.schedulers.exec.process.log_index import Record
 
 #: How much is read at a time. A longer line is cut.
 BLOCK = 1 << 20

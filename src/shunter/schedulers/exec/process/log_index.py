@@ -14,10 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import namedtuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 HEADER = struct.Struct("<qqqII")
 STDOUT, STDERR = 0, 1

@@ -15,16 +15,11 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from shunter.schedulers.exec.process.log_index import LOG_NAMES, Record, unpack_records
 from shunter.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from shunter.schedulers.responses import LogPart, LogRange, Stream
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
 
 Offsets = tuple[int, int]
 

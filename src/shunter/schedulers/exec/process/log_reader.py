@@ -17,18 +17,13 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections import deque, namedtuple
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from shunter.schedulers.base import LogBlock, LogQuery, Stream
 from shunter.schedulers.exec.process.log_index import LOG_NAMES, IndexReader, Record
 from shunter.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10
@@ -45,10 +40,9 @@ FEW_LINES = 8
 MAX_LINE = 16 << 20
 
 
-class Part(namedtuple("Part", "time_ns data")):
+class Part(NamedTuple):
     """Whole lines of one replica, and when they were written (nanoseconds since the epoch, to 0.25 s)."""
 
-    __slots__ = ()
     time_ns: int
     data: bytes
 

@@ -22,10 +22,7 @@ from shunter.schedulers.exec.process.log_index import (
     Record,
     make_record,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shunter.system.interface import FileEvents
+from shunter.system.interface import FileEvents
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004

@@ -6,16 +6,13 @@ Only a parent's directory is read, as by every other reader. A parent whose supe
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
+from typing import Any
 
 from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.exec.process.job_watch import POLL_SECONDS, JobWatch
 from shunter.specs.status import AppState, is_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 
 class Parents:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 
 from shunter import system
 from shunter.errors import ConfigError
 from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.system.processes import find_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: This variable is set in a script that the toolkit has started, but not in the toolkit itself.
 _OF_THE_SCRIPT = b"SM_HOSTS"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 
 from shunter.system import processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _RESET_SIGNALS = (
     signal.SIGPIPE,

@@ -11,17 +11,13 @@ import fcntl
 import os
 import signal
 import time
+from typing import Any
 
 from shunter.errors import StateStoreError
+from shunter.schedulers.exec.process.job_directory import JobDirectory
 from shunter.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
 from shunter.system import processes
 from shunter.system.identity import Process, machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.process.job_directory import JobDirectory
 
 
 def current_state(job: JobDirectory) -> dict[str, Any] | None:

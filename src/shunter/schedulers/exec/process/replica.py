@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.process.log_index import LOG_NAMES
+from shunter.schedulers.exec.process.log_recorder import ReplicaRecorder
 from shunter.schedulers.exec.process.process_group import ProcessGroup
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.process.log_recorder import ReplicaRecorder
 
 MOST_NOTES = 20
 #: How many earlier attempts are kept, namely the last ones.

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import stat
+from collections.abc import Iterator
+from typing import Any
 
-from shunter import plain_json, system
+from shunter import system
 from shunter.errors import StateStoreError
+from shunter.paths import xdg
+from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.documents import read_json
+from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.system import interface
-from shunter.system.identity import Process, myself
+from shunter.system.identity import Process, machine, myself
+from shunter.system.interface import FileEvents
 from shunter.system.locks import is_locked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from shunter.system.interface import FileEvents
 
 #: How often to look where the system cannot notify, and while a killed job is being cleaned up.
 POLL_SECONDS = 0.05
@@ -200,7 +200,7 @@ class SlotQueue:
 
     def _write(self, ticket: Ticket) -> None:
         data = {**self._owner, "cpus": ticket.cpus, "gpus": ticket.gpus, "granted": ticket.granted}
-        text = plain_json.dumps(data).encode()
+        text = json.dumps(data).encode()
         os.ftruncate(ticket.lock, 0)
         os.pwrite(ticket.lock, text, 0)
 
@@ -270,9 +270,6 @@ def slots_dir() -> str:
 
     ``SHUNTER_SLOTS_DIR`` names another one of this user's.
     """
-    from shunter.paths import xdg
-    from shunter.system.identity import machine
-
     named = os.environ.get("SHUNTER_SLOTS_DIR")
     if named:
         return os.path.abspath(os.path.expanduser(named))
@@ -297,9 +294,6 @@ def _read_ticket(path: str) -> tuple[dict[str, Any], Process | None]:
 
 def _is_over(job_dir: str) -> bool:
     """Tell whether a job whose supervisor has ended is over, after ending what is left of the job."""
-    from shunter.schedulers.exec.process import recovery
-    from shunter.schedulers.exec.process.job_directory import ProcessJob
-
     try:
         return recovery.has_ended(ProcessJob(job_dir))
     except (OSError, StateStoreError):

@@ -14,27 +14,25 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from shunter import system
 from shunter.schedulers.exec import reasons
+from shunter.schedulers.exec.process.hang_watch import HangWatch
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from shunter.schedulers.exec.process.out_of_memory import OomWatch
+from shunter.schedulers.exec.process.own_directory import make_own
+from shunter.schedulers.exec.process.parents import Parents
 from shunter.schedulers.exec.process.replica import Replica
+from shunter.schedulers.exec.process.slots import SlotQueue, Ticket
+from shunter.schedulers.exec.process.usage_sampler import UsageSampler
+from shunter.schedulers.exec.retry_counts import RetryCounts
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
 from shunter.system.identity import Process, machine, myself
+from shunter.system.interface import FileEvents
 from shunter.system.wakeup import Wakeup
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from shunter.schedulers.exec.process.hang_watch import HangWatch
-    from shunter.schedulers.exec.process.slots import SlotQueue, Ticket
-    from shunter.schedulers.exec.process.usage_sampler import UsageSampler
-    from shunter.schedulers.exec.retry_counts import RetryCounts
-    from shunter.system.interface import FileEvents
 
 #: Seconds until what the replicas use is sampled for the first time.
 FIRST_SAMPLE = 2.0
@@ -180,8 +178,6 @@ class Supervisor:
     def _open_slots(self) -> None:
         slots = self.plan.get("slots")
         if slots is not None:
-            from shunter.schedulers.exec.process.slots import SlotQueue
-
             self._slots = SlotQueue(
                 slots["folder"],
                 slots["cpus"],
@@ -265,8 +261,6 @@ class Supervisor:
 
     def _await_parents(self) -> None:
         """Wait for the jobs that have to end first; stop this one if it can never start."""
-        from shunter.schedulers.exec.process.parents import Parents
-
         parents = Parents(self.plan["after"])
         try:
             while self.stopping is None and not parents.are_done():
@@ -347,8 +341,6 @@ class Supervisor:
     def _sample_usage(self) -> None:
         """Note what the replicas use, and do so again after a while."""
         if self._sampler is None:
-            from shunter.schedulers.exec.process.usage_sampler import UsageSampler
-
             self._sampler = UsageSampler(self.job.usage_path())
         try:
             self._after(self._sampler.sample(self.replicas), self._sample_usage)
@@ -438,8 +430,6 @@ class Supervisor:
             self._failed(replica, may_retry=False)
 
     def _make_own_directory(self, replica: Replica) -> None:
-        from shunter.schedulers.exec.process.own_directory import make_own
-
         own = self.plan["own_directories"]
         make_own(own["template"], own["beside"], replica.cwd)
 
@@ -499,8 +489,6 @@ class Supervisor:
 
     def _by_class(self, replica: Replica, scope: str) -> bool | None:
         """Decide by the class of a failure whether to try again; None if its class has no rule."""
-        from shunter.schedulers.exec.retry_counts import RetryCounts
-
         if self._retries is None:
             self._retries = RetryCounts(self.plan["retry"])
         decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
@@ -529,8 +517,6 @@ class Supervisor:
     def _watch_for_hangs(self) -> None:
         """Check the replicas for hangs periodically, if that is configured."""
         if self.plan.get("hang_timeout") and self._hangs is None:
-            from shunter.schedulers.exec.process.hang_watch import HangWatch
-
             self._hangs = HangWatch(self.plan["hang_timeout"])
             self._after(self._hangs.interval, self._check_for_hangs)
 

@@ -6,16 +6,12 @@ The supervisor imports this when a job has run for a while, so short jobs pay no
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 
 from shunter import system
+from shunter.schedulers.exec.process.replica import Replica
 from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord
 from shunter.system.nvml import Gpus, used, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from shunter.schedulers.exec.process.replica import Replica
 
 
 class UsageSampler:

@@ -15,11 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 PLAN = "shunter_plan"
 STATE_MARK = "shunter-state "

@@ -24,11 +24,8 @@ import sys
 import tempfile
 import threading
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from io import FileIO
-    from typing import Any
+from io import FileIO
+from typing import Any
 
 RANK0 = "TORCHX_RANK0_HOST"
 PORTS = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")

@@ -15,10 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 #: Seconds for what the program started and left behind, between SIGTERM and SIGKILL.
 LEFTOVER_GRACE = 1.0
