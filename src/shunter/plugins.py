@@ -1,8 +1,7 @@
 """Plugins: entry points of installed distributions, for shunter or for TorchX.
 
 The groups are ``shunter.<kind>`` and ``torchx.<kind>`` (schedulers, components, named_resources, events,
-cmds, ...). Entry points are read from ``entry_points.txt`` directly, since importing `importlib.metadata`
-takes some 40 ms.
+cmds, ...).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 from shunter import torchx_alias
@@ -95,7 +94,7 @@ def entry_points(kind: str) -> list[EntryPoint]:
     Those of ``torchx_plugins.*`` packages come last. One that cannot be imported is reported by a warning.
     """
     found: dict[str, EntryPoint] = {}
-    for point in sorted(installed(kind), key=lambda point: PREFIXES.index(point.group.partition(".")[0])):
+    for point in installed(kind):
         found.setdefault(point.name, point)
     if kind in NAMESPACE_FOLDERS:
         errors: list[tuple[str, str]] = []
@@ -107,8 +106,7 @@ def entry_points(kind: str) -> list[EntryPoint]:
 
 def installed(kind: str) -> list[EntryPoint]:
     """Return the entry points of a kind, all of each name. Nothing is imported for it."""
-    groups = [f"{prefix}.{kind}" for prefix in PREFIXES]
-    return [point for point in _all_entry_points() if point.group in groups]
+    return [point for prefix in PREFIXES for point in _entry_points_of_group(f"{prefix}.{kind}")]
 
 
 def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[NamespacePlugin]:
@@ -172,33 +170,8 @@ def _warn(errors: list[tuple[str, str]]) -> None:
 
 
 @functools.cache
-def _all_entry_points() -> tuple[EntryPoint, ...]:
-    points: list[EntryPoint] = []
-    for directory in dict.fromkeys(sys.path):
-        try:
-            with os.scandir(directory or ".") as entries:
-                infos = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
-        except OSError:
-            continue
-        for info in sorted(infos):
-            points += _read(os.path.join(info, "entry_points.txt"))
-    return tuple(points)
-
-
-def _read(path: str) -> list[EntryPoint]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return []
-    if not any(f"[{prefix}." in text for prefix in PREFIXES):
-        return []
-    points, group = [], ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("[") and line.endswith("]"):
-            group = line[1:-1].strip()
-        elif "=" in line and not line.startswith(("#", ";")) and group.startswith(PREFIXES):
-            name, _, value = line.partition("=")
-            points.append(EntryPoint(group, name.strip(), value.partition("[")[0].strip()))
-    return points
+def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(
+        EntryPoint(group, point.name, point.value.partition("[")[0].strip())
+        for point in metadata.entry_points(group=group)
+    )

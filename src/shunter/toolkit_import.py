@@ -1,4 +1,4 @@
-"""The launcher's only way to import the toolkit's modules, each on first use.
+"""The launcher's only way to import the toolkit's modules.
 
 The launcher has the toolkit as a private package, ``shunter._toolkit``: a link in a clone, files in an
 installed wheel. A ``shunter_toolkit`` installed alongside is a different package, and is not imported.
@@ -27,19 +27,3 @@ from shunter._toolkit.tracking import fsspec_tracker as fsspec_tracker
 from shunter._toolkit.tracking import mlflow_tracker as mlflow_tracker
 from shunter._toolkit.tracking import results as results
 from shunter._toolkit.tracking import runs as runs
-
-_MODULES = {
-    **dict.fromkeys(("archive", "channels", "hung_program", "notification", "outputs"), ""),
-    **dict.fromkeys(
-        ("end_notice", "host_ledger", "metric_shapes", "retry_rule", "script_text", "secret_rules"), ""
-    ),
-    **dict.fromkeys(("stack_dump", "store", "sync"), ""),
-    **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
-    **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__(f"shunter._toolkit{_MODULES[name]}", fromlist=[name]), name)

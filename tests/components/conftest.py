@@ -23,7 +23,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     directory.mkdir()
     monkeypatch.chdir(directory)
     modules, path = dict(sys.modules), list(sys.path)
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
     yield directory
     for name in set(sys.modules) - set(modules):
         file = getattr(sys.modules[name], "__file__", None) or ""
@@ -31,7 +31,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
             del sys.modules[name]
     sys.path[:] = path
     user_code._loaded.clear()
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
         lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entry_points.items())]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
         monkeypatch.syspath_prepend(str(site))
-        plugins._all_entry_points.cache_clear()
+        plugins._entry_points_of_group.cache_clear()
         return site
 
     return install_distribution

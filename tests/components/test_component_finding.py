@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -365,35 +363,3 @@ def test_source_of_a_builtin_holds_no_more_than_it_needs() -> None:
     assert "def _single(" in source
     assert "def touch(" not in source
     assert "shlex" not in source
-
-
-# ---- what it costs
-
-
-@pytest.mark.parametrize(
-    ("code", "allowed"),
-    [
-        ("finder.get_component('utils.echo').parse(['--msg', 'x'])", {"utils", "image"}),
-        ("finder.get_component('train.script').parse(['--script', 'x'])", {"train", "image"}),
-        ("finder.component_names()", set()),
-    ],
-)
-def test_a_builtin_costs_its_own_module_only(code: str, allowed: set[str]) -> None:
-    program = f"from shunter.components import finder; {code}; import sys; print(*sys.modules)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True
-    )
-    modules = set(done.stdout.split())
-    ours = {name.rpartition(".")[2] for name in modules if name.startswith("shunter.components.")}
-    assert ours & {*finder.BUILTINS, "image", "lint", "validators", "help"} <= allowed
-    heavy = {
-        "docstring_parser",
-        "importlib.metadata",
-        "subprocess",
-        "asyncio",
-        "logging",
-        "argparse",
-        "difflib",
-    }
-    assert not modules & heavy

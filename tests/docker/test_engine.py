@@ -2,12 +2,10 @@
 
 import gc
 import io
-import json
 import os
 import shutil
 import socket
 import stat
-import sys
 import threading
 import uuid
 import warnings
@@ -330,16 +328,3 @@ def test_chunks_come_back_whole(pieces, limit):
 )
 def test_references(ref, parts):
     assert image_store.split_reference(ref) == parts
-
-
-def test_what_is_imported():
-    import subprocess
-
-    program = (
-        f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from shunter.docker.engine import Engine\nEngine.from_env({})\n"
-        "import json; print(json.dumps(list(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
-    heavy = {"docker", "requests", "http.client", "email", "ssl", "subprocess", "urllib.parse", "dataclasses"}
-    assert not set(json.loads(done.stdout)) & heavy

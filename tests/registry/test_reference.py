@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -116,14 +113,3 @@ def test_hosts():
     assert not any(
         is_loopback(host) for host in ["10.0.0.1", "localhost.example.com", "[2001:db8::1]:5000", "1270.1"]
     )
-
-
-def test_reading_a_name_loads_no_http():
-    code = (
-        "import sys\n"
-        "from shunter.docker.image_reference import Reference\n"
-        "Reference.parse('a/b:c')\n"
-        "print(sorted({'ssl', 'http.client', 'concurrent.futures', 'boto3'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -108,11 +108,11 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         )
         monkeypatch.syspath_prepend(str(root))
         monkeypatch.delitem(sys.modules, "plug_resources", raising=False)
-        plugins._all_entry_points.cache_clear()
+        plugins._entry_points_of_group.cache_clear()
         return NamedResources()
 
     yield install
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
 
 
 @pytest.mark.parametrize("group", ["shunter", "torchx"])

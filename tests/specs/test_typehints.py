@@ -1,44 +1,12 @@
-"""Annotations read with and without `typing`."""
+"""Annotations read at run time."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import typing
 
 import pytest
 
 from shunter.specs import typehints
-
-_ALONE = """
-import sys, types
-from shunter.specs.typehints import *
-from shunter.specs import typehints as t
-
-class Options:
-    a: int | None
-    b: list[str]
-    c: None
-
-hints = t.class_hints(Options)
-assert hints["a"] == int | None and t.is_union(hints["a"]) and t.get_args(hints["a"]) == (int, type(None))
-assert "typing" not in sys.modules, "before"
-assert t.evaluate("dict[str, int]", {}) == dict[str, int]
-assert t.get_origin(dict[str, int]) is dict
-assert not t.is_any(int) and not t.is_literal(int) and not t.is_annotated(int)
-assert "typing" not in sys.modules, "after"
-known = t.evaluate("Annotated[str, '-n']", {})
-assert t.is_annotated(known) and "typing" in sys.modules
-print("good")
-"""
-
-
-def test_plain_annotations_do_without_typing():
-    code = f"import sys; sys.path[:0] = {sys.path!r}\n{_ALONE}"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "good\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -64,17 +64,6 @@ def test_an_installation_without_it_is_said(tmp_path: Path, monkeypatch: pytest.
     assert "Reinstall shunter" in caught.value.hint
 
 
-def test_it_is_not_imported() -> None:
-    import subprocess
-
-    program = (
-        "import sys; from shunter.workspace.toolkit_files import toolkit_archive; toolkit_archive();"
-        "print([name for name in sys.modules if 'shunter._toolkit' in name or 'shunter_toolkit' in name])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
     """One that is installed beside it may be of another version."""
     import subprocess

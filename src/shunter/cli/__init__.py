@@ -5,17 +5,11 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from shunter.cli.command_line import run_command_line
-
-#: Commands create few reference cycles, and most end before a collection would pay.
-GC_THRESHOLD = 50_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,19 +27,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console_main() -> NoReturn:
     """The program `shunter`: run the command line of this process, and exit."""
-    gc.set_threshold(GC_THRESHOLD)
-    _exit(main())
-
-
-def _exit(code: int) -> NoReturn:
-    """Exit without the interpreter's cleanup of modules, a sixth of a short command's time."""
-    threading = sys.modules.get("threading")
-    if sys.gettrace() or sys.getprofile() or (threading is not None and threading.active_count() > 1):
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):  # closed, or None
-            pass
-    os._exit(code)
+    sys.exit(main())

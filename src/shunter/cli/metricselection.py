@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from shunter.cli.parser import AnyParser
 from shunter.cli.replicaselection import split_target
 from shunter.cli.units import parse_time
 from shunter.errors import ShunterError
@@ -24,7 +23,7 @@ NO_METRICS = (
 )
 
 
-def add_selection_options(parser: AnyParser) -> None:
+def add_selection_options(parser: ArgumentParser) -> None:
     """Add the options that say where to look for metrics."""
     parser.add_argument(
         "--metric",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
@@ -14,7 +14,6 @@ from shunter.cli.console import OutputClosed, is_tty, note, out, print_json, war
 from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
 from shunter.cli.liveview import TerminalProgress
 from shunter.cli.parser import (
-    AnyParser,
     add_exit_code_option,
     add_json_option,
     add_scheduler_options,
@@ -29,7 +28,7 @@ from shunter.specs.serialize import to_json
 from shunter.specs.status import AppStatus
 
 
-def add_submission_options(parser: AnyParser) -> None:
+def add_submission_options(parser: ArgumentParser) -> None:
     """Add the options of every command that starts a job."""
     add_scheduler_options(parser, "where to run the job (see `shunter runopts`)")
     parser.add_argument("--wait", action="store_true", help="wait until the job has ended, without its logs")
@@ -43,7 +42,7 @@ def add_submission_options(parser: AnyParser) -> None:
     add_json_option(parser)
 
 
-def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
+def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
     """Add the options about what is submitted; ``default_workspace`` describes the default in the help."""
     parser.add_argument(
         "--dryrun",

@@ -10,13 +10,13 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shunter.errors import ConfigError
 from shunter.schedulers.base import Scheduler
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
 from shunter.specs.app import AppDef
-from shunter.specs.dryrun_info import AppDryRunInfo, Generic
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
 from shunter.specs.resources import NULL_RESOURCE
 

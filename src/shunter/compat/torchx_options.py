@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +36,7 @@ class OptionsMixin(StructuredOpts):
 
     def __init__(self, cfg: Mapping[str, Any] | None = None, /, **given: Any) -> None:
         values = {**(cfg or {}), **given}
-        known = list(fields(self))
+        known = _fields(type(self))
         for item in known:
             keys = [key for key in option_keys(item) if key in values]
             object.__setattr__(self, item.name, values.pop(keys[0]) if keys else default_of(item))
@@ -46,7 +46,7 @@ class OptionsMixin(StructuredOpts):
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, Any]) -> Any:
         """Make the options from a mapping; what is not an option is left out."""
-        known = {key for item in fields(cls) for key in option_keys(item)}
+        known = {key for item in _fields(cls) for key in option_keys(item)}
         return cls({key: value for key, value in cfg.items() if key in known})
 
     @classmethod
@@ -57,7 +57,11 @@ class OptionsMixin(StructuredOpts):
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:
         """Return the help texts of the options, by name."""
-        return {item.name: item.metadata.get("help", "") for item in fields(cls)}
+        return {item.name: item.metadata.get("help", "") for item in _fields(cls)}
+
+
+def _fields(cls: type) -> Sequence[Field[Any]]:
+    return fields(_ours(cls))
 
 
 def _ours(cls: type) -> type:

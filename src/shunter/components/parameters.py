@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
@@ -39,8 +38,6 @@ SUPPORTED_TYPES = (
     "and list, dict, tuple, Optional and unions of those"
 )
 _SCALARS = (str, int, float, bool, object, type(None))
-#: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`.
-_VARARGS, _VARKEYWORDS = 4, 8
 _CONTAINERS = (list, tuple, dict, Sequence, MutableSequence, Mapping, MutableMapping)
 
 
@@ -166,37 +163,15 @@ class _Raw:
 
 
 def _signature(fn: Callable[..., Any]) -> list[_Raw]:
-    """Return the parameters of a function; those of plain ones without `inspect`, which is slow to import."""
-    if type(fn) is not types.FunctionType or "__wrapped__" in vars(fn) or "__signature__" in vars(fn):
-        empty = inspect.Parameter.empty
-        return [
-            _Raw(
-                raw.name,
-                Kind[raw.kind.name],
-                REQUIRED if raw.default is empty else raw.default,
-                REQUIRED if raw.annotation is empty else raw.annotation,
-            )
-            for raw in inspect.signature(fn).parameters.values()
-        ]
-    code = fn.__code__
-    positional, keywords = code.co_argcount, code.co_kwonlyargcount
-    names = list(code.co_varnames[: positional + keywords])
-    kinds = [Kind.POSITIONAL_ONLY] * code.co_posonlyargcount
-    kinds += [Kind.POSITIONAL_OR_KEYWORD] * (positional - len(kinds))
-    defaults = dict(zip(reversed(names[:positional]), reversed(fn.__defaults__ or ()), strict=False))
-    defaults |= fn.__kwdefaults__ or {}
-    rest = list(code.co_varnames[positional + keywords :])
-    if code.co_flags & _VARARGS:
-        names.insert(positional, rest.pop(0))
-        kinds.append(Kind.VAR_POSITIONAL)
-    kinds += [Kind.KEYWORD_ONLY] * keywords
-    if code.co_flags & _VARKEYWORDS:
-        names.append(rest.pop(0))
-        kinds.append(Kind.VAR_KEYWORD)
-    hints = fn.__annotations__
+    empty = inspect.Parameter.empty
     return [
-        _Raw(name, kind, defaults.get(name, REQUIRED), hints.get(name, REQUIRED))
-        for name, kind in zip(names, kinds, strict=True)
+        _Raw(
+            raw.name,
+            Kind[raw.kind.name],
+            REQUIRED if raw.default is empty else raw.default,
+            REQUIRED if raw.annotation is empty else raw.annotation,
+        )
+        for raw in inspect.signature(fn).parameters.values()
     ]
 
 

@@ -35,10 +35,10 @@ class DaemonAddress(NamedTuple):
 
     scheme: str
     address: str
-    port: int
-    user: str
-    tls: Tls | None
-    origin: str
+    port: int = 0
+    user: str = ""
+    tls: Tls | None = None
+    origin: str = ""
 
     def __str__(self) -> str:
         if self.scheme == "unix":

@@ -8,11 +8,3 @@ from shunter.metrics.reader import MetricReader as MetricReader
 from shunter.metrics.reader import read as read
 from shunter.metrics.series import Series as Series
 from shunter.metrics.series import decimate as decimate
-
-_PLACES = {"MetricReader": "reader", "read": "reader", "Series": "series", "decimate": "series"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__(f"shunter.metrics.{_PLACES[name]}", fromlist=[name]), name)

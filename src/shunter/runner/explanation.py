@@ -170,10 +170,10 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
 
     failure = explain_failure(status, log_of, job_output)
     failure.problem = problems[0] if problems else ""
-    if failure.cause.name == "exit" and failure.replica is not None and not problems:
+    is_plain_exit = failure.cause.name == "exit" and not problems
+    if is_plain_exit and failure.replica is not None and failure.replica.structured_error_msg == NONE:
         # what waited in a buffer is written to stdout at the very end, after the reason on stderr
-        if failure.replica.structured_error_msg == NONE:
-            failure.evidence = last_words(log_of(failure.replica, Stream.STDERR)) or failure.evidence
+        failure.evidence = last_words(log_of(failure.replica, Stream.STDERR)) or failure.evidence
     _mask_secrets(failure)
     return failure
 

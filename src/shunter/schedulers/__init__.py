@@ -5,7 +5,6 @@ The history, configuration and everything else that does not depend on a backend
 
 from __future__ import annotations
 
-from shunter.schedulers import base, registry
 from shunter.schedulers.base import (
     DescribeAppResponse,
     ListAppResponse,
@@ -37,14 +36,3 @@ __all__ = [
     "get_scheduler_factories",
     "get_scheduler_factory",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for: the processes behind local jobs need none of it."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(registry if hasattr(registry, name) else base, name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -76,7 +76,6 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
         UnknownSchedulerException: there is no such scheduler.
     """
     if name in DEFAULT_SCHEDULER_MODULES:
-        _warn_of_unused(point for point in installed("schedulers") if point.name == name)
         return _builtin_factory(name)
     factories = get_scheduler_factories()
     if name not in factories:

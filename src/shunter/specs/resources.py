@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 #: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
 RESOURCE_NAME = "torchx/named_resources.name"
 IS_FRACTIONAL = "torchx/named_resources.is_fractional"
-
-from typing import Any
 
 
 @dataclass

@@ -39,10 +39,11 @@ def _encode(value: Any, path: str) -> Any:
         for name in list(value.overrides):
             getattr(value, name)
     if is_dataclass(value) and not isinstance(value, type):
+        has_workspace = getattr(value, "workspace", None) is not None
         data = {
             field.name: _encode(getattr(value, field.name), f"{path}.{field.name}")
             for field in fields(value)
-            if field.name != "overrides" and not (field.name == "workspace" and value.workspace is None)
+            if field.name != "overrides" and (field.name != "workspace" or has_workspace)
         }
         kind = _MOUNT_TYPES.get(type(value))
         return data if kind is None else {"type": kind, **data}

@@ -1,7 +1,6 @@
 """Logs of containers: what the conformance suite does not ask for."""
 
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -126,23 +125,3 @@ def test_following_until_a_time(jobs):
     jobs.wait_for_line(app_id)
     until = datetime.now(UTC) + timedelta(seconds=0.3)
     assert jobs.log(app_id, should_tail=True, until=until) == ["up\n"]
-
-
-def test_reading_commands_import_little(jobs):
-    app_id, _ = jobs.run("seq 3")
-    program = f"""
-import sys
-sys.path[:0] = {sys.path!r}
-from shunter.schedulers.docker.scheduler import create_scheduler
-from shunter.schedulers.base import LogQuery
-scheduler = create_scheduler("x")
-assert scheduler.describe({app_id!r}).state.name == "SUCCEEDED"
-assert scheduler.list()
-assert b"".join(b.data for b in scheduler.log_blocks({app_id!r}, [("r", 0)], LogQuery())) == b"1\\n2\\n3\\n"
-heavy = "docker requests http.client email ssl subprocess urllib.parse dataclasses asyncio logging shutil"
-print([name for name in heavy.split() if name in sys.modules])
-"""
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=50, check=True
-    )
-    assert done.stdout == "[]\n"

@@ -61,7 +61,7 @@ class AttemptLog(NamedTuple):
     """One run of a replica: its log stream, and when it ended (seconds since the epoch) if that is known."""
 
     stream: str
-    ended: float | None
+    ended: float | None = None
 
 
 class ReplicaAttempts(NamedTuple):

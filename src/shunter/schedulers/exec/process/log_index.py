@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import namedtuple
 from collections.abc import Iterator
+from typing import NamedTuple
 
 HEADER = struct.Struct("<qqqII")
 STDOUT, STDERR = 0, 1
@@ -32,22 +32,19 @@ MIXED = 8
 #: The two logs of a replica in its directory; a stream is the number of its file here.
 LOG_NAMES = ("stdout.log", "stderr.log")
 
-_FIELDS = namedtuple("_FIELDS", "time_ns ends flags writes order", defaults=(0, 0, b""))
 
-
-class Record(_FIELDS):
+class Record(NamedTuple):
     """Sizes of the files at a time, and the writes seen since the record before.
 
     ``order`` holds the stream of each write, 0 or 1, where both were written to; otherwise it is empty,
     and ``writes`` is their number.
     """
 
-    __slots__ = ()
     time_ns: int
     ends: tuple[int, int]
-    flags: int
-    writes: int
-    order: bytes
+    flags: int = 0
+    writes: int = 0
+    order: bytes = b""
 
     @property
     def streams(self) -> bytes:
