@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pytest
 
@@ -79,3 +80,39 @@ def test_a_metric_that_cannot_be_found_is_refused_before_the_start(cli: Cli) -> 
 def test_a_job_without_metrics_says_how_to_have_them(cli: Cli) -> None:
     handle = cli("run", "utils.echo", "--msg", "hi").out.strip()
     assert "--metric" in cli("metrics", handle, "--name", "loss").out
+
+
+SMALL = 'import sys\nfor step in range(3, 6):\n    print(f"epoch {step} loss: {sys.argv[2]}e-0{step}")\n'
+
+
+def test_a_sweep_whose_metric_nobody_declared(cli: Cli) -> None:
+    (cli.directory / "train.py").write_text(SMALL)
+    cli("sweep", "--wait", "./train.py", "--lr", "3,2")
+    rows = cli("points", "--best", "min:loss", "--json").json
+    assert [(row["values"]["lr"], row["metric"]) for row in rows] == [("2", 2e-05), ("3", 3e-05)]
+    assert "min 2e-05" in cli("plot", "loss").out
+    assert "Did you mean loss?" in cli("plot", "los", code=2).err
+    assert [line.split()[0] for line in cli("metrics").out.splitlines() if "system/" not in line] == [
+        "METRIC",
+        "loss",
+    ]
+    assert "by its name" in cli("points", "--best", "min:x", code=3).err
+
+
+def test_an_expression_that_reads_a_part_of_a_number_is_named(cli: Cli) -> None:
+    (cli.directory / "train.py").write_text(SMALL)
+    cli("sweep", "--wait", "--metric", "loss=loss: ([0-9.]+)", "./train.py", "--lr", "3,2")
+    for command in (["points", "--best", "min:loss"], ["plot", "loss"], ["metrics"]):
+        said = cli(*command).err
+        assert re.search(r"of loss reads (\d) of \1e-03; `--metric loss` without an expression", said), said
+    cli("sweep", "--wait", "--metric", "loss", "./train.py", "--lr", "3,2")
+    found = cli("metrics", "--json")
+    assert min(series["min"] for series in next(iter(found.json.values()))["loss"]) == 2e-05
+    assert found.err == ""
+
+
+def test_what_replicas_use_has_units(cli: Cli) -> None:
+    cli("run", "--wait", "utils.sh", "--", "sleep", "2.5")
+    lines = cli("metrics", "--name", "system/memory_bytes").out.splitlines()
+    assert lines[1].split()[3] in ("KiB", "MiB", "GiB"), lines
+    assert "required: METRIC\n" in cli("plot", code=2).err

@@ -26,6 +26,12 @@ class Parser(ArgumentParser):
         options: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _formatter, **more}
         super().__init__(prog=prog, description=description, **options)
 
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        """Declare an argument, as ``argparse.ArgumentParser.add_argument`` does."""
+        if options.get("nargs") == "*":  # without a default, old versions of argparse call it required
+            options.setdefault("default", None)
+        return super().add_argument(*names, **options)
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error as a `UsageError`."""
         raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows what it takes.")

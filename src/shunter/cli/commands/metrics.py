@@ -21,10 +21,12 @@ from shunter.cli.console import is_tty, note, out, print_json, table, warn
 from shunter.cli.liveview import Screen
 from shunter.cli.metricselection import NO_METRICS, JobMetrics, add_selection_options, job_metrics
 from shunter.cli.parser import complete_with
+from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK
 from shunter.metrics.chart import short_number
 from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
 from shunter.metrics.series import Series, finite
+from shunter.metrics.usage import PREFIX
 from shunter.runner import get_runner
 
 #: Seconds between two updates of --watch.
@@ -160,24 +162,33 @@ def _table(jobs: Sequence[JobMetrics], by_replica: bool) -> Iterator[str]:
 
 
 def _of_one(job: JobMetrics, by_replica: bool) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for name, several in job.by_name().items():
-        for group in [[each] for each in several] if by_replica else [several]:
-            summary = _summary(group)
-            rows.append((name, _places(group), *map(short_number, summary), str(sum(s.count for s in group))))
-    return rows
+    return [
+        (name, _places(group), *_shown(name, group), str(sum(series.count for series in group)))
+        for name, several in job.by_name().items()
+        for group in ([[each] for each in several] if by_replica else [several])
+    ]
 
 
 def _compared(jobs: Sequence[JobMetrics]) -> list[tuple[str, ...]]:
     found = [job.by_name() for job in jobs]
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(name for each in found for name in each):
-        columns = [
-            [*map(short_number, _summary(each[name]))] if name in each else ["-"] * 4 for each in found
-        ]
+        columns = [_shown(name, each[name]) if name in each else ["-"] * 4 for each in found]
         for index, what in enumerate(("last", "min", "max", "step")):
             rows.append((name if not index else "", what, *(column[index] for column in columns)))
     return rows
+
+
+def _shown(name: str, group: Sequence[Series]) -> list[str]:
+    """Return a `_summary` as text; what replicas use of memory, storage and network has units."""
+    *values, step = _summary(group)
+    if name.startswith(PREFIX) and name.endswith("_bytes"):
+        shown = [format_bytes(value) for value in values]
+    elif name.startswith(PREFIX) and name.endswith("_per_second"):
+        shown = [f"{format_bytes(value)}/s" for value in values]
+    else:
+        shown = [short_number(value) for value in values]
+    return [*shown, short_number(step)]
 
 
 def _summary(group: Sequence[Series]) -> tuple[float, float, float, float]:
