@@ -5,6 +5,7 @@ Whatever runs leaves a canary, and whatever connects does so to a listener of th
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -277,6 +278,18 @@ def test_a_page_runs_nothing_of_the_project(hostile: Hostile) -> None:
     finally:
         process.terminate()
         process.communicate(timeout=DEADLINE)
+    hostile.check()
+
+
+def test_the_pages_own_commands_import_nothing_of_the_project(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette")
+    from shunter.ui.job_actions import run_shunter
+
+    monkeypatch.chdir(hostile.directory)
+    code, version, _ = asyncio.run(run_shunter("--version"))
+    assert (code, version.startswith("shunter ")) == (0, True)
     hostile.check()
 
 

@@ -73,7 +73,7 @@ FALSE_WORDS = ("false", "no", "off", "0")
 
 
 class LayeredSettings(dict[str, "Setting"]):
-    """LayeredSettings by key.
+    """Settings by key, each from the strongest source.
 
     Attributes:
         withheld: those that a project's file sets, but may not until the user has trusted it.
