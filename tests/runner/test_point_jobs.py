@@ -75,7 +75,7 @@ def app_id_of(handle: str) -> str:
 
 
 def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place: Path) -> None:
-    handle = runner.run_sweep("comp.py:pair", points(place, 3, fail=1), "local_cwd")
+    handle = runner.run_sweep("comp.py:pair", points(place, 3, fail=1), "local_cwd", parallel=3)
     assert handle.startswith("sweep://")
     status = runner.wait(handle)
     assert (status.state, status.msg) == (AppState.FAILED, "1 of 3 points failed")

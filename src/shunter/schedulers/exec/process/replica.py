@@ -38,7 +38,7 @@ class Replica(ProcessGroup):
         self.env: dict[str, str] = plan["env"]
         self.log_dir: str = plan["log_dir"]
         #: Its own working directory; "" for the job's.
-        self.cwd: str = plan["cwd"]
+        self.cwd: str = plan.get("cwd", "")
         self.recorder: ReplicaRecorder | None = None
         self.state = AppState.PENDING
         self.reason = ""
