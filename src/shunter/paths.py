@@ -39,6 +39,11 @@ def view_dir(name: str) -> str:
     return os.path.join(state_dir(), "workspaces", "views", name)
 
 
+def existing(*places: str | None) -> str | None:
+    """Return the first place that is there, as far as this machine can tell: a path has to exist here."""
+    return next((place for place in places if place and (place[0] != "/" or os.path.exists(place))), None)
+
+
 def make_private_dir(path: str) -> None:
     """Create a directory that only its owner can read, with its parents.
 

@@ -43,8 +43,15 @@ HOSTILE = {
     "dot dot": [(member("../evil"), b"x")],
     "deep dot dot": [(member("a/../../evil"), b"x")],
     "absolute": [(member("/tmp/evil-shunter"), b"x")],
-    "symlink out": [(member("l", tarfile.SYMTYPE, "../../etc"), b"")],
-    "symlink absolute": [(member("l", tarfile.SYMTYPE, "/etc/passwd"), b"")],
+    "through a symlink out": [(member("l", tarfile.SYMTYPE, "../.."), b""), (member("l/evil"), b"x")],
+    "through an absolute one": [
+        (member("l", tarfile.SYMTYPE, "/tmp"), b""),
+        (member("l/evil-shunter"), b"x"),
+    ],
+    "hard link through a symlink out": [
+        (member("l", tarfile.SYMTYPE, "/etc/passwd"), b""),
+        (member("m", tarfile.LNKTYPE, "l"), b""),
+    ],
     "hard link out": [(member("l", tarfile.LNKTYPE, "../x"), b"")],
     "hard link absolute": [(member("l", tarfile.LNKTYPE, "/etc/passwd"), b"")],
     "device": [(member("d", tarfile.CHRTYPE), b"")],
@@ -153,6 +160,23 @@ def test_good_archive_keeps_links_and_drops_special_bits(tmp_path: Path) -> None
     archive.extract(str(path), str(tmp_path / "out"))
     assert (tmp_path / "out/link").read_text() == "echo"
     assert (tmp_path / "out/sub/run.sh").stat().st_mode & 0o7777 == 0o755
+
+
+def test_links_out_of_an_archive_are_kept_and_not_written_through(tmp_path: Path) -> None:
+    """They may lead to data; and the code could make such links itself."""
+    (tmp_path / "data").write_text("outside")
+    path = make_tar(
+        tmp_path / "x.tar.gz",
+        (member("absolute", tarfile.SYMTYPE, str(tmp_path / "data")), b""),
+        (member("nowhere", tarfile.SYMTYPE, "../../../no/such"), b""),
+        (member("replaced", tarfile.SYMTYPE, str(tmp_path / "data")), b""),
+        (member("replaced"), b"inside"),
+    )
+    archive.extract(str(path), str(tmp_path / "out"))
+    assert os.readlink(tmp_path / "out/absolute") == str(tmp_path / "data")
+    assert os.readlink(tmp_path / "out/nowhere") == "../../../no/such"
+    assert (tmp_path / "out/replaced").read_text() == "inside"
+    assert (tmp_path / "data").read_text() == "outside"
 
 
 def test_packing_is_reproducible(tmp_path: Path) -> None:

@@ -141,6 +141,46 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
     assert len(list((home / "state/sagemaker-code").iterdir())) == 1
 
 
+def test_links_that_lead_out_of_the_code_are_kept(processes: str, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "data.txt").write_text("from outside")
+    (project / "data").symlink_to(tmp_path / "data.txt")
+    (project / "relative").symlink_to("../data.txt")
+    (project / "nothing").symlink_to("/no/such/file")
+    (project / "show.py").write_text("import os; print(open('data').read(), os.readlink('nothing'))")
+    line = (
+        "run",
+        "-s",
+        "sagemaker_local",
+        "--wait",
+        "--workspace",
+        ".",
+        "train.script",
+        "--script",
+        "show.py",
+    )
+    done = shunter(*line, "--image", "none", cwd=project)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "from outside /no/such/file" in shunter("log", done.stdout.split()[0]).stdout
+
+
+@pytest.mark.parametrize("scheduler", ["sagemaker_local", "local_cwd"])
+@pytest.mark.parametrize("output", [[], ["--output", "./out"]], ids=["default", "output"])
+def test_the_results_that_are_named_are_there(
+    processes: str, tmp_path: Path, scheduler: str, output: list[str]
+) -> None:
+    (tmp_path / "fails.py").write_text("raise SystemExit('no')")
+    (tmp_path / "works.py").write_text("import os; open(os.environ['SM_MODEL_DIR'] + '/model', 'w').close()")
+    for name, code in (("works", 0), ("fails", 1)):
+        line = ("run", "-s", scheduler, "--wait", "train.script", "--script", f"{name}.py", *output)
+        done = shunter(*line, "--image", "none", cwd=tmp_path)
+        assert done.returncode == code, done.stderr + done.stdout
+        found = json.loads(shunter("status", done.stdout.split()[0], "--json").stdout)["results"]
+        assert found is None or Path(found).is_dir()
+        assert found or name == "fails"
+
+
 @pytest.mark.slow
 def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
     done = shunter(

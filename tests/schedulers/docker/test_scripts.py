@@ -85,6 +85,21 @@ def test_results_are_kept_here_and_go_with_the_job(
     assert not Path(results_dir(app_id)).exists()
 
 
+def test_the_results_of_a_failure_are_there(
+    runner: Runner, project: Path, image: str, tmp_path: Path
+) -> None:
+    (project / "train.py").write_text("raise SystemExit('no')\n")
+    words = ["--script", "train.py", "--image", image, "--output", f"{tmp_path}/out"]
+    handle = runner.run_component("train.script", words, "local_docker", workspace=".")
+    try:
+        status = runner.wait(handle)
+        assert status is not None
+        assert status.state == AppState.FAILED
+        assert Path(status.results or "").is_dir()
+    finally:
+        runner.delete(handle)
+
+
 @pytest.mark.slow
 def test_lines_come_when_they_are_written(runner: Runner, project: Path, image: str) -> None:
     (project / "train.py").write_text("import time\nprint('first')\ntime.sleep(600)\n")

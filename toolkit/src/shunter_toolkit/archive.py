@@ -26,10 +26,11 @@ _LONGEST_HEADER = 1 << 20  # tarfile reads a header whole, and content in smalle
 def extract(archive: str, folder: str) -> None:
     """Unpack a tar archive, compressed or not, into a folder.
 
-    Nothing is written if any member would leave the folder: an absolute path, ``..``, a link that points out,
-    a device or a fifo; or if the archive unpacks to more than ``SHUNTER_UNPACK_MAX_BYTES`` (16 GiB) or,
-    beyond 256 MiB, to more than ``SHUNTER_UNPACK_MAX_RATIO`` (200) times its size. Ownership, set-id bits
-    and other special bits are dropped. What was unpacked before an error is removed.
+    Nothing is written if any member would leave the folder: an absolute path, ``..``, a hard link to outside,
+    a path through a symbolic link to outside, a device or a fifo; or if the archive unpacks to more than
+    ``SHUNTER_UNPACK_MAX_BYTES`` (16 GiB) or, beyond 256 MiB, to more than ``SHUNTER_UNPACK_MAX_RATIO``
+    (200) times its size. Symbolic links are kept wherever they lead. Ownership, set-id bits and other special
+    bits are dropped. What was unpacked before an error is removed.
 
     Raises:
         CodeError: the archive cannot be read, it is too large, or it has such a member.
@@ -164,10 +165,8 @@ def _objection(member: tarfile.TarInfo, root: str) -> str:
         return "is a device or a fifo"
     if os.path.isabs(member.name) or not _inside(root, member.name):
         return "lies outside the directory"
-    if member.issym() or member.islnk():
-        start = os.path.dirname(member.name) if member.issym() else ""
-        if os.path.isabs(member.linkname) or not _inside(root, os.path.join(start, member.linkname)):
-            return f"is a link out of the directory, to {member.linkname!r}"
+    if member.islnk() and (os.path.isabs(member.linkname) or not _inside(root, member.linkname)):
+        return f"is a link out of the directory, to {member.linkname!r}"
     return ""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from shunter.docker.engine import Engine
 from shunter.errors import ConfigError, UnknownAppException
+from shunter.paths import existing
 from shunter.schedulers.base import (
     Check,
     DescribeAppResponse,
@@ -164,6 +165,7 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
             if container.state == "running"
         }
         places = {f"port.{replica}.{name}": p for replica, held in ports.items() for name, p in held.items()}
+        results = job.labels.get(labels.RESULTS)
         return DescribeAppResponse(
             app_id=job.app_id,
             state=judgement.state,
@@ -172,7 +174,8 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
             ui_url=f"http://{next(iter(places.values()))}" if len(places) == 1 else None,
             metadata={**job.metadata, **places},
             roles_statuses=judgement.roles,
-            results=job.labels.get(labels.RESULTS),
+            # what failed may have sent nothing to its output
+            results=results and existing(results, inventory.results_dir(job.app_id)),
             ended_at=judgement.ended_at,
         )
 

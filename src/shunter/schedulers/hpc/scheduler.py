@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
+from shunter.paths import existing
 from shunter.schedulers.base import (
     Check,
     Dependency,
@@ -522,10 +523,14 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """Describe jobs: one query of the queue for all of them."""
         seen = self._observe_many(app_ids)
         now = time.time()
-        return {
+        found = {
             app_id: describe(app_id, each.native, each.job, each.problem, now)
             for app_id, each in seen.items()
         }
+        for app_id, response in found.items():
+            if response is not None and not seen[app_id].place.host:  # its disk is this machine's, too
+                response.results = existing(response.results)
+        return found
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return this user's jobs on a cluster, the oldest first; by default those that we submitted."""

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from shunter.paths import existing
 from shunter.schedulers.base import DescribeAppResponse
 from shunter.schedulers.exec.outbox import send_if_waiting
 from shunter.schedulers.exec.process.job_directory import ProcessJob
@@ -56,17 +57,20 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
 
 
 def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
-    """Return where a job's results are; None if it is no sweep, and does not run under the toolkit."""
+    """Return where a job's results are; None if there are none, or it is no sweep and without the toolkit.
+
+    What has failed may have sent nothing to its output.
+    """
     is_sweep = bool(document.get("own_directories"))
 
     roles = document.get("app", {}).get("roles", [])
     found = [(role, specification(role["metadata"])) for role in roles]
     trained = [(role, spec) for role, spec in found if spec]
     if not trained:
-        return job.file("ml") if is_sweep else None
+        return existing(job.file("ml")) if is_sweep else None
     role, spec = trained[0]
     own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
-    return output_of(spec, job.name) or own
+    return existing(output_of(spec, job.name), own)
 
 
 def _planned_roles(layout: list[tuple[str, int, str]], state: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from shunter.paths import existing
 from shunter.schedulers.aws.sagemaker import observe as remote
 from shunter.schedulers.aws.sagemaker_local import description
 from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
@@ -50,7 +51,7 @@ def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
     if state["status"] not in TERMINAL:
         response.msg = recovery.stopped_text(job, state) or response.msg
     response.ui_url = f"file://{job.file('logs')}"
-    response.results = (response.results or "").removeprefix("file://") or None
+    response.results = existing((response.results or "").removeprefix("file://"))
     return response
 
 

@@ -33,7 +33,7 @@ HOST_PREFIX = "algo-"
 #: How long the machine may take to set up a container and start it, which is long on a loaded one.
 START_SECONDS = 300.0
 #: Where results are, in words, if not on this machine.
-IN_CONTAINERS = "/opt/ml of its containers, until it is deleted (docker cp)"
+IN_CONTAINERS = "its containers, in /opt/ml, until it is deleted (docker cp)"
 
 
 # ---- parts of a container's definition
