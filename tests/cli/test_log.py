@@ -229,10 +229,3 @@ def test_the_lines_of_one_rank(cli):
     assert "no rank 2" in said
     assert "highest is 1" in said
     assert "--rank" in cli("log", handle, "--rank", "x", code=2).err
-
-
-@pytest.mark.slow
-def test_a_regular_expression_that_would_take_forever_is_given_up(cli):
-    handle = job(cli, "print('a' * 40 + 'b')")
-    said = cli("log", handle, "--regex", "(a+)+$", code=2).err
-    assert "took more than 2 s on one line" in said

@@ -28,7 +28,8 @@ def test_a_sweep_from_its_start_to_the_best(cli: Cli) -> None:
         ["2", "0.3"],
     ]
     found = cli("sweep", "--dryrun", "./train.py", "password=hunter2,hunter3", "lr=1", "seed=0")
-    assert "hunter" not in found.out
+    assert "hunter2" not in found.out
+    assert "hunter3" not in found.out
     words = ("--parallel", "2", "./train.py", "lr=0.5,0.1,0.3", "seed=0,1")
     found = cli("sweep", "--wait", *words, code=1)
     assert "6 points, at most 2 at a time, from lr=0.5 seed=0 to lr=0.3 seed=1" in found.err

@@ -156,7 +156,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], d
         found.append((name, words, more))
         return 0
 
-    monkeypatch.setattr(command_line, "run_command", note)
+    monkeypatch.setattr(torchx_command, "run_command", note)
     return found
 
 

@@ -137,12 +137,12 @@ def test_what_is_offered_is_not_taken_for_plugins_of_ours(
     lines = [f"{name} = shunter.compat.offered:{name}" for name in names]
     (info / "entry_points.txt").write_text("\n".join(["[torchx.schedulers]", *lines]))
     monkeypatch.syspath_prepend(info.parent)
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
     try:
         assert {point.name for point in plugins.entry_points("schedulers")} >= set(names)
         assert list(get_scheduler_factories()) == list(DEFAULT_SCHEDULER_MODULES)
     finally:
-        plugins._all_entry_points.cache_clear()
+        plugins._entry_points_of_group.cache_clear()
 
 
 def test_everything_of_ours_is_offered() -> None:

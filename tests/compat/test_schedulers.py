@@ -49,9 +49,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     install(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("TORCHX_DEPOT", str(tmp_path / "depot"))
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
     yield
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
 
 
 def app(*, name: str = "hello") -> AppDef:

@@ -746,11 +746,11 @@ def test_a_component_that_is_not_valid_is_listed_with_its_errors(
         "[torchx.components]\nteam = ruled_team\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
     try:
         found = finder.get_components()
     finally:
-        plugins._all_entry_points.cache_clear()
+        plugins._entry_points_of_group.cache_clear()
     assert found["team.good"].validation_errors == []
     (problem,) = found["team.bad"].validation_errors
     assert "the parameter 'x' has no type annotation" in problem

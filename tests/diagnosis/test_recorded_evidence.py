@@ -114,12 +114,12 @@ def test_plugins_add_causes_and_reasons_to_wait(tmp_path, monkeypatch):
         "    return [('quota', 'SITE_BUDGET')]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._all_entry_points.cache_clear()
+    plugins._entry_points_of_group.cache_clear()
     try:
         assert (failed("LIC-7").cause.text, failed("LIC-8").cause.name) == ("found no licence", "bad_gpu")
         assert explain_waiting(AppStatus(AppState.PENDING, msg="waiting: SITE_BUDGET")).kind == "quota"
     finally:
-        plugins._all_entry_points.cache_clear()
+        plugins._entry_points_of_group.cache_clear()
 
 
 TORCHRUN = """\

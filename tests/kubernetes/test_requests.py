@@ -32,7 +32,7 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "random_id", lambda length=10: "x23456789b"[:length])
-    monkeypatch.setattr("shunter.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.schedulers.kubernetes.request.__version__", "1.2.3")
     monkeypatch.setattr("shunter.schedulers.kubernetes.request.user_name", lambda: "me")
 
 

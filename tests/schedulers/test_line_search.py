@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.errors import UsageError
-from shunter.schedulers import line_search
 from shunter.schedulers.line_search import LineSearch
 from shunter.schedulers.lines import TimedLine, blocks_of, iter_lines, last_lines
 from shunter.schedulers.responses import LogBlock
@@ -24,20 +21,6 @@ def test_lines_are_those_that_a_search_of_each_finds(block: bytes) -> None:
             if re.search(regex, line.decode("utf-8", "replace").rstrip("\r\n"))
         ]
         assert search.select(block) == b"".join(wanted)
-
-
-def test_a_line_that_takes_forever_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = LineSearch("(a|aa)+$")
-    assert search.select(b"caa\nbb\n") == b"caa\n"
-    with pytest.raises(UsageError, match="took more than"):
-        search.select(b"fine aaa\n" + b"a" * 60 + b"b\n")
-    with pytest.raises(UsageError, match="took more than"):  # also for those who go on asking
-        search.select(b"aa\n")
-
-
-def test_long_lines_are_searched_elsewhere() -> None:
-    search = LineSearch("x$")
-    assert search.select(b"a" * 2 * line_search.SHORT + b"x\n" + b"y\n").endswith(b"ax\n")
 
 
 def test_blocks_have_one_time() -> None:

@@ -320,4 +320,4 @@ def test_keys_of_a_job_that_lives_stay(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.path.isdir(ours.folder)
     assert (target / "file").exists()
     ours.remove()
-    assert sorted(os.listdir(tmp_path)) == ["target", "shunter-keys-link"]
+    assert sorted(os.listdir(tmp_path)) == ["shunter-keys-link", "target"]

@@ -9,13 +9,12 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 from urllib.parse import quote
 
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError
 from shunter.http.connections import Response
-from shunter.image_registry.client import Body, RegistryClient
 from shunter.image_registry.image_manifest import hasher
 from shunter.image_registry.registry_errors import (
     ContentMismatchError,
@@ -26,6 +25,9 @@ from shunter.image_registry.registry_errors import (
     Trouble,
     connection_trouble,
 )
+
+if TYPE_CHECKING:
+    from shunter.image_registry.client import Body, RegistryClient
 
 Source = Callable[[int], "Readable"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 from urllib.parse import quote, urljoin
 
 from shunter.backoff import Backoff, Clock, retry_after
@@ -17,6 +17,7 @@ from shunter.docker.image_reference import api_host, canonical_registry, is_loop
 from shunter.http.connections import NotHttpError, Response
 from shunter.http.url_client import BadUrlError, Origin, UrlClient
 from shunter.image_registry.auth import Authorizer, TokenServerError
+from shunter.image_registry.blobs import DEFAULT_CHUNK, BlobStream, BlobUpload, Source
 from shunter.image_registry.image_manifest import MANIFEST_TYPES, digest_of, matches
 from shunter.image_registry.registry_errors import (
     FINAL_CODES,
@@ -35,9 +36,6 @@ from shunter.image_registry.registry_errors import (
     unavailable,
 )
 from shunter.progress import Progress
-
-if TYPE_CHECKING:
-    from shunter.image_registry.blobs import BlobStream, Source
 
 T = TypeVar("T")
 
@@ -192,8 +190,6 @@ class RegistryClient:
 
         The content is verified at its end, if it was read from its beginning.
         """
-        from shunter.image_registry.blobs import BlobStream
-
         return BlobStream(self, repository, digest, offset, scopes)
 
     def read_blob(self, repository: str, digest: str, longest: int, *, scopes: tuple[str, ...] = ()) -> bytes:
@@ -239,8 +235,6 @@ class RegistryClient:
             scopes: what to ask a token server for; by default what this needs.
             chunk_size: bytes per request; 64 MiB by default.
         """
-        from shunter.image_registry.blobs import DEFAULT_CHUNK, BlobUpload
-
         shown = label or digest.partition(":")[2][:12]
         return BlobUpload(
             self,

@@ -147,7 +147,7 @@ class LogParts:
             is_backward: whether to search towards the beginning.
 
         Raises:
-            UsageError: the expression is not valid, or takes too long.
+            UsageError: the expression is not valid.
         """
         if not regex or len(regex) > LONGEST_EXPRESSION:
             raise UsageError("there is nothing to search for" if not regex else "the expression is too long")

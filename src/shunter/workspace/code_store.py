@@ -27,13 +27,16 @@ import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from shunter import system
 from shunter.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from shunter.paths import make_private_dir, remove_tree, state_dir, state_error
 from shunter.progress import Progress
 from shunter.workspace.manifest import Entry, Manifest
-from shunter.workspace.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from shunter.workspace.snapshot import Snapshot
 
 #: What was written more recently may belong to a job that is being submitted.
 SPARED_SECONDS = 3600.0

@@ -10,11 +10,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
 from shunter.progress import Progress
 from shunter.specs.workspace import Workspace
+from shunter.workspace.code_store import Store
 from shunter.workspace.file_digests import (
     ChangingFileError,
     Index,
@@ -24,9 +25,6 @@ from shunter.workspace.file_digests import (
 )
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.selection import Report, Selection, select
-
-if TYPE_CHECKING:
-    from shunter.workspace.code_store import Store
 
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
@@ -123,8 +121,6 @@ def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
     Raises:
         WorkspaceError: it is not kept, or not all of it.
     """
-    from shunter.workspace.code_store import Store
-
     store = store or Store()
     manifest = store.find(beginning)
     if not store.has_all(manifest):

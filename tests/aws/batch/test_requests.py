@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "make_unique", lambda name: f"{name.lower().replace(' ', '-')}-x1")
-    monkeypatch.setattr("shunter.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.schedulers.aws.batch.request.__version__", "1.2.3")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.ray import observe, request
 from shunter.schedulers.ray.housekeeping import forget
-from shunter.schedulers.ray.scheduler import RayScheduler
 from shunter.schedulers.responses import LogQuery, Stream
 from shunter.specs.app import AppDef, Role
+
+if TYPE_CHECKING:
+    from shunter.schedulers.ray.scheduler import RayScheduler
 
 ROLE = "exec"
 

@@ -34,6 +34,7 @@ from shunter.schedulers.ray.housekeeping import forget, leftovers, remove
 from shunter.schedulers.ray.logs import keep_end, kept_state
 from shunter.schedulers.ray.options import RayOpts
 from shunter.schedulers.ray.ray_package import RayPackage
+from shunter.schedulers.ray.remote_command import run_inside
 from shunter.schedulers.ray.request import RayRequest, make_request
 from shunter.schedulers.ray.rules import warnings_for
 from shunter.schedulers.ray.submission import submit
@@ -235,8 +236,6 @@ class RayScheduler(Scheduler[RayOpts]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command where a replica runs, without stdin and terminal: those Ray does not give."""
-        from shunter.schedulers.ray.remote_command import run_inside
-
         if not self.exists(app_id):
             raise UnknownAppException(f"Ray does not know the job {app_id!r}")
         return run_inside(self, app_id, role_name, k, command)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ShunterError, UnreachableError
 from shunter.schedulers.base import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest
-from shunter.schedulers.sge.scheduler import SgeScheduler
+
+if TYPE_CHECKING:
+    from shunter.schedulers.sge.scheduler import SgeScheduler
 
 #: For how many hosts and queues the report says why they cannot run a job.
 MOST_REASONS = 4

@@ -18,6 +18,7 @@ from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import HpcScheduler
 from shunter.schedulers.sge import observe, reasons
+from shunter.schedulers.sge.doctor import checks, examine_job
 from shunter.schedulers.sge.observe import ended_jobs, parse_accounting
 from shunter.schedulers.sge.options import SgeOpts
 from shunter.schedulers.sge.request import make_script, queue_words, with_check
@@ -185,14 +186,10 @@ class SgeScheduler(HpcScheduler):
 
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether jobs with these options could run."""
-        from shunter.schedulers.sge.doctor import checks
-
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
 
     def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
         """Have Grid Engine verify that queues could run the job."""
-        from shunter.schedulers.sge.doctor import examine_job
-
         return [examine_job(self, info.request)]
 
 

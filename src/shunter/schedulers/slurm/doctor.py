@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers.base import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.slurm import rules
 from shunter.schedulers.slurm.options import APPTAINER, PYXIS, SINGULARITY
-from shunter.schedulers.slurm.scheduler import SlurmScheduler
+
+if TYPE_CHECKING:
+    from shunter.schedulers.slurm.scheduler import SlurmScheduler
 
 #: Options of a job that `sbatch --test-only` can judge.
 _TESTED = ("partition", "time", "account", "qos", "reservation", "constraint", "nodelist", "exclude", "gres")

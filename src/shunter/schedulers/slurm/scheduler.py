@@ -21,6 +21,7 @@ from shunter.schedulers.hpc.scheduler import HpcScheduler
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
 from shunter.schedulers.hpc.storage import Storage, storage_of
 from shunter.schedulers.slurm import observe, rules
+from shunter.schedulers.slurm.doctor import examine
 from shunter.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
 from shunter.schedulers.slurm.options import HYPHENATED, SlurmOpts
 from shunter.schedulers.slurm.request import CLEAN_ENVIRONMENT, make_script, queue_words
@@ -376,8 +377,6 @@ class SlurmScheduler(HpcScheduler):
 
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check commands, controller, partition, accounting and shared folder; sbatch tests a job."""
-        from shunter.schedulers.slurm.doctor import examine
-
         return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
 
 
