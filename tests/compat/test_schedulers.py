@@ -118,17 +118,14 @@ def test_a_request_has_torchx_s_back_references() -> None:
         assert [job.app_handle for job in runner.list("owl")] == [handle]
 
 
-@pytest.mark.parametrize("command", [("schedulers",), ("run", "-s", "slurm", "--dryrun", "utils.echo")])
-def test_a_plugin_with_the_name_of_a_builtin_scheduler_is_named_and_not_used(
-    night: Cli, command: tuple[str, ...]
-) -> None:
+def test_a_plugin_with_the_name_of_a_builtin_scheduler_is_named_and_not_used(night: Cli) -> None:
     info = night.directory.parent / "site" / "nightshift-1.0.dist-info" / "entry_points.txt"
     info.write_text(
         ENTRY_POINTS
         + "slurm = nightshift:create_scheduler\n"
         + "kubernetes = torchx.schedulers.kubernetes_scheduler:create_scheduler\n"
     )
-    done = night(*command)
+    done = night("schedulers")
     (said,) = [line for line in done.err.splitlines() if "is not used" in line]
     assert "'slurm' is shunter's (shunter.schedulers.slurm.scheduler)" in said
     assert "the plugin nightshift:create_scheduler" in said

@@ -223,7 +223,7 @@ def test_importing_nothing_heavy(tree: Tree) -> None:
         from shunter_toolkit.train import train
         assert train() == 0
         heavy = {"argparse", "logging", "email",
-                  "typing", "dataclasses", "subprocess", "socket", "threading", "tarfile",
+                 "dataclasses", "subprocess", "threading", "tarfile",
                  "shutil", "tempfile", "urllib", "asyncio", "boto3", "hashlib", "inspect", "concurrent"}
         print(sorted(heavy & set(sys.modules)))
         """,
