@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs site compat-report clean
+.PHONY: demo test test-all fast-tests all-tests failed-tests lint types types-here types-macos bench docs site compat-report clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -43,6 +43,10 @@ fast-tests: $(VENV)/.dev
 
 all-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 tests
+
+# What failed last, again by itself.
+failed-tests: $(VENV)/.dev lint types
+	$(BIN)/python -m pytest --tb=short --last-failed --last-failed-no-failures none tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
