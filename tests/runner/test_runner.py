@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -220,9 +218,7 @@ def test_run_component_records_component_and_arguments(
             calls.append((args, defaults))
             return app
 
-    module = types.ModuleType("shunter.components.finder")
-    module.get_component = lambda name: Stub()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "shunter.components.finder", module)
+    monkeypatch.setattr("shunter.runner.api.get_component", lambda name: Stub())
     runner.component_defaults = {
         "jobs.train": {"lr": "0.1", "n": "1"},
         "jobs.py:train": {"n": "2"},
