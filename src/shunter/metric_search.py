@@ -26,19 +26,24 @@ _TITLE = r"(?<=\|)[ \t]*[A-Za-z][\w./()%-]*(?: [\w./()%-]+)*(?=[ \t]*:)"
 _PAIR = re.compile(
     rf"{metric_shapes.BEFORE}(?:(?P<title>{_TITLE})|(?P<name>{_NAME}))"
     rf"(?P<between>{metric_shapes.BETWEEN}){metric_shapes.OPENING}(?P<number>{metric_shapes.NUMBER})"
-    r"""(?=[%a-zA-Z/]{0,5}\.?(?:[\s,;)\]}|"'│]|$))"""
+    r"""(?!%\|)(?=[%a-zA-Z/]{0,5}\.?(?:[\s,;)\]}|"'│]|:\s|$))"""  # "train:  12%|█" is a progress bar
 )
 _DECIMAL = re.compile(r"[.eEnN]")
 #: Names of numbers that are not measured.
 _OTHER = re.compile(
-    r"(?:global_|_)?steps?|iter(?:ation)?s?|epochs?|batch(?:es)?|(?:local_)?rank|world_size|pid|seed|port|eta|line",
+    r"(?:(?:global_|_)?steps?|iter(?:ation)?s?|epochs?|batch(?:es)?)(?: \d+)?"
+    r"|(?:local_)?rank|world_size|pid|seed|port|eta|line|ts|timestamp|debug|info|warn(?:ing)?",
     re.IGNORECASE,
 )
 #: Words, not names, before a number without ``=`` or ``:``.
 _WORDS = re.compile(
-    r"a|about|after|and|at|by|every|for|from|in|into|is|it|of|on|or|over|than|the|to|took|until|version|was|with",
+    r"a|about|after|and|at|by|every|for|from|in|into|is|it|of|on|or|over|reached|than|the|to|took|until|version|was|with",
     re.IGNORECASE,
 )
+# "valid_0's l2: 0.2" of LightGBM
+_OWNER = re.compile(r"(?:^|\s)([\w.-]{1,60}'s)[ \t]+$")
+# what a name before a column's line is, if a number stands before it: "26.5 ms | 45.1%"
+_AMOUNT = re.compile(r"\d[ \t]+$")
 
 
 def parse_definitions(texts: Iterable[str]) -> dict[str, str]:
@@ -156,8 +161,9 @@ def pairs_in(line: str) -> Iterator[tuple[str, float, bool, bool]]:
     """Yield what may be metrics in a line: name, value, and two facts.
 
     The first is whether ``=`` or ``:`` stands between, the second whether the number is whole. Steps, times,
-    addresses and versions are left out.
+    addresses and versions are left out. Of several values of a name the first counts.
     """
+    seen: set[str] = set()
     if "\x1b" in line:
         line = metric_shapes.without_colours(line)
     for match in _PAIR.finditer(line):
@@ -169,5 +175,16 @@ def pairs_in(line: str) -> Iterator[tuple[str, float, bool, bool]]:
         name = match["name"] or match["title"].strip()
         if _OTHER.fullmatch(name) or (not is_separated and (is_whole or _WORDS.fullmatch(name))):
             continue
-        word = metric_shapes.qualifier(line, match.start("name")) if match["name"] else ""
-        yield f"{word} {name}" if word else name, metric_shapes.number(text), is_separated, is_whole
+        if metric_shapes.is_unclear(text, line, match.end("number")):
+            continue
+        if match["name"]:
+            start = match.start("name")
+            before = line[max(start - 64, 0) : start]
+            if "=" not in between and "|" in between and _AMOUNT.search(before):
+                continue
+            owner = _OWNER.search(before)
+            word = owner.group(1) if owner else metric_shapes.qualifier(line, start)
+            name = f"{word} {name}" if word else name
+        if name not in seen:
+            seen.add(name)
+            yield name, metric_shapes.number(text), is_separated, is_whole

@@ -85,6 +85,14 @@ def test_long_lines_take_no_time(line: str) -> None:
             ["lm loss", "loss scale", "grad norm"],
         ),
         ("{'loss': 0.5, 'learning_rate': 5e-05}", ["loss", "learning_rate"]),
+        ("train:  12%|█ | 120/1000 [00:10<01:00, 12.1it/s, loss=3.21]", ["loss"]),
+        ("1|10|Loss: 1.23456:   1%|▏| 10/1000 [00:12<20:12,  1.22s/it]", ["Loss"]),
+        ("| train_inner | epoch 001:    100 / 3600 loss=15.2, lr=1e-05", ["loss", "lr"]),
+        ("Engine INFO: Epoch[2] Complete. WARNING: 3 of 5 files, ts=1700000000.123", []),
+        ("[50]\ttraining's auc: 0.7\tvalid_1's auc: 0.6", ["training's auc", "valid_1's auc"]),
+        ("value: -0.8 and parameters: {'lr': 1e-05}. Best is trial 2 with value: -0.9.", ["value", "lr"]),
+        ("norm 2.5112 (-0.5z)| lr 6.00e-04 | 26.5 ms | 45.1% bf16 MFU", ["norm", "lr"]),
+        ("'val_loss' reached 0.40240, Test set loss: 0.5, x: -0,5", ["Test set loss"]),
     ],
 )
 def test_names_in_a_line(line: str, names: list[str]) -> None:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-#: A number in a regular expression; thousands may be separated by commas.
+#: A number in a regular expression; thousands may be separated by commas or underscores.
 NUMBER = (
-    r"[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+\b(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+    r"[-+]?(?:[1-9]\d{0,2}(?:[,_]\d{3})+\b(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     r"|[-+]?(?i:nan|inf(?:inity)?)\b"
 )
 #: What stands before a name, between it and a number, and around the number.
 BEFORE = r"""(?:^|[^\w./-])"""
 BETWEEN = r"""["']?(?:[ \t]*(?:[=:|]|│)[ \t]*|[ \t]+)"""
 OPENING = r"""["']?(?:(?:[A-Za-z][\w.]*)?[(\[]){0,2}"""
-# "val loss 0.5" is a value of "val loss", not of "loss"
+# "val loss 0.5" is a value of "val loss", "test set loss 0.5" one of "test set loss", neither of "loss"
 _QUALIFIER = re.compile(
     r"(?:^|[^\w./-])((?:train|training|val|valid|validation|test|testing|eval|evaluation|dev"
-    r"|avg|average|mean|best|min|max)\.?)[ \t]+$",
+    r"|avg|average|mean|best|min|max)\.?(?:[ \t]set)?)[ \t]+$",
     re.IGNORECASE,
 )
 _LONGEST_QUALIFIER = 16
@@ -52,11 +52,14 @@ def value_of(pattern: re.Pattern[str], line: str) -> Optional[float]:
         start = match.start()
         if line[start] in " \t" and qualifier(line, start + 1):
             continue
-        text = match.group(1)
-        if text.isdigit() and _UNCLEAR.match(line, match.end(1)):
-            continue
-        return number(text)
+        if not is_unclear(match.group(1), line, match.end(1)):
+            return number(match.group(1))
     return None
+
+
+def is_unclear(text: str, line: str, end: int) -> bool:
+    """Return whether a number, which ends there in its line, is only the first part of one like ``-0,5``."""
+    return text.lstrip("+-").isdigit() and bool(_UNCLEAR.match(line, end))
 
 
 def without_colours(line: str) -> str:
