@@ -80,7 +80,7 @@ def trust() -> Iterator[str]:
     yield "Without your [trust](../configuration.md#trust) a project's files may set what is listed here as"
     yield "*free*; all else counts only once you have trusted them. *Outside of the project* means: paths"
     yield "within the project, or in the current directory, are free. So is a value that equals the option's"
-    yield "default."
+    yield "default, unless it replaces a value of your own configuration."
     yield from ("", "## Tables that are no scheduler's", "")
     rows = [
         ("`run.component`", "a file, or a module's function; the name of an installed component is free"),

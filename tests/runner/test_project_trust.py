@@ -107,6 +107,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["x", "/etc"], True, True),
         ({"training": "x"}, False, False),
         ({"training": "/etc"}, True, True),
+        ({"training": "file://%2Fetc"}, True, True),
+        ({"training": "link?mode=link"}, True, True),
+        ('{"training": "/etc"}', True, True),
+        ("training:/etc", True, True),
+        ("training=file:///etc", True, True),
+        ("a=s3://bucket/x,b=/etc", True, True),
+        ({"training": "simplecache::file:///etc"}, True, True),
+        ({"training": "local:///etc"}, True, True),
+        ("../x=logs", True, True),
+        ("a\0b", True, True),
+        ({"a": "s3://bucket/day=1?mode=File", "b": "data?mode=copy"}, False, True),
+        ("outputs/${app_id}", False, False),
         ("", False, False),
         (None, False, False),
     ],
@@ -116,7 +128,8 @@ def test_paths_within_the_project_are_free(project: Path, value: object, reads: 
     source = read_toml(str(project / "shunter.toml"), found=True)
     assert source is not None
     setting = source.setting("run", "scheduler")
-    setting.value = value.format(project) if isinstance(value, str) else value
+    setting.value = value.replace("{}", str(project)) if isinstance(value, str) else value
+    (project / "link").symlink_to("/etc")
     assert bool(checked(FILES_OUTSIDE, setting)) is reads
     assert bool(checked(PLACE_OUTSIDE, setting)) is writes
 
@@ -183,6 +196,18 @@ def test_an_untrusted_value_gives_way_to_the_users_own(
 def test_a_default_needs_no_trust(project: Path) -> None:
     (project / "shunter.toml").write_text('[scheduler.fake]\naddress = "a"\nlines = []\n')
     assert effective_options(load_config(), "fake", OPTS)["address"].value == "a"
+
+
+@pytest.mark.parametrize("value", ['address = "a"', 'address = ""', "lines = []"])
+def test_a_default_that_replaces_the_users_own_needs_trust(project: Path, home: Path, value: str) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "config.toml").write_text('[scheduler.fake]\naddress = "mine"\nlines = ["mine"]\n')
+    (project / "shunter.toml").write_text(f"[scheduler.fake]\n{value}\n")
+    with pytest.raises(ConfigError, match=r"scheduler\.fake\.(address|lines) names"):
+        effective_options(load_config(), "fake", OPTS)
+    with pytest.warns(RuntimeWarning, match="you have not trusted"):
+        found = effective_options(load_config(), "fake", OPTS, refuse_withheld=False)
+    assert (found["address"].value, found["lines"].value) == ("mine", ["mine"])
 
 
 def test_an_option_whose_declaration_is_silent_needs_trust(project: Path) -> None:

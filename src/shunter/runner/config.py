@@ -27,7 +27,6 @@ from shunter.errors import (
 )
 from shunter.paths import config_dir
 from shunter.regular_files import read_regular_file
-from shunter.runner import project_trust
 from shunter.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,
@@ -40,7 +39,7 @@ from shunter.runner.config_files import (
     read_toml,
 )
 from shunter.runner.preparation import tracker_variable
-from shunter.runner.project_trust import SensitiveSetting, checked, is_trusted
+from shunter.runner.project_trust import SensitiveSetting, checked, is_trusted, kind_of_run_key
 from shunter.schedulers.registry import (
     DEFAULT_SCHEDULER_MODULES,
     as_scheduler,
@@ -266,13 +265,20 @@ class Config:
 
     def _kinds(self, table: str, name: str) -> KindOf:
         """Return a function that tells what a setting of a table names that needs trust; "" if nothing."""
+        own = {
+            key
+            for source in self.sources
+            if not source.project
+            for key in _table(source, *_table_keys(source, table, name))
+        }
         if table == "scheduler":
             opts = self._options_of(name)
-            return lambda key, setting: _kind_of_option(opts, key, setting)
+            users = own if opts is None else {opts.name_of(key) for key in own}
+            return lambda key, setting: _kind_of_option(opts, key, setting, users)
         if table == "component":
-            return lambda key, setting: project_trust.checked(what_it_names(name, key), setting)
+            return lambda key, setting: checked(what_it_names(name, key), setting, replaces=key in own)
         if table == "run" or name == "run":
-            return project_trust.kind_of_run_key
+            return kind_of_run_key
         return lambda key, setting: ""
 
     def _options_of(self, scheduler: str) -> runopts | None:
@@ -552,7 +558,8 @@ def _trackers_of(source: Source) -> dict[str, Setting]:
     return found
 
 
-def _kind_of_option(opts: runopts | None, key: str, setting: Setting) -> str:
+def _kind_of_option(opts: runopts | None, key: str, setting: Setting, users: set[str]) -> str:
+    """Return what an option names that needs trust; ``users`` are those for which the user has a value."""
     opt = None if opts is None else opts.get(key)
     if opt is None or not opt.needs_trust or _is_placeholder(setting):
         return UNDECLARED if opts is None else ""
@@ -560,7 +567,10 @@ def _kind_of_option(opts: runopts | None, key: str, setting: Setting) -> str:
         value = convert_ini(opt, setting.value) if setting.kind == INI else opt.convert(setting.value)
     except ConversionError:
         return opt.needs_trust
-    return "" if value == opt.default else checked(opt.needs_trust, setting)
+    replaces = opts is not None and opts.name_of(key) in users
+    if value == opt.default and not replaces:
+        return ""
+    return checked(opt.needs_trust, setting, replaces=replaces)
 
 
 def _as_sensitive(name: str, setting: Setting, kind: str) -> SensitiveSetting:

@@ -10,14 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.runner.config_files import Setting, Source
 from shunter.specs.options import FILES_OUTSIDE, PLACE_OUTSIDE, PROGRAM
 from shunter.specs.workspace import Workspace, is_url
+
+#: A URL of files that are not on this machine; ``simplecache::file://`` and the like are.
+_REMOTE = re.compile(
+    r"(?<![\w.+:-])(?:s3a?|https?|gs|gcs|fsx|efs|hf|hdfs|az|adl|abfss?|wasbs?)://(?:(?!::)[^\s,;=\"'{}\[\]\\])*"
+)
+_MACRO = re.compile(r"\$\{(?:app_id|replica_id)\}")
+_SEPARATORS = re.compile(r"[\s,;=:?\"'{}\[\]\\]+")
 
 
 class SensitiveSetting(NamedTuple):
@@ -37,17 +46,17 @@ class SensitiveSetting(NamedTuple):
 # ---- what needs trust
 
 
-def checked(kind: str, setting: Setting) -> str:
+def checked(kind: str, setting: Setting, *, replaces: bool = False) -> str:
     """Return what a setting names that needs trust, ``kind`` or nothing (""), by its value.
 
-    An empty value names nothing; files and places need trust if they are outside of the project.
+    An empty value names nothing, unless it ``replaces`` a value of the user. Files and places need trust if
+    they are outside of the project.
     """
-    if not kind or setting.value in (None, "", "None", [], {}):
+    if not kind or (not replaces and setting.value in (None, "", "None", [], {})):
         return ""
     if kind not in (FILES_OUTSIDE, PLACE_OUTSIDE):
         return kind
-    is_url = any("://" in text for text in _texts(setting.value))
-    is_outside = is_url and kind == PLACE_OUTSIDE
+    is_outside = kind == PLACE_OUTSIDE and any("://" in text for text in _texts(setting.value))
     return kind if is_outside or paths_outside(_paths(setting.value), setting.project) else ""
 
 
@@ -73,12 +82,15 @@ def _is_elsewhere(workspace: str, project: str) -> bool:
 def paths_outside(paths: Iterable[str], project: str) -> list[str]:
     """Return the paths that are neither in the project nor in the current directory."""
     inside = [project_top(project), os.path.realpath(os.getcwd())]
-    resolved = {path: os.path.realpath(os.path.expanduser(path)) for path in paths}
-    return [
-        path
-        for path, real in resolved.items()
-        if not any(real == place or real.startswith(place.rstrip("/") + "/") for place in inside)
-    ]
+    return [path for path in paths if not _is_in(path, inside)]
+
+
+def _is_in(path: str, places: list[str]) -> bool:
+    try:
+        real = os.path.realpath(os.path.expanduser(path))
+    except ValueError:  # with a NUL it is no path
+        return False
+    return any(real == place or real.startswith(place.rstrip("/") + "/") for place in places)
 
 
 def project_top(project: str) -> str:
@@ -97,15 +109,17 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _paths(value: Any) -> list[str]:
-    """Return the local paths in a value: itself, its items, or the values of ``NAME=VALUE``."""
-    paths: list[str] = []
+def _paths(value: Any) -> Iterator[str]:
+    """Yield what may be a local path in a value, however an option or parameter is going to read it.
+
+    A text may be a path, a URL, ``NAME=PATH,NAME:PATH``, or JSON; settings may follow a path after ``?``.
+    """
     for text in _texts(value):
-        if "://" in text.removeprefix("file://"):
-            continue
-        parts = text.removeprefix("file://").split(",")
-        paths += [after or before for before, _, after in (part.partition("=") for part in parts)]
-    return paths
+        for written in {text, unquote(text)}:
+            local = _REMOTE.sub("", _MACRO.sub("x", written))
+            if local == written:
+                yield written
+            yield from filter(None, _SEPARATORS.split(local))
 
 
 # ---- which files are trusted
