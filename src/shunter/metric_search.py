@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from shunter._toolkit import metric_shapes
 from shunter.errors import ConfigError, UsageError
-from shunter.toolkit_import import metric_shapes
 
 _EXAMPLE = "An example: --metric loss. Or with a regular expression: --metric 'loss=loss is (.*)'"
 #: These are in a regular expression, and in no name.

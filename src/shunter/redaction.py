@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shunter._toolkit import secret_rules
 from shunter.errors import ConfigError
-from shunter.toolkit_import import secret_rules
 
 SHORTEST_URL_TOKEN = secret_rules.SHORTEST_URL_TOKEN
 is_secret_name = secret_rules.is_secret_name

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter._toolkit import metric_shapes
 from shunter._toolkit.metrics import Definition
 from shunter.metric_search import MetricSearch, lines_of, pairs_in
-from shunter.toolkit_import import metric_shapes
 
 # By program: lines, and the values of metrics in them; null where a name must not be found.
 EXAMPLES = Path(__file__).with_name("log_lines.jsonl")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter._toolkit import end_notice
 from shunter.schedulers.toolkit_supervision import EndRules, packed_causes
-from shunter.toolkit_import import end_notice
 from tests.receiver import Receiver, receiving
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from shunter.toolkit_import import notification
+from shunter._toolkit import notification
 from tests.docs.documents import ROOT
 from tests.receiver import receiving
 

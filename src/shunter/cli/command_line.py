@@ -12,7 +12,6 @@ from typing import Any
 
 from shunter import __version__
 from shunter.cli.catalog import COMMANDS, load_command, plugin_commands
-from shunter.cli.completers import complete
 from shunter.cli.console import (
     OutputClosed,
     OutputError,
@@ -145,6 +144,8 @@ def _cwd_is_gone() -> bool:
 
 def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     if "_ARGCOMPLETE" in os.environ:
+        from shunter.cli.completers import complete
+
         return complete()
     name, rest = _global_options(argv, options)
     if name is None:

@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from shunter._toolkit.tracking import mlflow_tracker, runs
 from shunter.errors import BackendError, ConfigError, did_you_mean
 from shunter.metrics.event_files import masked_crc
 from shunter.metrics.series import Series
 from shunter.plugins import entry_points
 from shunter.system.identity import host_name
-from shunter.toolkit_import import mlflow_tracker, runs
 
 #: The most metrics that MLflow accepts in one call.
 _MLFLOW_BATCH = 1000

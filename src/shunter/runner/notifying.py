@@ -14,6 +14,7 @@ if __name__ == "__main__":  # run as a script; its folder holds modules of a pac
 
 from typing import Any
 
+from shunter._toolkit import notification
 from shunter.errors import ShunterError
 from shunter.redaction import Redactor, redact_text
 from shunter.runner import get_runner
@@ -21,7 +22,6 @@ from shunter.runner.api import Runner
 from shunter.runner.explanation import explain_failed
 from shunter.schedulers.exec import outbox
 from shunter.specs.status import AppState, AppStatus
-from shunter.toolkit_import import notification
 
 
 def main(directory: str) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from shunter._toolkit import retry_rule
 from shunter.errors import ConfigError, did_you_mean
 from shunter.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
-from shunter.toolkit_import import retry_rule
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
 #: The classes, with the failures in each.

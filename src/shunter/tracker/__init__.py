@@ -5,7 +5,7 @@ The modules re-export those of the toolkit, which are what jobs without shunter 
 
 from __future__ import annotations
 
-from shunter.toolkit_import import runs
+from shunter._toolkit.tracking import runs
 
 AppRun = runs.AppRun
 app_run_from_env = runs.app_run_from_env

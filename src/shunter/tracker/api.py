@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shunter.toolkit_import import runs
+from shunter._toolkit.tracking import runs
 
 ENV_TORCHX_JOB_ID = runs.ENV_TORCHX_JOB_ID
 ENV_TORCHX_PARENT_RUN_ID = runs.ENV_TORCHX_PARENT_RUN_ID

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shunter.toolkit_import import mlflow_tracker
+from shunter._toolkit.tracking import mlflow_tracker
 
 TAG_ARTIFACT_MD_PREFIX = mlflow_tracker.TAG_ARTIFACT_MD_PREFIX
 MLflowTracker = mlflow_tracker.MLflowTracker

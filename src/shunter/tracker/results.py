@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shunter.toolkit_import import results
+from shunter._toolkit.tracking import results
 
 FsspecResultTracker = results.FsspecResultTracker
 ResultTracker = results.ResultTracker

@@ -1,7 +1,9 @@
 """The toolkit's files as jobs get them: one archive for images, an unpacked copy for jobs of this machine.
 
 The archive has the same bytes as the one that ``toolkit/build_zipapp.py`` makes of the same sources. Python
-keeps the byte code of the unpacked copy. `shunter.toolkit_import` is how the launcher imports the toolkit.
+keeps the byte code of the unpacked copy. The launcher
+itself imports the toolkit as its private package ``shunter._toolkit``: a link in a clone, files in a wheel. A
+``shunter_toolkit`` installed beside it is a different package, and is not imported.
 """
 
 from __future__ import annotations

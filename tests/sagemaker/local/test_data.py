@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter._toolkit import store
 from shunter.schedulers.aws.sagemaker_local import housekeeping, object_cache
 from shunter.schedulers.aws.sagemaker_local.object_cache import Cache, cache_dir
-from shunter.toolkit_import import store
 
 from .conftest import file_channel
 

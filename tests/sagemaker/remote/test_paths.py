@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shunter._toolkit import store
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent
@@ -20,7 +21,6 @@ from shunter.schedulers.aws.sagemaker.submission import upload_code
 from shunter.schedulers.registry import get_scheduler_factories
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
-from shunter.toolkit_import import store
 from tests import backends
 
 

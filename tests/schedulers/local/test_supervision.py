@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.specs import AppState, RetryPolicy
-from shunter.toolkit_import import stack_dump
 from tests.receiver import receiving
 
 from .conftest import PATIENCE, linux_only, role, wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from shunter.toolkit_import import copying
+from shunter._toolkit.apps import copying
 
 main = copying.main
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from shunter._toolkit.tracking import runs
 from shunter.cli.console import out, print_json, table
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import (
@@ -28,7 +29,6 @@ from shunter.errors import (
 from shunter.runner import get_runner
 from shunter.runner.config import load_config
 from shunter.terminal import clean
-from shunter.toolkit_import import runs
 from shunter.tracker.api import TrackerBase
 
 SUBJECTS = ("jobs", "metadata", "artifacts", "lineage")

@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from shunter._toolkit import notification
 from shunter.system.locks import is_locked
-from shunter.toolkit_import import notification
 
 #: The document while there is something to send (with the secret, mode 0600), and afterwards.
 WAITING, SETTLED = "notify.waiting.json", "notify.json"

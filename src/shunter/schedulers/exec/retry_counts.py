@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shunter._toolkit import retry_rule
 from shunter.diagnosis.causes import Cause
 from shunter.diagnosis.failures import explain_failure
 from shunter.specs.retries import RetryRule
 from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
-from shunter.toolkit_import import retry_rule
 
 
 class RetryCounts:

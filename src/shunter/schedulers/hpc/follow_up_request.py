@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit import notification, stack_dump
 from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.options import HpcOpts
@@ -26,7 +27,6 @@ from shunter.schedulers.hpc.shared_folder import (
 )
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.retries import parse_retries
-from shunter.toolkit_import import notification, stack_dump
 
 #: The native name of follow-ups.
 JOB_NAME = "shunter-follow-up"

@@ -7,12 +7,12 @@ import posixpath
 import time
 from collections.abc import Iterator, Sequence
 
+from shunter._toolkit import host_ledger
 from shunter.schedulers.base import Check
 from shunter.schedulers.hpc.shared_folder import job_folder
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.responses import Leftover, ListAppResponse
 from shunter.specs.status import is_terminal
-from shunter.toolkit_import import host_ledger
 
 #: Code that is younger may belong to a job that is being submitted.
 SPARED_SECONDS = 86400.0

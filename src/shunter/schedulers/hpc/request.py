@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
 from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
@@ -21,7 +22,6 @@ from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.specs.substitution import macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
-from shunter.toolkit_import import stack_dump
 from shunter.workspace.manifest import Manifest
 
 SPREAD_SCRIPT = "spread.sh"

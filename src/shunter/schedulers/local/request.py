@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
 from shunter.paths import view_dir
 from shunter.redaction import Redactor
@@ -33,7 +34,6 @@ from shunter.specs.substitution import macros
 from shunter.specs.sweep_points import own_command
 from shunter.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from shunter.system.processes import JOB_VARIABLE, find_program, usable_cpus
-from shunter.toolkit_import import stack_dump
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
 

@@ -8,6 +8,7 @@ import time
 import warnings
 from typing import Any
 
+from shunter._toolkit import stack_dump
 from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
@@ -21,7 +22,6 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.serialize import to_json
 from shunter.system.identity import Process, machine, myself
-from shunter.toolkit_import import stack_dump
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:

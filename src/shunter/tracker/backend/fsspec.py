@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shunter.toolkit_import import fsspec_tracker
+from shunter._toolkit.tracking import fsspec_tracker
 
 FsspecTracker = fsspec_tracker.FsspecTracker
 create = fsspec_tracker.create

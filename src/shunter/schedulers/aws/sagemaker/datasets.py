@@ -14,11 +14,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from shunter._toolkit import store
 from shunter.errors import ConfigError
 from shunter.parallel import for_all
 from shunter.progress import Progress
 from shunter.schedulers.aws.s3 import PART_BYTES, S3, StoredObject
-from shunter.toolkit_import import store
 from shunter.workspace.file_digests import ChangingFileError, Index, NotAFileError, hash_file
 
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.

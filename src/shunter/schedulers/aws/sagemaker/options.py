@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shunter._toolkit import metric_shapes
 from shunter.errors import InvalidRunConfigException, did_you_mean
 from shunter.schedulers.supervision import HangOpts, NotifyOpts
 from shunter.specs.conversion import snake_case
@@ -24,7 +25,6 @@ from shunter.specs.options import (
     PURCHASE,
     option,
 )
-from shunter.toolkit_import import metric_shapes
 
 FILE = "File"
 INPUT_MODES = (FILE, "FastFile", "Pipe")

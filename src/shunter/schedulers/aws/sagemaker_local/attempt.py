@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shunter import system
+from shunter._toolkit import channels, store, sync
 from shunter.parallel import for_all
 from shunter.schedulers.aws.sagemaker_local.host_watch import HostWatch
 from shunter.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
@@ -24,7 +25,6 @@ from shunter.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
 from shunter.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, stream_name
 from shunter.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from shunter.schedulers.exec.process.documents import is_full_disk
-from shunter.toolkit_import import channels, store, sync
 
 if TYPE_CHECKING:
     from shunter.schedulers.aws.sagemaker_local.training_supervisor import TrainingSupervisor

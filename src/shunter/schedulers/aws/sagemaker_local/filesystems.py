@@ -6,8 +6,8 @@ import os
 import re
 from typing import Any
 
+from shunter._toolkit import store
 from shunter.errors import ConfigError
-from shunter.toolkit_import import store
 
 VARIABLE = "SHUNTER_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")

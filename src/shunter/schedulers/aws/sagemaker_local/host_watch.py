@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from shunter._toolkit import stack_dump
 from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local.hosts.container_host import ContainerHost
 from shunter.schedulers.aws.sagemaker_local.hosts.host import ProcessHost, Running
@@ -14,7 +15,6 @@ from shunter.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from shunter.schedulers.exec.process.hang_watch import HangWatch
 from shunter.schedulers.exec.process.replica import Replica
 from shunter.schedulers.exec.process.usage_sampler import UsageSampler
-from shunter.toolkit_import import stack_dump
 
 #: Seconds until what hosts use is sampled for the first time.
 FIRST_SAMPLE = 2.0

@@ -13,11 +13,11 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from shunter._toolkit import channels, store
 from shunter.schedulers.aws.sagemaker_local.filesystems import directory_of
 from shunter.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, channels_of, input_mode
 from shunter.schedulers.aws.sagemaker_local.object_cache import Cache
 from shunter.schedulers.aws.sagemaker_local.pipes import Piece, PipeFeeder
-from shunter.toolkit_import import channels, store
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shunter._toolkit import archive, outputs, store
 from shunter.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.exec.process.documents import is_full_disk
-from shunter.toolkit_import import archive, outputs, store
 
 if TYPE_CHECKING:
     from shunter.schedulers.aws.sagemaker_local.training_supervisor import TrainingSupervisor

@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shunter._toolkit import store
 from shunter.paths import make_private_dir, state_dir
 from shunter.system.locks import is_locked
-from shunter.toolkit_import import store
 
 ATTEMPTS = 3
 LOCK_PAUSE = 0.05

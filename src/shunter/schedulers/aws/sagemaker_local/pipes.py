@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from shunter.toolkit_import import store
+from shunter._toolkit import store
 
 #: What a pipe brings at a time: a text as it is, or the content of an object.
 Piece = bytes | store.Item

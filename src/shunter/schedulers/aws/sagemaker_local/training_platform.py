@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from shunter import system
+from shunter._toolkit import script_text, stack_dump
 from shunter.docker.engine import Engine, EngineUnavailableError, NoSubnetLeftError
 from shunter.errors import ShunterError
 from shunter.schedulers.aws.sagemaker_local.hosts.container_host import (
@@ -45,7 +46,6 @@ from shunter.schedulers.aws.sagemaker_local.hosts.reservations import Reservatio
 from shunter.schedulers.aws.sagemaker_local.job_start import Settings
 from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.exec.container.submission import ensure_image
-from shunter.toolkit_import import script_text, stack_dump
 
 #: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
 PORT_VARIABLES = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from shunter._toolkit import store
 from shunter.backoff import Backoff
 from shunter.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
 from shunter.schedulers.aws.sagemaker_local.job_results import send_results
@@ -29,7 +30,6 @@ from shunter.schedulers.exec.process.job_directory import log_exception
 from shunter.schedulers.supervision import STOP
 from shunter.system.identity import Process
 from shunter.system.wakeup import Wakeup
-from shunter.toolkit_import import store
 
 T = TypeVar("T")
 

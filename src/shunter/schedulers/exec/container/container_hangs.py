@@ -10,13 +10,13 @@ import io
 import tarfile
 import time
 
+from shunter._toolkit import stack_dump
 from shunter.backoff import Backoff
 from shunter.docker.engine import Engine, EngineError
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.container import inventory
 from shunter.schedulers.exec.container.inventory import Container, Job
 from shunter.schedulers.exec.container.logs import lines_since, time_ns
-from shunter.toolkit_import import stack_dump
 
 #: How often containers are checked within the time after which they count as hung.
 CHECKS = 8

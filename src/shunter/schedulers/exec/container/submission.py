@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit import stack_dump
 from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
 from shunter.docker.image_store import inspect_image, pull_image
 from shunter.errors import BackendError
@@ -26,7 +27,6 @@ from shunter.schedulers.exec.container import container_hangs, inventory, labels
 from shunter.schedulers.exec.container.daemon_refusals import refused
 from shunter.schedulers.exec.container.watcher import ensure_watcher, sample_later
 from shunter.system.identity import host_name, myself
-from shunter.toolkit_import import stack_dump
 
 #: Prefix of SageMaker's host names.
 HOST_PREFIX = "algo-"
