@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from shunter import torchx_alias
@@ -171,6 +171,8 @@ def _warn(errors: list[tuple[str, str]]) -> None:
 
 @functools.cache
 def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
+    from importlib import metadata  # 25 ms, and most commands ask for no plug-in
+
     return tuple(
         EntryPoint(group, point.name, point.value.partition("[")[0].strip())
         for point in metadata.entry_points(group=group)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from shunter.errors import ShunterError
-from shunter.metrics.reader import MetricReader
+
+if TYPE_CHECKING:
+    from shunter.metrics.reader import MetricReader
 from shunter.metrics.series import Series
 from shunter.runner import get_runner
 from shunter.terminal import clean
@@ -41,6 +44,8 @@ class LastMetrics:
         self._thread.join(_PERIOD)
 
     def _read(self) -> None:
+        from shunter.metrics.reader import MetricReader  # only if there is something to show
+
         try:
             with get_runner() as runner, MetricReader(runner, self._handle, follow=True) as reader:
                 while not (self._closed.is_set() or reader.is_over):

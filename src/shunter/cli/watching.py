@@ -21,7 +21,6 @@ from shunter.cli.liveview import Screen, StatusLines, changes
 from shunter.cli.logwriter import LogWriter, bytes_of
 from shunter.errors import BackendError
 from shunter.runner import Runner, get_runner
-from shunter.runner.explanation import Explanation, explain_failed
 from shunter.schedulers.base import LogQuery
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
@@ -124,6 +123,8 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
+    from shunter.runner.explanation import Explanation, explain_failed  # only after a failure
+
     report = Explanation(handle, status, explain_failed(runner, handle, status))
     note("\n".join(f"why: {clean(line)}" for line in report.short()))
 

@@ -1,4 +1,7 @@
-"""The runner: what the command line does, as a Python API."""
+"""The runner: what the command line does, as a Python API.
+
+What only submissions need is imported by the methods that submit: commands that read start faster without.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from shunter.components.finder import get_component
 from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.git import GitProbe
 from shunter.progress import Progress
@@ -20,12 +22,7 @@ from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.many_jobs import cancel_all, delete_all
 from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
-from shunter.runner.point_jobs import PointJobs, repeat, start
-from shunter.runner.preparation import prepare
 from shunter.runner.records import DELETED, JobRecord
-from shunter.runner.rerun import planned_rerun
-from shunter.runner.submission import record_git_facts, submit
-from shunter.runner.sweeps import dryrun_sweep
 from shunter.schedulers.base import (
     DescribeAppResponse,
     ListAppResponse,
@@ -148,6 +145,8 @@ class Runner:
         Raises:
             UnknownSchedulerException: there is none.
         """
+        from shunter.runner.point_jobs import PointJobs
+
         if name not in self._schedulers:
             if name == "sweep":
                 self._schedulers[name] = PointJobs(self)
@@ -260,6 +259,8 @@ class Runner:
 
     def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
         """Return the job that a component makes with these arguments and the configured defaults."""
+        from shunter.components.finder import get_component
+
         found = get_component(component)
         defaults: dict[str, Any] = {}
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
@@ -318,6 +319,8 @@ class Runner:
         parallel: int | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
+        from shunter.runner.sweeps import dryrun_sweep
+
         return dryrun_sweep(
             self,
             component,
@@ -359,6 +362,8 @@ class Runner:
         metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
+        from shunter.runner.preparation import prepare
+
         name = scheduler or self._default_scheduler()
         with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
             info = prepare(
@@ -387,7 +392,11 @@ class Runner:
             BackendError: the scheduler refused.
         """
         if "point_jobs" in dryrun_info.record:
+            from shunter.runner.point_jobs import start
+
             return start(self, dryrun_info)
+        from shunter.runner.submission import submit
+
         scheduler = self.scheduler(dryrun_info.scheduler)
         with log_event("schedule", scheduler.backend, self._name) as event:
             app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
@@ -420,6 +429,9 @@ class Runner:
             UnknownAppException: it is not in the history.
             ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
+        from shunter.runner.point_jobs import repeat
+        from shunter.runner.rerun import planned_rerun
+
         if app_handle.startswith("sweep://"):
             if scheduler or workspace or after:
                 raise ConfigError(
@@ -441,11 +453,15 @@ class Runner:
         only_failed: bool = False,
     ) -> AppDryRunInfo[Any]:
         """Like `rerun`, but only make the request. Touches nothing."""
+        from shunter.runner.rerun import planned_rerun
+
         with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
             return info
 
     def _record_git_facts(self, only_done: bool = False) -> None:
         """Record what git reports of jobs that were submitted before it had finished."""
+        from shunter.runner.submission import record_git_facts
+
         if not self._running_probes:
             return
         probes, self._running_probes = self._running_probes, []

@@ -38,7 +38,6 @@ from shunter.runner.config_files import (
     read_ini,
     read_toml,
 )
-from shunter.runner.preparation import tracker_variable
 from shunter.runner.project_trust import SensitiveSetting, checked, is_trusted, kind_of_run_key
 from shunter.schedulers.registry import (
     DEFAULT_SCHEDULER_MODULES,
@@ -579,3 +578,12 @@ def _as_sensitive(name: str, setting: Setting, kind: str) -> SensitiveSetting:
 
 def _variable_prefix(scheduler: str) -> str:
     return f"SHUNTER_{scheduler.upper().replace('-', '_')}_"
+
+
+def tracker_variable(name: str) -> str:
+    """Return the variable with a tracker's configuration: TorchX's, as far as shells can carry it.
+
+    The trackers of shunter find it under this name too; TorchX's find ``module:function`` in Docker only.
+    """
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name.upper())
+    return f"TORCHX_TRACKER_{plain}_CONFIG"

@@ -15,6 +15,7 @@ from copy import deepcopy
 from typing import Any
 
 from shunter.errors import ConfigError
+from shunter.runner.config import tracker_variable
 from shunter.runner.default_image import name_images
 from shunter.runner.role_workspaces import take_workspaces
 from shunter.schedulers.base import Scheduler
@@ -146,15 +147,6 @@ def inject(
             for name, config in trackers.items():
                 if config is not None:
                     role.env.setdefault(tracker_variable(name), config)
-
-
-def tracker_variable(name: str) -> str:
-    """Return the variable with a tracker's configuration: TorchX's, as far as shells can carry it.
-
-    The trackers of shunter find it under this name too; TorchX's find ``module:function`` in Docker only.
-    """
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name.upper())
-    return f"TORCHX_TRACKER_{plain}_CONFIG"
 
 
 # ---- the toolkit

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Event
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
@@ -41,8 +41,10 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
 from shunter.specs.status import is_terminal
 from shunter.specs.workspace import Workspace
-from shunter.workspace.shipment import Shipment, replace_references
-from shunter.workspace.toolkit_files import ToolkitPlace
+
+if TYPE_CHECKING:
+    from shunter.workspace.shipment import Shipment
+    from shunter.workspace.toolkit_files import ToolkitPlace
 
 T = TypeVar("T")
 
@@ -209,6 +211,8 @@ class Scheduler(ABC, Generic[T]):
         Raises:
             ShunterError: the code could not be shipped; no job may be started.
         """
+        from shunter.workspace.shipment import replace_references
+
         if info.shipment is None:
             return
         progress = progress or Silent()

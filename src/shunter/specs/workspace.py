@@ -9,6 +9,9 @@ from typing import Any
 
 from shunter.errors import UsageError
 
+#: Names at a workspace's root of what builds its image; the first that is there is used.
+DOCKERFILES = ("Dockerfile.shunter", "Dockerfile.torchx")
+
 _EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
 
 

@@ -41,7 +41,6 @@ from shunter.schedulers.exec.process.process_command import run_beside
 from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import check_replicas, compile_regex
-from shunter.schedulers.local.doctor import examine, examine_job
 from shunter.schedulers.local.housekeeping import leftovers, remove, remove_job
 from shunter.schedulers.local.observe import describe
 from shunter.schedulers.local.options import LocalOpts
@@ -148,10 +147,14 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check where jobs keep their files, and say what this machine has."""
+        from shunter.schedulers.local.doctor import examine
+
         return examine()
 
     def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
         """Compare what the job asks for with what this machine has."""
+        from shunter.schedulers.local.doctor import examine_job
+
         return [] if info.app is None else examine_job(info.app)
 
     # ---- observing

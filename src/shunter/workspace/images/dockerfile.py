@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.regular_files import read_regular_file
+from shunter.specs.workspace import DOCKERFILES
 from shunter.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot
 
-#: Names at the workspace's root; the first that is there is used.
-DOCKERFILES = ("Dockerfile.shunter", "Dockerfile.torchx")
 #: The build's arguments: the role's image, and the workspace.
 IMAGE_ARG, WORKSPACE_ARG = "IMAGE", "WORKSPACE"
 
