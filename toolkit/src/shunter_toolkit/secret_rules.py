@@ -127,7 +127,9 @@ _URL = re.compile(r"""://(?P<user>[^\s/?#"'<>:@]*)(?::(?P<password>[^\s/?#"'<>]+
 _COMMANDS = re.compile(
     r"""\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["']?
         [^\s:"'$]{1,80}:(?!\d+\s)(?P<user>[^\s"'$]+)
-    |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?(?P<login>[^\s"'$-]\S*)
+    |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?(?P<login>[^\s"'$\\-]\S*)
+    |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?\\*["'](?P<quoted>[^\n"'$\\]+)
+    |\bredis-cli\b[^\n|;&]{0,500}?\s-a[ ]?["']?(?P<redis>[^\s"'$-][^\s"']*)
     |\bmysql\w*\s[^\n|;&]{0,500}?-p(?P<mysql>[^\s"'$]+)
     |\bconfigure\s+set\s+\S*(?:secret|token)\S*\s+(?P<set>[^\s"'$]+)
     |\bwandb\s+login\s+(?P<wandb>\w{32,}) | \blogin\s+\S+\s+password\s+(?P<netrc>[^\s"'$]+)
@@ -135,9 +137,9 @@ _COMMANDS = re.compile(
     |<(?:password|secret|token)>(?P<tag>[^<>]+)</""",
     re.X,
 )
-#: ``--password x``, also as items of a list and over two lines.
+#: ``--password x``, also as items of a list and over two lines; ``ENV PASSWORD x``, ``setenv PASSWORD x``.
 _FLAG = re.compile(
-    r"""(?<![\w-])--?(?P<name>[A-Za-z][\w.-]{0,127})
+    r"""(?<![\w-])(?:--?|(?:ENV|setenv|set[ ]-[a-z]+)[ ]+)(?P<name>[A-Za-z][\w.-]{0,127})
     (?:\\*["'],\s*|[ \t]*\\\n[ \t]*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)(?!-)""",
     re.X,
 )
@@ -145,9 +147,15 @@ _FLAG = re.compile(
 _SETTING = re.compile(
     r"""(?P<line>^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<open>\\*["'])?(?:--?|\+\+?)?
     (?<![A-Za-z0-9_])(?<![A-Za-z0-9_][.-])(?P<name>\w[\w.-]{0,127})(?P<close>\\*["'])?\]?
-    (?P<between>[ \t]*(?:=>|=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=\\*["']|\n)))[ \t]*
+    (?P<between>[ \t]*(?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=\\*["']|\n)))[ \t]*(?:\$(?=\\*'))?
         |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)""",
     re.X | re.M,
+)
+#: ``name: PASSWORD`` and ``value: x`` of YAML, ``key="password" value="x"`` of XML.
+_PAIR = re.compile(
+    r"""(?<![\w-])(?:name|key)[ \t]*[:=][ \t]*["']?(?P<name>[A-Za-z_][\w.-]{0,127})["']?[\s,]{1,80}
+    value[ \t]*[:=][ \t]*(?:"(?P<double>[^"\n]+)"|'(?P<single>[^'\n]+)'|(?P<plain>[^\s"'][^\n]*))""",
+    re.X | re.I,
 )
 _QUOTED = re.compile(r"""(?P<quote>\\+["'])(?P<value>.{0,8192}?)(?<!\\)(?P=quote)""", re.S)
 #: A word of a shell, or what ends at a bracket or at a comma before the next setting.
@@ -170,16 +178,20 @@ _PROSE = re.compile(
 def find_secrets(text: str) -> list[Span]:
     """Return the places of secrets in a text, in order and apart from each other."""
     spans: list[Span] = [(*found.span(), "") for found in _SHAPES.finditer(text)]
-    spans += [(*found.span(found.lastgroup or 0), "") for found in _COMMANDS.finditer(text)]
     for found in _URL.finditer(text):
         if found["password"] or len(found["user"]) >= SHORTEST_URL_TOKEN:
             spans.append((*found.span("password" if found["password"] else "user"), ""))
     plain = _plain(text)
+    spans += [(*found.span(found.lastgroup or 0), "") for found in _COMMANDS.finditer(plain)]
     for pattern in (_SETTING, _FLAG):
         for found in pattern.finditer(plain):
             is_path = plain[found.start("name") - 1 : found.start("name")] == "/" and ":" in found[0]
             if _kind(found["name"]) and not is_path:
                 spans += _named_secret(plain, found)
+    for found in _PAIR.finditer(plain):
+        value = found.lastgroup or "plain"
+        if _is_secret(found["name"], found[value].rstrip()):
+            spans.append((*found.span(value), found["name"]))
     return _merged(span for span in spans if not _STAND_IN.fullmatch(text, *span[:2]))
 
 
