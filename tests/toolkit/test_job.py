@@ -266,3 +266,12 @@ def test_host_count_and_replica_index(bare: Tree) -> None:
     env = bare.dump()["env"]
     assert env["SM_HOSTS"] == '["algo-1","algo-2","algo-3"]'
     assert env["SM_CURRENT_HOST"] == "algo-2"
+
+
+def test_an_output_that_cannot_be_used_fails_without_its_password_in_the_log(bare: Tree) -> None:
+    bare.script("")
+    done = run(bare, {"output": {"uri": "memory://user:s3cr3tw0rd@host/x"}})
+    assert done.returncode == 1
+    assert "Cannot use 'memory://user:******@host/x" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "s3cr3tw0rd" not in done.stdout + done.stderr

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from . import input_config, kernel, log
-from .errors import ConfigError
+from .errors import ConfigError, StoreError
 from .script_launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
 if TYPE_CHECKING:
@@ -190,7 +191,12 @@ class Job:
             return []
         from .store import Place
 
-        return [place.key for place in map(Place.of, uris) if not place.bucket]
+        folders = []
+        for uri in uris:
+            with contextlib.suppress(StoreError):  # the job's failure, and reported as that
+                place = Place.of(uri)
+                folders += [] if place.bucket else [place.key]
+        return folders
 
     def checkpoint_dir(self, layout: Layout) -> str:
         """The directory of this host's checkpoints."""
