@@ -81,6 +81,9 @@ def test_names_are_read_as_components_read_them() -> None:
     for key in ("mpi_options", "mpi-options", "mpiOptions"):
         assert what_it_names("train.script", key) == PROGRAM
     assert what_it_names("utils.sh", "*args") == what_it_names("utils.sh", "args") == PROGRAM
+    assert what_it_names("torchx.components.utils.sh", "args") == PROGRAM
+    assert what_it_names("shunter.components.utils:sh", "args") == PROGRAM
+    assert what_it_names("utils.binary", "args") == PROGRAM
     assert what_it_names("utils.echo", "args") == ""
 
 

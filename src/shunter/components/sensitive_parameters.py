@@ -27,6 +27,7 @@ SENSITIVE_PARAMETERS = {
     "script": FILES_OUTSIDE,
     "src": FILES_OUTSIDE,
     "tracker_base": PLACE_OUTSIDE,
+    "utils.binary.args": PROGRAM,
     "utils.sh.args": PROGRAM,
 }
 
@@ -34,4 +35,6 @@ SENSITIVE_PARAMETERS = {
 def what_it_names(component: str, key: str) -> str:
     """Return what a parameter names, by its name as configurations write it; "" if nothing needs trust."""
     name = snake_case(key.lstrip("*")).replace("-", "_").lower()
-    return SENSITIVE_PARAMETERS.get(f"{component}.{name}") or SENSITIVE_PARAMETERS.get(name, "")
+    # "torchx.components.utils.sh" and "shunter.components.utils:sh" are the same component
+    short = ".".join(component.replace(":", ".").split(".")[-2:])
+    return SENSITIVE_PARAMETERS.get(f"{short}.{name}") or SENSITIVE_PARAMETERS.get(name, "")

@@ -147,7 +147,8 @@ _FLAG = re.compile(
 _SETTING = re.compile(
     r"""(?P<line>^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<open>\\*["'])?(?:--?|\+\+?)?
     (?<![A-Za-z0-9_])(?<![A-Za-z0-9_][.-])(?P<name>\w[\w.-]{0,127})(?P<close>\\*["'])?\]?
-    (?P<between>[ \t]*(?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=\\*["']|\n)))[ \t]*(?:\$(?=\\*'))?
+    (?P<between>[ \t]*(?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=\\*["']|\n)))
+            [ \t]*(?:\$(?=\\*'))?
         |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)""",
     re.X | re.M,
 )
@@ -178,9 +179,11 @@ _PROSE = re.compile(
 def find_secrets(text: str) -> list[Span]:
     """Return the places of secrets in a text, in order and apart from each other."""
     spans: list[Span] = [(*found.span(), "") for found in _SHAPES.finditer(text)]
-    for found in _URL.finditer(text):
-        if found["password"] or len(found["user"]) >= SHORTEST_URL_TOKEN:
-            spans.append((*found.span("password" if found["password"] else "user"), ""))
+    spans += [
+        (*found.span("password" if found["password"] else "user"), "")
+        for found in _URL.finditer(text)
+        if found["password"] or len(found["user"]) >= SHORTEST_URL_TOKEN
+    ]
     plain = _plain(text)
     spans += [(*found.span(found.lastgroup or 0), "") for found in _COMMANDS.finditer(plain)]
     for pattern in (_SETTING, _FLAG):
