@@ -110,7 +110,7 @@ def without_filters(directory: str, top: str) -> dict[str, str]:
     Raises:
         GitFailed: Git cannot list them, so that it is not known what it would run.
     """
-    if _has_no_filters(os.path.join(top, ".git", "config")):
+    if _has_no_filters(os.path.join(top, ".git")):
         return {}
     words = ["config", "--list", "--includes", "--show-scope", "--name-only", "-z"]
     fields = _run(words, directory, reading_environment(), _CONFIG_SECONDS).split(b"\0")
@@ -250,10 +250,12 @@ def _clean_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in unwanted}
 
 
-def _has_no_filters(config: str) -> bool:
+def _has_no_filters(repository: str) -> bool:
     """Tell whether a repository's configuration has no filter, nor anything that may include one."""
+    if os.path.lexists(os.path.join(repository, "commondir")):
+        return False  # Git reads the configuration of the directory that this file names
     try:
-        text = read_regular_file(config, _LARGEST_CONFIG).lower()
+        text = read_regular_file(os.path.join(repository, "config"), _LARGEST_CONFIG).lower()
     except OSError:
         return False  # in a worktree or submodule, .git is a file
     return not any(word in text for word in (b"filter", b"include", b"worktreeconfig"))

@@ -119,3 +119,20 @@ def test_a_slow_git_holds_up_neither_the_run_nor_its_facts(
     record = runner.history.find(handle)
     assert record is not None
     assert (record.git_commit, record.git_dirty) == ("0123456789", False)
+
+
+def test_a_filter_of_a_common_directory_is_not_run(repository: Path, tmp_path: Path) -> None:
+    (repository / ".gitattributes").write_text("* filter=evil\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-m", "b")
+    common = tmp_path / "common"
+    (repository / ".git").rename(common)
+    (repository / ".git").mkdir()
+    for name in ("HEAD", "index", "config"):
+        (repository / ".git" / name).write_bytes((common / name).read_bytes())
+    (repository / ".git" / "commondir").write_text(str(common))
+    git(repository, "config", "filter.evil.clean", f"touch {tmp_path}/canary; cat")
+    assert "filter" not in (repository / ".git" / "config").read_text()
+    os.utime(repository / "a", (1, 1))  # so that Git has to read it
+    assert GitProbe(str(repository)).facts()[0] == git(repository, "rev-parse", "HEAD")
+    assert not (tmp_path / "canary").exists()
