@@ -26,7 +26,7 @@ def for_all(
     """Call a function with every item and return the results, in order.
 
     After a failure or Ctrl-C no further call begins; those that have begun are waited for.
-    (`concurrent.futures` is slow to import, and an interrupted `Thread.join` considers its thread ended.)
+    (`concurrent.futures` would not do: an interrupted `Thread.join` considers its thread ended.)
 
     Args:
         function: what to call.

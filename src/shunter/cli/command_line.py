@@ -224,7 +224,7 @@ def _help() -> str:
 
 
 def set_up_logging(given: str | None) -> None:
-    """Show log messages on stderr if a level is set; `logging` is not imported otherwise."""
+    """Show log messages on stderr if a level is set."""
     level = given or os.environ.get("LOGLEVEL")
     if not level:
         return

@@ -1,4 +1,4 @@
-"""Shell completion: what can be typed at a place of the command line. Imported only while completing."""
+"""Shell completion: what can be typed at a place of the command line."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from shunter.docker.daemon_address import DaemonAddress, find_daemon
 from shunter.errors import AccessError, BackendError
@@ -313,13 +314,7 @@ def _text(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """Percent-encode, as `urllib.parse.quote` does, which takes long to import."""
-    return "".join(
-        char
-        if char.isascii() and (char.isalnum() or char in "-._~/:,")
-        else "".join(f"%{byte:02X}" for byte in char.encode())
-        for char in text
-    )
+    return quote(text, safe="/:,")
 
 
 def _raise_for_status(status: int, body: bytes) -> None:

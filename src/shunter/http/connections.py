@@ -1,7 +1,7 @@
 """Connections (Unix socket, TCP, TLS, ssh, tunnel), the requests sent on them, and their answers.
 
-As much of HTTP/1.1 as Docker daemons and registries speak. `http.client` would do too, but importing it costs
-22 ms of CPU, as much as all the rest of ``shunter status``, and reading its chunks costs a call for each.
+As much of HTTP/1.1 as Docker daemons and registries speak. `http.client` would do too, but reading its chunks
+costs a call for each.
 """
 
 from __future__ import annotations

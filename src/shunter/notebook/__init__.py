@@ -1,6 +1,6 @@
 """Notebooks: the cell magics ``%%workspacefile`` and ``%%shunter``, and the display of jobs.
 
-Jobs are submitted and followed with the command line's own code, which is imported when a magic is used.
+Jobs are submitted and followed with the command line's own code.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -117,11 +118,9 @@ def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) ->
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
     text = _read(path, special=not found)
-    # tomllib is slow to import, and most pyproject.toml files have no table of ours
+    # most pyproject.toml files have no table of ours
     if text is None or (below and below[-1] not in text):
         return None
-    import tomllib
-
     try:
         tables: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -194,8 +193,6 @@ def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
 
     A statement ends where the lines since its beginning parse on their own.
     """
-    import tomllib
-
     pending, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         if not pending:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from shunter.errors import StateStoreError
 from shunter.paths import has_content, make_private_dir, state_error
@@ -81,9 +83,7 @@ def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
 
 
 def _connect_read_only(path: str) -> sqlite3.Connection:
-    # urllib.parse.quote would cost more than the rest of this
-    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    location = f"file:{escaped}"
+    location = f"file:{quote(os.fsencode(path))}"
     connection = _connect(f"{location}?mode=ro", uri=True)
     try:
         version(connection)
@@ -127,8 +127,6 @@ def _set_up(connection: sqlite3.Connection, path: str) -> None:
 @contextlib.contextmanager
 def _exclusively(path: str) -> Iterator[None]:
     """Hold a lock that the kernel drops when its holder dies; SQLite's own does not cover `journal_mode`."""
-    import fcntl
-
     with open(path + ".lock", "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

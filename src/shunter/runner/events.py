@@ -68,9 +68,7 @@ def record(event: Event) -> None:
     """Hand an event to all receivers."""
     for name, handler in list(_loaded()):
         _deliver(name, handler, event)
-    # Nobody can have set up the logger without importing `logging`, which is not cheap.
-    if "logging" in sys.modules:
-        _deliver(f"logger {LOGGER}", _log, event)
+    _deliver(f"logger {LOGGER}", _log, event)
 
 
 def _loaded() -> list[tuple[str, Callable[[Event], object]]]:

@@ -278,7 +278,7 @@ class History:
         ``functions`` has the number of arguments and the function by name.
         """
         if self._writer is None and self._reader is None and not has_content(self.path):
-            return []  # without importing sqlite3
+            return []
         with self._lock:
             self._after_fork()
             connection = self._writer or self._reader

@@ -14,7 +14,7 @@ from shunter.workspace.toolkit_files import ToolkitPlace
 
 
 class CodeInImages:
-    """Delegates questions about code to the image builder, which commands that only read never import.
+    """Delegates questions about code to the image builder.
 
     Must precede `Scheduler` among a scheduler's base classes.
     """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, refuse

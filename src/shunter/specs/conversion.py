@@ -10,9 +10,9 @@ import enum
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path, PurePath
 from typing import Any
 
 from shunter.errors import OptionParseError, did_you_mean
@@ -90,9 +90,8 @@ def list_item_type(tp: Any) -> Any:
 
 
 def is_path_type(tp: Any) -> bool:
-    """Tell whether a type is `pathlib.Path` or its base, without importing that where nobody else has."""
-    pathlib = sys.modules.get("pathlib")
-    return pathlib is not None and tp in (pathlib.Path, pathlib.PurePath)
+    """Tell whether a type is `pathlib.Path` or its base."""
+    return tp in (Path, PurePath)
 
 
 def is_dict_type(tp: Any) -> bool:

@@ -1,4 +1,4 @@
-"""States of a job and of its replicas. `shunter status` imports nothing else of `specs`."""
+"""States of a job and of its replicas."""
 
 from __future__ import annotations
 

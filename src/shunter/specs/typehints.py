@@ -55,7 +55,7 @@ def make_union(members: tuple[Any, ...]) -> Any:
 def evaluate(annotation: Any, names: dict[str, Any]) -> Any:
     """Return the type that an annotation names, which may be postponed (a text).
 
-    The names of `typing` are known without import, so that components need it for type checkers only.
+    The names of `typing` are known too, so that components may import them for type checkers only.
 
     Raises:
         Exception: whatever its evaluation raises.

@@ -57,8 +57,6 @@ _TABLE_READS = 3
 
 
 def _libc() -> ctypes.CDLL:
-    import ctypes  # late: most commands do not need it
-
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -260,8 +258,6 @@ def set_title(title: str) -> None:
     if fields is not None:
         start, end = int(fields[45]), int(fields[46])  # where the kernel reads the command line
         if 0 < start < end:
-            import ctypes
-
             size = end - start
             ctypes.memmove(start, os.fsencode(title)[: size - 1].ljust(size, b"\0"), size)
 

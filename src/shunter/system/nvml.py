@@ -5,6 +5,7 @@ It is loaded only where the driver is. The functions are those of NVIDIA's "NVML
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any, NamedTuple
 
@@ -31,8 +32,6 @@ class Gpus:
             self._load()
 
     def _load(self) -> None:
-        import ctypes
-
         try:
             library = ctypes.CDLL(_LIBRARY)
         except OSError:
@@ -50,7 +49,6 @@ class Gpus:
         """Return what all GPUs are used for now."""
         if not self._handles:
             return []
-        import ctypes
 
         class Utilization(ctypes.Structure):
             _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]

@@ -200,7 +200,7 @@ def signal_name(signum: int) -> str:
 def find_program(name: str, path: str) -> str | None:
     """Return the path of a program, searched in ``path`` unless it names a directory; None without one.
 
-    As `shutil.which`, whose import takes as long as that of all of this package.
+    As `shutil.which`, but in the current directory if ``path`` is empty, as the system does.
     """
     directories = [""] if os.path.dirname(name) else path.split(os.pathsep)
     for directory in directories:

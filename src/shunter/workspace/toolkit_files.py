@@ -116,7 +116,7 @@ def _write(path: str, content: bytes) -> None:
 def _local_copy() -> str:
     """Return where this machine's jobs find the toolkit: its name depends on sizes and times of the sources.
 
-    Every submission of a script calls this, so it reads no content of the sources and loads no slow modules.
+    Every submission of a script calls this, so it reads no content of the sources.
     """
     given = os.environ.get(VARIABLE)
     if given:

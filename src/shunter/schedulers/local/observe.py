@@ -116,7 +116,7 @@ def _earlier(attempt: dict[str, Any]) -> EarlierAttempt:
         attempt["ended_at"],
         attempt["exit_code"],
         attempt["reason"],
-        f"{out}.{err}.0",  # see `exec/process/log_ranges.py`, which need not be imported for a status
+        f"{out}.{err}.0",  # see `exec/process/log_ranges.py`
     )
 
 

@@ -267,7 +267,7 @@ class DockerWorkspaceMixin:
 
 
 class ImageMaker(DockerWorkspaceMixin):
-    """Makes images for a scheduler that imports this only when it needs images.
+    """Makes images for a scheduler.
 
     Args:
         backend: name of the scheduler.

@@ -44,7 +44,7 @@ class Launcher:
         plan_out, self._plan = os.pipe()
         self._problem, problem_in = os.pipe()
         try:
-            self.pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
+            self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, GUARD, supervisor, WAITING],
                 {**inherited, **environ},

@@ -1,7 +1,7 @@
 """The supervisor of one job: it starts the replicas, applies the retry policies, and keeps the state.
 
 It is a process with one thread, which waits in one `poll` for everything: ends of processes, growth of logs,
-signals, deadlines. It imports little, since it starts for every job.
+signals, deadlines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Samples what the replicas of a local job use: CPU, memory, storage, network, GPUs.
-
-The supervisor imports this when a job has run for a while, so short jobs pay nothing for it.
-"""
+"""Samples what the replicas of a local job use: CPU, memory, storage, network, GPUs."""
 
 from __future__ import annotations
 
