@@ -94,6 +94,7 @@ def test_text_of_a_status() -> None:
         ),
         ReplicaStatus(1, AppState.SUCCEEDED, "r", started_at=100.0, ended_at=165.0),
         ReplicaStatus(2, AppState.CANCELLED, "r"),
+        ReplicaStatus(3, AppState.FAILED, "r", exit_code=1),
     ]
     status = AppStatus(
         AppState.FAILED, 1, "a replica failed", ui_url="https://x", roles=[RoleStatus("r", replicas)]
@@ -106,6 +107,7 @@ def test_text_of_a_status() -> None:
         "  [0] FAILED (exit code 137, restarts 2, on host1, killed by SIGKILL)",
         "  [1] SUCCEEDED (1:05 min)",
         "  [2] CANCELLED (no reason known)",
+        "  [3] FAILED (exit code 1)",
         "URL: https://x",
     ]
 

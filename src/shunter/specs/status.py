@@ -317,7 +317,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     lines = [f"  [{replica.id}] {replica.state}{detail}"]
     if replica.structured_error_msg != NONE:
         lines += error_lines(replica.structured_error_msg, indent="      ")
-    elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not replica.reason:
+    elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not (replica.reason or replica.exit_code):
         lines[0] += " (no reason known)"
     return [*lines, *(f"      {_clean(note)}" for note in replica.notes)]
 
