@@ -134,7 +134,7 @@ def test_code_is_uploaded_once_per_content(
 
     first = submit(scheduler, script(script="train.py", image="i:1"), options(cloud))
     keys = uploaded()
-    assert sorted(key.rpartition("/")[2] for key in keys) == ["sourcedir.tar.gz", "shunter-toolkit.pyz"]
+    assert sorted(key.rpartition("/")[2] for key in keys) == ["shunter-toolkit.pyz", "sourcedir.tar.gz"]
     written = cloud.client("s3").head_object(Bucket=cloud.bucket, Key=keys[0])["LastModified"]
     cloud.client("s3").put_object_tagging(
         Bucket=cloud.bucket, Key=keys[0], Tagging={"TagSet": [{"Key": "mark", "Value": "first"}]}
