@@ -68,7 +68,7 @@ def test_bash_completes_jobs(shell_cli: Cli) -> None:
     for command in ("status", "log", "cancel", "rerun", "describe", "wait", "delete"):
         assert bash(shell_cli, f"shunter {command} ec") == [app_id]
     # bash takes a colon for the end of a word
-    assert bash(shell_cli, "shunter status local_cwd://tr") == [handle.partition(":")[2]]
+    assert bash(shell_cli, "shunter status local_cwd://sh") == [handle.partition(":")[2]]
 
 
 def test_bash_completes_components_schedulers_and_their_options(shell_cli: Cli) -> None:
