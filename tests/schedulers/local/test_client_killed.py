@@ -114,7 +114,7 @@ def test_ended_at_any_moment(jobs: Jobs, end: Callable[[int, int], None]) -> Non
             jobs.end_of(job.name)
         outcomes = Counter((job.phase, job.state, job.msg) for job in runner.jobs())
     print(end.__name__, *outcomes.items(), sep="\n")
-    assert outcomes.pop(("submitted", AppState.SUCCEEDED, "")) > 1
+    assert outcomes.pop(("submitted", AppState.SUCCEEDED, "")) >= 1
     assert outcomes.keys() <= {
         ("submitted", AppState.FAILED, "its submission was interrupted before it was started"),
         ("refused", AppState.UNSUBMITTED, INTERRUPTED),
