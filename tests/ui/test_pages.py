@@ -268,6 +268,7 @@ def lines(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"line (\d+)<", text)]
 
 
+@pytest.mark.slow
 def test_any_part_of_a_log_without_ranges_is_shown_from_a_copy(without_ranges: None, page: Page) -> None:
     handle = counted(9000)
     place = {"handle": handle, "role": "sh", "replica": 0}

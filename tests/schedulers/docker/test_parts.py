@@ -160,6 +160,7 @@ def disordered_logs(draw):
 
 
 @given(disordered_logs(), st.booleans(), st.data())
+@pytest.mark.slow
 def test_a_log_whose_times_do_not_ascend_is_read_once(log, is_old, data):
     daemon, cursor, found = LoggingDaemon(log, is_old), Cursor(), []
     while daemon.size < len(log):
