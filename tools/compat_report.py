@@ -86,7 +86,8 @@ def described(python: str, names: dict[str, list[str]] | None = None) -> dict[st
             path = Path(folder, "names.json")
             path.write_text(json.dumps(names))
             arguments = [str(path)]
-        environ = {**os.environ, "SHUNTER_TORCHX": "instead" if names is not None else "0"}
+        # the home directory of what is recorded, since it is among the default values
+        environ = {**os.environ, "HOME": "/root", "SHUNTER_TORCHX": "instead" if names is not None else "0"}
         start = "import shunter.compat.torchx; " if names is not None else ""
         code = (
             f"{start}import runpy, sys; sys.argv = sys.argv[1:]; "

@@ -413,9 +413,10 @@ class _TreeBuilder:
         return not self._private or not entry.mode & 0o222
 
     def _clone(self, source: int, path: str, mode: int) -> bool:
-        target = _create(path, mode)
+        target = _create(path)
         try:
             system.share_blocks(source, target)
+            os.fchmod(target, mode)
         except OSError as error:
             os.unlink(path)
             if error.errno not in _NO_CLONE:
@@ -427,10 +428,9 @@ class _TreeBuilder:
         return True
 
 
-def _create(path: str, mode: int) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, mode)
-    return descriptor
+def _create(path: str) -> int:
+    """Make a file. Its mode is set when its content is there: writing clears set-id bits, except for root."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 def _link(blob: str, path: str) -> bool:
@@ -444,7 +444,7 @@ def _link(blob: str, path: str) -> bool:
 
 
 def _copy(source: int, path: str, entry: Entry) -> None:
-    target = _create(path, entry.mode)
+    target = _create(path)
     try:
         if os.fstat(source).st_size < entry.size:
             raise StateStoreError(f"the stored content of {entry.path} is truncated")
@@ -456,6 +456,7 @@ def _copy(source: int, path: str, entry: Entry) -> None:
                     raise StateStoreError(f"the stored content of {entry.path} is truncated")
                 start += sent
         os.ftruncate(target, entry.size)
+        os.fchmod(target, entry.mode)
     finally:
         os.close(target)
 

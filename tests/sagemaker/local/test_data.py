@@ -163,6 +163,7 @@ def test_what_a_killed_job_was_fetching_is_neither_used_nor_kept(bucket: Bucket,
     kept.copy(item, str(tmp_path / "1"))
     (entry,) = object_cache.entries()
     os.rename(entry.path, f"{entry.path}.partial")
+    os.chmod(f"{entry.path}.partial", 0o600)
     with open(f"{entry.path}.partial", "r+b") as file:
         file.truncate(2)
     assert [found.path for found in object_cache.entries()] == [f"{entry.path}.partial"]
