@@ -75,6 +75,9 @@ class PipeFeeder(threading.Thread):
                 self._make(epoch + 1)
                 try:
                     self._write(fd, self._content(epoch))
+                except (store.StoreError, OSError) as error:
+                    self.problem = str(error)  # before the program sees the end of the fifo, and ends
+                    return
                 finally:
                     os.close(fd)
                     os.unlink(f"{self._path}_{epoch}")
