@@ -3,7 +3,7 @@
 Usage: ``python benchmarks/sagemaker.py [--sdk DIR] [--rounds N] [--json FILE]``, where DIR is an environment
     with the SDK (``make .venv-sagemaker-sdk``). Both submit the same script with its code, a channel and an
     output, to the same endpoint on this machine, which takes uploads and requests and does nothing else. Code
-    is uploaded anew by both each time; further rows show shunter where the code is in S3 already.
+    is uploaded again by both each time; further rows show shunter where the code is in S3 already.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _configured(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=LimitedConnection,
-        backlog=max(1, most_connections() // 4),  # asyncio accepts so many before it looks at the first
+        backlog=max(1, most_connections() // 4),  # asyncio accepts this many before it reads from the first
         access_log=False,  # it would contain the token
         log_level="error",  # what strangers send does not belong in the terminal
         lifespan="off",

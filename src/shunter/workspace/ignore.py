@@ -44,7 +44,7 @@ _CLASSES = {
     "xdigit": string.hexdigits,
 }
 _SPECIAL = re.compile(r"[*?\[\\]")
-#: With so many wildcards a regular expression is fast and takes at most the square of the path's length.
+#: Up to this many wildcards, a regular expression takes at most the square of the path's length.
 _MOST_FOR_REGEX = 2
 _ALL = frozenset(map(chr, range(256)))
 

@@ -88,6 +88,10 @@ def directories() -> list[str]:
     return [job.name for job in ProcessJob.directories()]
 
 
+def successes(jobs: Jobs) -> list[str]:
+    return [job.name for job in submitted() if jobs.end_of(job.name).state == AppState.SUCCEEDED]
+
+
 def kill(client: int, terminal: int) -> None:
     os.kill(client, signal.SIGKILL)
 
@@ -109,12 +113,16 @@ def test_ended_at_any_moment(jobs: Jobs, end: Callable[[int, int], None]) -> Non
     for number in range(tries):
         submit_for(whole * (0.2 + number / tries), end)
         submit_for(0.001 * number, end, once_there_is_a_directory=True)
+    seconds = 0.001 * tries
+    while len(successes(jobs)) < 2 and seconds < PATIENCE:  # a busy machine may take longer than at first
+        seconds *= 2
+        submit_for(seconds, end, once_there_is_a_directory=True)
     with Runner("shunter") as runner:
         for job in submitted():
             jobs.end_of(job.name)
         outcomes = Counter((job.phase, job.state, job.msg) for job in runner.jobs())
     print(end.__name__, *outcomes.items(), sep="\n")
-    assert outcomes.pop(("submitted", AppState.SUCCEEDED, "")) >= 1
+    assert outcomes.pop(("submitted", AppState.SUCCEEDED, "")) > 1
     assert outcomes.keys() <= {
         ("submitted", AppState.FAILED, "its submission was interrupted before it was started"),
         ("refused", AppState.UNSUBMITTED, INTERRUPTED),

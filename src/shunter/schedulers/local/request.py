@@ -257,7 +257,7 @@ def _plan_role(
     replicas = []
     for index in range(role.num_replicas):
         log_dir = os.path.join(log_root, role.name, str(index))
-        place = "" if own is None else os.path.join(job.base_dir(role.name, index), "code", *own)
+        place = "" if own is None else job.point_directory(role.name, index, own)
         values = macros.Values(
             img_root=place or cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV
         )
@@ -400,7 +400,7 @@ def cpus_of(role: Role) -> int:
 
 
 def fitting(cpus: int) -> int:
-    """Return how often this machine has so many CPUs, at least 1."""
+    """Return how many replicas of this many CPUs fit on this machine, at least 1."""
     return max(usable_cpus() // cpus, 1)
 
 

@@ -106,7 +106,7 @@ def _document(info: AppDryRunInfo[LocalRequest], supervisor: Process | None) -> 
 
 
 def _plan(request: LocalRequest) -> dict[str, Any]:
-    """Return what the supervisor is told."""
+    """Return the plan that the supervisor reads."""
     return {
         **{name: value for name, value in vars(request).items() if not name.startswith("notify")},
         "env": {**without_enclosing_job(os.environ), "PATH": request.path},

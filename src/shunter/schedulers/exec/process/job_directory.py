@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from shunter.paths import jobs_dir, state_error
@@ -211,7 +211,11 @@ class ProcessJob(JobDirectory):
     def own_directory(self, role: str, replica: object) -> str:
         """Return the working directory of a point of a sweep, "" if it has none of its own."""
         own = (self.read_request() or {}).get("own_directories")
-        return os.path.join(self.base_dir(role, replica), "code", *own["names"]) if own else ""
+        return self.point_directory(role, replica, own["names"]) if own else ""
+
+    def point_directory(self, role: str, replica: object, names: Iterable[str]) -> str:
+        """Return the working directory of a point, whose path ends with these names."""
+        return os.path.join(self.base_dir(role, replica), "code", *names)
 
     def python_dir(self) -> str:
         """Return the folder of the module by which Python writes stacks when the job hangs."""

@@ -11,7 +11,7 @@ import os
 import shutil
 from itertools import islice
 
-#: Files of up to so many bytes are copied, while they have no more than this together.
+#: The largest file that is copied, and the most bytes that are copied in all.
 LARGEST_FILE, LARGEST_COPY = 4 << 20, 64 << 20
 MOST_ENTRIES = 5000
 #: How many directories above the original are imitated, and how many entries of each.

@@ -205,7 +205,7 @@ class SlotQueue:
         os.pwrite(ticket.lock, text, 0)
 
     def _names(self) -> list[str]:
-        """Return the names of tickets. Anything else in the directory is none of ours, and is left alone."""
+        """Return the names of tickets. Anything else in the directory is left alone."""
         return sorted(
             name
             for name in os.listdir(self.folder)

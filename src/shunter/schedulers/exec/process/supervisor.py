@@ -221,7 +221,7 @@ class Supervisor:
             return True
         try:
             return self._take_slots(self._slots, self._unstarted[0])
-        except OSError as error:  # it may be mended
+        except OSError as error:  # the user may repair it
             folder = error.filename or self._slots.folder
             self._slots_problem = f"waits for slots: cannot use {folder}: {error.strerror or error}"
             self._after(SLOTS_PAUSE, lambda: None)
