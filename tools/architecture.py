@@ -34,8 +34,10 @@ ROLES = frozenset(
 #: What stands around the index in ARCHITECTURE.md.
 BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
+#: Rooms whose interface is in `api.py`, as in TorchX.
+API_ROOMS = ("runner", "schedulers", "specs", "tracker", "workspace")
 #: Modules whose names are those of TorchX: jobs ask for them, and programs whose `torchx` became `shunter`.
-GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", f"{PACKAGE}.tracker.api"})
+GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", *(f"{PACKAGE}.{room}.api" for room in API_ROOMS)})
 
 Graph = dict[str, set[str]]
 

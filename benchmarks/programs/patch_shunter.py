@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role
 
 image, workspace = sys.argv[1:]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from shunter.backoff import Clock
+from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
-from shunter.schedulers.base import LogBlock, LogQuery
 from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION

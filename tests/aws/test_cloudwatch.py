@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from shunter.errors import BackendError, UsageError
+from shunter.schedulers.api import Stream
 from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
-from shunter.schedulers.base import Stream
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
 
 

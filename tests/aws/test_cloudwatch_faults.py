@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shunter.errors import BackendError
+from shunter.schedulers.api import LogQuery
 from shunter.schedulers.aws.cloudwatch import LogStreams
-from shunter.schedulers.base import LogQuery
 from tests.aws.logtools import GROUP, Rig, clock_of, logs_client, rig
 
 

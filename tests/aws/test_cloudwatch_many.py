@@ -165,8 +165,8 @@ def test_one_silent_stream_costs_few_calls() -> None:
 
 
 def test_readers_of_one_object_share_the_bound() -> None:
+    from shunter.schedulers.api import LogQuery
     from shunter.schedulers.aws.cloudwatch import LogStreams
-    from shunter.schedulers.base import LogQuery
 
     with rig(4) as job:
         for k in range(4):

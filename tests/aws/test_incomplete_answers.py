@@ -98,7 +98,7 @@ def test_the_page_of_a_proxy_is_no_answer(page: bytes, monkeypatch: pytest.Monke
     from botocore.config import Config
 
     from shunter.schedulers.aws.aws_errors import AwsUnreachableError
-    from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+    from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")

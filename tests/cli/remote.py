@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shunter.errors import AccessError, BackendError
-from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
+from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from shunter.schedulers.ids import make_unique
 from shunter.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, RoleStatus, option
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shunter.cli.console import OutputClosed, OutputError
 from shunter.cli.logwriter import CollapsingLogWriter, LogWriter, bytes_of
-from shunter.schedulers.base import LogBlock
+from shunter.schedulers.api import LogBlock
 
 END = rb"\r\n|\n|\r"
 

@@ -18,7 +18,7 @@ from shunter.compat.torchx_local import CWDImageProvider, LocalDirectoryImagePro
 from shunter.compat.torchx_local_scheduler import TorchxLocalScheduler, create_scheduler
 from shunter.compat.torchx_own_schedulers import TorchxSlurmScheduler
 from shunter.compat.torchx_runner import TorchxRunner
-from shunter.schedulers.local.scheduler import LocalScheduler
+from shunter.schedulers.local_scheduler.scheduler import LocalScheduler
 from shunter.schedulers.registry import as_scheduler
 from shunter.schedulers.torchx_scheduler import TorchXScheduler
 from shunter.specs import AppDef, AppDryRunInfo, AppState, Resource, Role, is_terminal

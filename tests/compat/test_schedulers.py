@@ -12,7 +12,7 @@ from shunter import plugins
 from shunter.compat.plugin_scheduler import PluginScheduler
 from shunter.compat.torchx_runner import TorchxRunner
 from shunter.runner import get_runner
-from shunter.schedulers.docker.scheduler import DockerScheduler
+from shunter.schedulers.docker_scheduler.scheduler import DockerScheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from tests.backends import need
 from tests.cli.conftest import Cli
@@ -127,7 +127,7 @@ def test_a_plugin_with_the_name_of_a_builtin_scheduler_is_named_and_not_used(nig
     )
     done = night("schedulers")
     (said,) = [line for line in done.err.splitlines() if "is not used" in line]
-    assert "'slurm' is shunter's (shunter.schedulers.slurm.scheduler)" in said
+    assert "'slurm' is shunter's (shunter.schedulers.slurm_scheduler)" in said
     assert "the plugin nightshift:create_scheduler" in said
     assert "night job" not in done.out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from tests.backends import need
 from tests.kubernetes.stub import Stub
 

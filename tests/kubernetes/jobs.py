@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shunter.schedulers.kubernetes.options import KubernetesOpts
-from shunter.schedulers.kubernetes.request import KubernetesJob, make_request
+from shunter.schedulers.kubernetes_scheduler.options import KubernetesOpts
+from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, make_request
 from shunter.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts
 from shunter.specs.options import runopts
 from tests.backends import need

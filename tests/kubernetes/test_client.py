@@ -21,8 +21,8 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import AccessError, ConfigError
-from shunter.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
-from shunter.schedulers.kubernetes.kubeconfig import connect
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError, Watch
+from shunter.schedulers.kubernetes_scheduler.kubeconfig import connect
 from tests.backends import need
 from tests.kubernetes.certificates import Authority
 from tests.kubernetes.stub import Stub, failure
@@ -68,7 +68,7 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 
 
 def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.api_server.PAGE_SIZE", 2)
     for number in range(5):
         stub.put("pods", pod(f"pod-{number}"))
     items, version = server.items(PODS)
@@ -80,7 +80,7 @@ def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -
 def test_a_list_that_expires_between_pages_is_read_again(
     server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.api_server.PAGE_SIZE", 2)
     for number in range(5):
         stub.put("pods", pod(f"pod-{number}"))
     stub.faults = lambda method, path, params: (
@@ -431,7 +431,7 @@ def test_a_plugin_beside_its_kubeconfig_does_not_read_our_input(stub: Stub, tmp_
     user["exec"]["interactiveMode"] = "IfAvailable"
     path = stub.kubeconfig(tmp_path / "config", **user)
     code = (
-        "import sys; from shunter.schedulers.kubernetes.api_server import ApiServer\n"
+        "import sys; from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer\n"
         f"ApiServer('', {path!r}).get('/version'); print(sys.stdin.read())"
     )
     done = subprocess.run(

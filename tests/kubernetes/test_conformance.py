@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
 from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
 

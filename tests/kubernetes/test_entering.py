@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import AccessError, ConfigError, UnknownAppException
-from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from shunter.specs import AppDef
 from tests.backends import need
 from tests.cli.conftest import Terminal

@@ -18,13 +18,13 @@ from shunter.errors import ConfigError, UnknownAppException
 from shunter.progress import Silent
 from shunter.runner import get_runner
 from shunter.runner.explanation import explain
-from shunter.schedulers.base import Check, Dependency
+from shunter.schedulers.api import Check, Dependency
 from shunter.schedulers.capabilities import capabilities_of
-from shunter.schedulers.kubernetes.api_server import KubernetesError
-from shunter.schedulers.kubernetes.names import ClusterJobRef
-from shunter.schedulers.kubernetes.observe import NAMES_PER_CALL
-from shunter.schedulers.kubernetes.reasons import seconds
-from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
+from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
+from shunter.schedulers.kubernetes_scheduler.observe import NAMES_PER_CALL
+from shunter.schedulers.kubernetes_scheduler.reasons import seconds
+from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from shunter.workspace.toolkit_files import toolkit_archive
 from tests.cluster_hosts import wait_until
@@ -324,7 +324,7 @@ def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Schedul
 
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES_PER_CALL == 100
-    monkeypatch.setattr("shunter.schedulers.kubernetes.observe.NAMES_PER_CALL", 10)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.observe.NAMES_PER_CALL", 10)
     stub.runs_pods = False
     app_ids = [scheduler.submit(app(), {}) for _ in range(13)]
     before = len(stub.requests)
@@ -416,7 +416,7 @@ def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp
 def test_where_watching_is_not_allowed_the_job_is_asked_for(
     stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.api_server.LONGEST_POLL", 0.01)
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
     stub.faults = lambda method, path, params: (

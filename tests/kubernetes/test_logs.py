@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunter.errors import AccessError
-from shunter.schedulers.base import LogQuery
-from shunter.schedulers.kubernetes.api_server import KubernetesError
-from shunter.schedulers.kubernetes.logs import _Memory, nanoseconds
-from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler
+from shunter.schedulers.api import LogQuery
+from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
+from shunter.schedulers.kubernetes_scheduler.logs import _Memory, nanoseconds
+from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub, failure
@@ -262,7 +262,7 @@ def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogC
 
 
 def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes.logs.LAST_ATTEMPTS", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.logs.LAST_ATTEMPTS", 2)
     pods.run()
     away = (500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})
     pods.stub.faults = lambda method, path, params: away if path.endswith("/log") else None

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError, InvalidRunConfigException
-from shunter.schedulers.kubernetes import names
-from shunter.schedulers.kubernetes.pods import _text, original_text, toleration
-from shunter.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
-from shunter.schedulers.kubernetes.scheduler import create_scheduler
+from shunter.schedulers.kubernetes_scheduler import names
+from shunter.schedulers.kubernetes_scheduler.pods import _text, original_text, toleration
+from shunter.schedulers.kubernetes_scheduler.rules import check_manifests, job_specs, pod_templates
+from shunter.schedulers.kubernetes_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Resource, RetryPolicy, parse_mounts
 from shunter.specs.overlays import DEL, JOIN, PUT
 from tests.backends import need
@@ -32,8 +32,8 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "random_id", lambda length=10: "x23456789b"[:length])
-    monkeypatch.setattr("shunter.schedulers.kubernetes.request.__version__", "1.2.3")
-    monkeypatch.setattr("shunter.schedulers.kubernetes.request.user_name", lambda: "me")
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.request.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.request.user_name", lambda: "me")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,7 +120,7 @@ def test_what_is_shown_is_a_list_for_kubectl() -> None:
 def test_a_dry_run_imports_no_client() -> None:
     code = """
 import sys
-from shunter.schedulers.kubernetes.scheduler import create_scheduler
+from shunter.schedulers.kubernetes_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role, Resource
 role = Role("a", "alpine:3", entrypoint="true", resource=Resource(1, 0, 512))
 info = create_scheduler("s").submit_dryrun(AppDef("a", [role]), {})
@@ -168,7 +168,7 @@ def test_ids() -> None:
 
 @given(st.text(alphabet="$()aX{}\\ ", max_size=20), st.text(alphabet="$(a)", max_size=5))
 def test_texts_reach_the_program_as_they_are(text: str, rest: str) -> None:
-    from shunter.schedulers.kubernetes.pods import _INDEX
+    from shunter.schedulers.kubernetes_scheduler.pods import _INDEX
 
     variables = {"TORCHX_REPLICA_IDX": "7", "X": "wrong", "a": "wrong", "aX": "wrong"}
     assert expand(_text(text), variables) == text

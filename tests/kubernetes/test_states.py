@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.kubernetes.observe import in_indexes, quantity
-from shunter.schedulers.kubernetes.reasons import job_reason, pod_reason
-from shunter.schedulers.kubernetes.scheduler import KubernetesScheduler
+from shunter.schedulers.kubernetes_scheduler.observe import in_indexes, quantity
+from shunter.schedulers.kubernetes_scheduler.reasons import job_reason, pod_reason
+from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState, Resource, RetryPolicy
 from shunter.specs.status import NONE
 from tests.kubernetes.jobs import app, role

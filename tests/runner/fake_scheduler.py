@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shunter.errors import BackendError
-from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from shunter.schedulers.ids import make_unique
 from shunter.specs import (
     AppDef,

@@ -14,7 +14,7 @@ import pytest
 from shunter.errors import BackendError, UnreachableError
 from shunter.runner import Runner
 from shunter.runner.records import INTERRUPTED
-from shunter.schedulers.base import DescribeAppResponse
+from shunter.schedulers.api import DescribeAppResponse
 from shunter.specs import AppDef, AppState
 from tests.runner.fake_scheduler import FakeScheduler
 

@@ -29,7 +29,7 @@ CHILD = """\
 import os, signal, sys
 from shunter.runner import get_runner
 from shunter.runner.point_jobs import submit_points
-from shunter.schedulers.local.scheduler import LocalScheduler
+from shunter.schedulers.local_scheduler.scheduler import LocalScheduler
 
 app_id, moment, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 schedule = LocalScheduler.schedule

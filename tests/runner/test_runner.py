@@ -18,7 +18,7 @@ from shunter.errors import (
     UsageError,
 )
 from shunter.runner import Runner, get_runner, submission
-from shunter.schedulers.base import DescribeAppResponse, LogQuery, Scheduler
+from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler
 from shunter.specs import AppDef, AppState, BindMount, Role, parse_app_handle
 from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
 from tests.trusting import trust_project

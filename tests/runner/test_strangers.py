@@ -16,7 +16,7 @@ from shunter.components.finder import get_component
 from shunter.errors import ConfigError, WorkspaceError
 from shunter.git import GitProbe
 from shunter.runner.config import load_config
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.specs import runopts
 from shunter.system import ownership
 from shunter.workspace.selection import select

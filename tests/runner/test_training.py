@@ -11,7 +11,7 @@ from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.runner import Runner
 from shunter.runner.preparation import start_toolkits
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs import AppDef, BindMount, Role
 from shunter.workspace.toolkit_files import ToolkitPlace
 from tests.runner.fake_scheduler import FakeScheduler

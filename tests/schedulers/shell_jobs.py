@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from shunter.schedulers.base import Dependency, DescribeAppResponse
+from shunter.schedulers.api import Dependency, DescribeAppResponse
 from shunter.schedulers.hpc.scheduler import HpcScheduler
 from shunter.specs import AppDef, Resource, Role, is_terminal
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.base import Capabilities, Scheduler
+from shunter.schedulers.api import Capabilities, Scheduler
 from shunter.schedulers.capabilities import COLUMNS, capabilities_of, check_needs
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from shunter.specs import AppDef, BindMount, DeviceMount, RetryPolicy, Role

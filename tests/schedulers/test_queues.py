@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.schedulers.base import Dependency
+from shunter.schedulers.api import Dependency
 from shunter.schedulers.hpc.scheduler import HpcScheduler
 from shunter.schedulers.registry import get_scheduler_factories
 from shunter.specs import AppState, is_terminal

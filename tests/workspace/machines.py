@@ -18,7 +18,7 @@ import pytest
 
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
-from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
+from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from shunter.specs import AppDef, AppDryRunInfo, Role
 from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
 from tests.backends import need

@@ -7,9 +7,9 @@ from typing import Any
 
 from shunter.aws_endpoint.training_jobs import find_job
 from shunter.aws_endpoint.wire_formats import Timestamp
-from shunter.schedulers.aws.sagemaker_local.description import document_of
-from shunter.schedulers.aws.sagemaker_local.log_metrics import metric_values
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError, check
+from shunter.schedulers.sagemaker_local_scheduler.description import document_of
+from shunter.schedulers.sagemaker_local_scheduler.log_metrics import metric_values
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 DIMENSION = "TrainingJobName"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError
 
 Matcher = Callable[[str], bool]
 

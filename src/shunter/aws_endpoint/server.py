@@ -22,8 +22,8 @@ from typing import Any
 from shunter import system
 from shunter.aws_endpoint import job_logs, job_metrics, job_search, training_jobs, wire_formats
 from shunter.errors import BackendError, ShunterError, UsageError
-from shunter.schedulers.aws.sagemaker_local.job_start import Settings
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
+from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, without_nulls
 
 LARGEST_REQUEST = 16 << 20
 #: How many bytes of a refused request are read, so that the client gets to read the answer.

@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shunter.errors import ShunterError
-from shunter.schedulers.aws.sagemaker_local.description import (
+from shunter.schedulers.exec.process import recovery
+from shunter.schedulers.exec.process.documents import is_full_disk
+from shunter.schedulers.sagemaker_local_scheduler.description import (
     describe,
     document_of,
     summary,
     tag_list,
     warm_pool,
 )
-from shunter.schedulers.aws.sagemaker_local.job_start import Settings, region_of_environment, start_job
-from shunter.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from shunter.schedulers.aws.sagemaker_local.request_validation import (
+from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings, region_of_environment, start_job
+from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import (
     ApiError,
     check,
     check_request,
     invalid,
 )
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.documents import is_full_disk
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50

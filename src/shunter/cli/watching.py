@@ -21,7 +21,7 @@ from shunter.cli.liveview import Screen, StatusLines, changes
 from shunter.cli.logwriter import LogWriter, bytes_of
 from shunter.errors import BackendError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.base import LogQuery
+from shunter.schedulers.api import LogQuery
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 from shunter.terminal import clean, format_duration

@@ -159,14 +159,14 @@ _TABLE: dict[str, dict[str, str]] = {
         "shunter.compat.torchx_own_schedulers": "AWSBatchScheduler=TorchxAWSBatchScheduler "
         "create_scheduler=create_aws_batch_scheduler",
         "shunter.compat.torchx_options": "AWSBatchOpts Opts=AWSBatchOpts",
-        "shunter.schedulers.aws.batch.request": "BatchJob",
+        "shunter.schedulers.aws_batch_scheduler.request": "BatchJob",
         "shunter.compat.torchx_aws": "*",
     },
     "torchx.schedulers.aws_sagemaker_scheduler": {
         "shunter.compat.torchx_own_schedulers": "AWSSageMakerScheduler=TorchxAWSSageMakerScheduler "
         "create_scheduler=create_aws_sagemaker_scheduler",
         "shunter.compat.torchx_options": "AWSSageMakerOpts Opts=AWSSageMakerOpts",
-        "shunter.schedulers.aws.sagemaker.request": "AWSSageMakerJob",
+        "shunter.schedulers.aws_sagemaker_scheduler.request": "AWSSageMakerJob",
         "shunter.compat.torchx_aws": "JOB_STATE=SAGEMAKER_JOB_STATE",
     },
     "torchx.schedulers.lsf_scheduler": {
@@ -175,8 +175,8 @@ _TABLE: dict[str, dict[str, str]] = {
         "shunter.compat.torchx_options": "LsfOpts",
     },
     "torchx.schedulers.ray_scheduler": {
-        "shunter.schedulers.ray.scheduler": "RayScheduler create_scheduler",
-        "shunter.schedulers.ray.request": "RayJob=RayRequest",
+        "shunter.schedulers.ray_scheduler.scheduler": "RayScheduler create_scheduler",
+        "shunter.schedulers.ray_scheduler.request": "RayJob=RayRequest",
         "shunter.compat.torchx_schedulers": "has_ray serialize",
         "shunter.compat.torchx_options": "RayOpts",
     },

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs.conversion import is_dict_type, is_list_type, list_item_type
 from shunter.specs.translation import classes_of, translated
 

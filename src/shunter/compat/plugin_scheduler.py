@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from shunter.errors import ConfigError
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo

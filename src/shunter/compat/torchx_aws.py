@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from shunter.compat.torchx_settings import ENV_TORCHX_IMAGE as ENV_TORCHX_IMAGE
 from shunter.compat.torchx_settings import ENV_TORCHX_ROLE_IDX as ENV_TORCHX_ROLE_IDX
 from shunter.compat.torchx_settings import ENV_TORCHX_ROLE_NAME as ENV_TORCHX_ROLE_NAME
-from shunter.schedulers.aws.batch.request import requirements
+from shunter.schedulers.aws_batch_scheduler.request import requirements
 from shunter.specs.resources import Resource
 from shunter.specs.status import AppState
 

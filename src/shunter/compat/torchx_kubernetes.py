@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 from shunter.compat.torchx_version import __version__
-from shunter.schedulers.kubernetes.names import label_value
-from shunter.schedulers.kubernetes.request import KubernetesJob as KubernetesJob
-from shunter.schedulers.kubernetes.scheduler import create_scheduler
+from shunter.schedulers.kubernetes_scheduler.names import label_value
+from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob as KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.scheduler import create_scheduler
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.status import AppState
 

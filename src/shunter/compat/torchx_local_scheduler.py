@@ -1,7 +1,7 @@
 """TorchX's local scheduler as a class to derive from: ``torchx.schedulers.local_scheduler.LocalScheduler``.
 
 Its jobs are child processes of the program that submits them, end with `close`, and their logs are files, as
-subclasses expect. `local_cwd` is another one, whose jobs have a supervisor: `shunter.schedulers.local`.
+subclasses expect. `local_cwd` is another one, whose jobs have a supervisor: `schedulers.local_scheduler`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from shunter.compat.torchx_schedulers import (
     make_unique,
 )
 from shunter.schedulers import Stream, filter_regex
-from shunter.schedulers.local.options import LocalOpts
-from shunter.schedulers.local.scheduler import LocalScheduler
+from shunter.schedulers.local_scheduler.options import LocalOpts
+from shunter.schedulers.local_scheduler.scheduler import LocalScheduler
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -216,7 +216,7 @@ class TorchxLocalScheduler(PluginScheduler[Mapping[str, Any]]):
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
         """Count our own local scheduler as one of these, without importing it."""
-        place = ("shunter.schedulers.local.scheduler", "LocalScheduler")
+        place = ("shunter.schedulers.local_scheduler.scheduler", "LocalScheduler")
         if cls is TorchxLocalScheduler and any((b.__module__, b.__name__) == place for b in other.__mro__):
             return True
         return NotImplemented

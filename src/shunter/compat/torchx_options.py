@@ -18,14 +18,14 @@ from shunter.specs.dataclass_fields import default_of
 from shunter.specs.options import runopts
 
 _PLACES = {
-    "LocalOpts": "shunter.schedulers.local.options",
-    "DockerOpts": "shunter.schedulers.docker.options",
-    "SlurmOpts": "shunter.schedulers.slurm.options",
-    "LsfOpts": "shunter.schedulers.lsf.options",
-    "KubernetesOpts": "shunter.schedulers.kubernetes.options",
-    "AWSBatchOpts": "shunter.schedulers.aws.batch.options",
-    "AWSSageMakerOpts": "shunter.schedulers.aws.sagemaker.options",
-    "RayOpts": "shunter.schedulers.ray.options",
+    "LocalOpts": "shunter.schedulers.local_scheduler.options",
+    "DockerOpts": "shunter.schedulers.docker_scheduler.options",
+    "SlurmOpts": "shunter.schedulers.slurm_scheduler.options",
+    "LsfOpts": "shunter.schedulers.lsf_scheduler.options",
+    "KubernetesOpts": "shunter.schedulers.kubernetes_scheduler.options",
+    "AWSBatchOpts": "shunter.schedulers.aws_batch_scheduler.options",
+    "AWSSageMakerOpts": "shunter.schedulers.aws_sagemaker_scheduler.options",
+    "RayOpts": "shunter.schedulers.ray_scheduler.options",
 }
 
 

@@ -19,7 +19,7 @@ from shunter.compat.torchx_docker import state_of_container
 from shunter.compat.torchx_schedulers import TorchxDescribeAppResponse, as_torchx_rows
 from shunter.compat.torchx_specs import known_state
 from shunter.compat.torchx_workspace import DirWorkspaceMixin, TorchxDockerWorkspaceMixin
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -130,7 +130,7 @@ class OwnScheduler(PluginScheduler[T]):
 class TorchxDockerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
     """Runs jobs in containers of this machine."""
 
-    ours = "shunter.schedulers.docker.scheduler:DockerScheduler"
+    ours = "shunter.schedulers.docker_scheduler.scheduler:DockerScheduler"
 
     def __init__(self, session_name: str) -> None:
         super().__init__("docker", session_name)
@@ -144,7 +144,7 @@ class TorchxDockerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str
 class TorchxSlurmScheduler(DirWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
     """Runs jobs on a Slurm cluster."""
 
-    ours = "shunter.schedulers.slurm.scheduler:SlurmScheduler"
+    ours = "shunter.schedulers.slurm_scheduler.scheduler:SlurmScheduler"
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
@@ -154,7 +154,7 @@ class TorchxSlurmScheduler(DirWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
 class TorchxKubernetesScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
     """Runs jobs on a Kubernetes cluster."""
 
-    ours = "shunter.schedulers.kubernetes.scheduler:KubernetesScheduler"
+    ours = "shunter.schedulers.kubernetes_scheduler.scheduler:KubernetesScheduler"
 
     def __init__(self, session_name: str, client: Any = None, docker_client: Any = None) -> None:
         super().__init__("kubernetes", session_name, docker_client=docker_client)
@@ -164,7 +164,7 @@ class TorchxKubernetesScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping
 class TorchxAWSBatchScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
     """Runs jobs on AWS Batch."""
 
-    ours = "shunter.schedulers.aws.batch.scheduler:AWSBatchScheduler"
+    ours = "shunter.schedulers.aws_batch_scheduler.scheduler:AWSBatchScheduler"
 
     def __init__(
         self, session_name: str, client: Any = None, log_client: Any = None, docker_client: Any = None
@@ -185,7 +185,7 @@ class TorchxAWSBatchScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[s
 class TorchxAWSSageMakerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mapping[str, Any]]):
     """Runs training jobs on SageMaker."""
 
-    ours = "shunter.schedulers.aws.sagemaker.scheduler:AWSSageMakerScheduler"
+    ours = "shunter.schedulers.aws_sagemaker_scheduler.scheduler:AWSSageMakerScheduler"
 
     def __init__(self, session_name: str, client: Any = None, docker_client: Any = None) -> None:
         super().__init__("aws_sagemaker", session_name, docker_client=docker_client)
@@ -200,7 +200,7 @@ class TorchxAWSSageMakerScheduler(TorchxDockerWorkspaceMixin, OwnScheduler[Mappi
 class TorchxLsfScheduler(OwnScheduler[Mapping[str, Any]]):
     """Runs jobs on an LSF cluster."""
 
-    ours = "shunter.schedulers.lsf.scheduler:LsfScheduler"
+    ours = "shunter.schedulers.lsf_scheduler.scheduler:LsfScheduler"
 
     def __init__(self, session_name: str) -> None:
         super().__init__("lsf", session_name)

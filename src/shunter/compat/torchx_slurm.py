@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunter.compat.torchx_specs import known_state
-from shunter.schedulers.slurm.observe import version_of
-from shunter.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, state_of
+from shunter.schedulers.slurm_scheduler.observe import version_of
+from shunter.schedulers.slurm_scheduler.reasons import FLAG_STATE, STATE_OF, state_of
 from shunter.specs.app import Role
 from shunter.specs.status import AppState
 from shunter.specs.substitution import macros

@@ -31,7 +31,7 @@ from shunter.notebook.workspace_files import get_workspace, write_workspace_file
 from shunter.redaction import redact_text
 from shunter.runner import get_runner
 from shunter.runner.explanation import Explanation, explain
-from shunter.schedulers.base import LogQuery
+from shunter.schedulers.api import LogQuery
 from shunter.schedulers.lines import end_of
 from shunter.specs.status import AppState, AppStatus
 from shunter.terminal import clean

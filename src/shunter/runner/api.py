@@ -23,7 +23,7 @@ from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, un
 from shunter.runner.many_jobs import cancel_all, delete_all
 from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
 from shunter.runner.records import DELETED, JobRecord
-from shunter.schedulers.base import (
+from shunter.schedulers.api import (
     DescribeAppResponse,
     ListAppResponse,
     LogBlock,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shunter.errors import BackendError, ConfigError, UsageError
 from shunter.runner.observation import unknown_job
-from shunter.schedulers.base import Dependency, Scheduler
+from shunter.schedulers.api import Dependency, Scheduler
 from shunter.schedulers.capabilities import has_own
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import parse_app_handle

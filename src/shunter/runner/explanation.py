@@ -15,7 +15,7 @@ from shunter.redaction import Redactor
 from shunter.runner import Runner
 from shunter.runner.compare import Comparison
 from shunter.runner.records import JobRecord
-from shunter.schedulers.base import LogQuery, Scheduler, Stream
+from shunter.schedulers.api import LogQuery, Scheduler, Stream
 from shunter.schedulers.lines import end_of
 from shunter.specs.retries import NODE
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus

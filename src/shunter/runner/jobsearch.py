@@ -11,7 +11,7 @@ from shunter.errors import UnknownAppException, UsageError
 from shunter.runner import observation
 from shunter.runner.observation import SchedulerOf
 from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED, JobRecord
-from shunter.schedulers.base import ListAppResponse, Scheduler
+from shunter.schedulers.api import ListAppResponse, Scheduler
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 

@@ -9,7 +9,7 @@ from shunter.errors import BackendError, ConfigError, ShunterError
 from shunter.runner.events import log_event
 from shunter.runner.observation import mark_deleted, unknown_job
 from shunter.runner.records import DELETED
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from shunter.errors import (
 from shunter.parallel import for_all
 from shunter.redaction import redact_text
 from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED, JobRecord
-from shunter.schedulers.base import DescribeAppResponse, Scheduler
+from shunter.schedulers.api import DescribeAppResponse, Scheduler
 from shunter.specs.app import AppDef
 from shunter.specs.handles import make_app_handle, parse_app_handle
 from shunter.specs.serialize import from_json

@@ -29,7 +29,7 @@ from shunter.runner.observation import reconcile, recorded_status
 from shunter.runner.records import INTENT, REFUSED, SUBMITTED, JobRecord
 from shunter.runner.rerun import frozen_code, working_in
 from shunter.runner.submission import describe_submission, jsonable
-from shunter.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
+from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
 from shunter.schedulers.exec.directories import remove_leftovers, size_of
 from shunter.schedulers.exec.process.documents import read_json, write_json
 from shunter.schedulers.ids import make_unique

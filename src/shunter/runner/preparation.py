@@ -18,7 +18,7 @@ from shunter.errors import ConfigError
 from shunter.runner.config import tracker_variable
 from shunter.runner.default_image import name_images
 from shunter.runner.role_workspaces import take_workspaces
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef, Role, validate_app
 from shunter.specs.builtin_programs import PROGRAMS, toolkit_arguments
 from shunter.specs.dryrun_info import AppDryRunInfo

@@ -11,7 +11,7 @@ from shunter.errors import ConfigError
 from shunter.redaction import missing_secrets_error, restore
 from shunter.runner.jobsearch import recorded
 from shunter.runner.records import JobRecord
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.serialize import from_json

@@ -13,7 +13,7 @@ from shunter.progress import Progress
 from shunter.redaction import Redactor, redact_text
 from shunter.runner.history import History
 from shunter.runner.records import INTERRUPTED
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.serialize import to_json

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shunter.schedulers.base import (
+    from shunter.schedulers.api import (
         DescribeAppResponse,
         ListAppResponse,
         LogBlock,
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     registry = import_module("shunter.schedulers.registry")
-    return getattr(registry if hasattr(registry, name) else import_module("shunter.schedulers.base"), name)
+    return getattr(registry if hasattr(registry, name) else import_module("shunter.schedulers.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -59,7 +59,7 @@ _METHODS = {
     "gc": ("leftovers",),
 }
 #: Modules whose methods do nothing but say that a scheduler cannot do it.
-INTERFACES = ("shunter.schedulers.base", "shunter.compat.plugin_scheduler", "torchx.schedulers.api")
+INTERFACES = ("shunter.schedulers.api", "shunter.compat.plugin_scheduler", "torchx.schedulers.api")
 
 
 @dataclass

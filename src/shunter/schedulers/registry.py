@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from shunter.errors import ConfigError, UnknownSchedulerException, did_you_mean
 from shunter.plugins import EntryPoint, entry_points, installed
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.schedulers.torchx_scheduler import TorchXScheduler
 
 
@@ -25,16 +25,16 @@ class SchedulerFactory(Protocol):
 
 # The first is the default.
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
-    "local_cwd": "shunter.schedulers.local.scheduler",
-    "local_docker": "shunter.schedulers.docker.scheduler",
-    "lsf": "shunter.schedulers.lsf.scheduler",
-    "sge": "shunter.schedulers.sge.scheduler",
-    "aws_batch": "shunter.schedulers.aws.batch.scheduler",
-    "aws_sagemaker": "shunter.schedulers.aws.sagemaker.scheduler",
-    "sagemaker_local": "shunter.schedulers.aws.sagemaker_local.scheduler",
-    "kubernetes": "shunter.schedulers.kubernetes.scheduler",
-    "slurm": "shunter.schedulers.slurm.scheduler",
-    "ray": "shunter.schedulers.ray.scheduler",
+    "local_cwd": "shunter.schedulers.local_scheduler",
+    "local_docker": "shunter.schedulers.docker_scheduler",
+    "lsf": "shunter.schedulers.lsf_scheduler",
+    "sge": "shunter.schedulers.sge_scheduler",
+    "aws_batch": "shunter.schedulers.aws_batch_scheduler",
+    "aws_sagemaker": "shunter.schedulers.aws_sagemaker_scheduler",
+    "sagemaker_local": "shunter.schedulers.sagemaker_local_scheduler",
+    "kubernetes": "shunter.schedulers.kubernetes_scheduler",
+    "slurm": "shunter.schedulers.slurm_scheduler",
+    "ray": "shunter.schedulers.ray_scheduler",
 }
 
 #: Where the factories are that this distribution offers to an installed TorchX.

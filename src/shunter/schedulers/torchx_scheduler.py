@@ -17,7 +17,7 @@ from typing import Any
 from shunter import specs
 from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers import responses
-from shunter.schedulers.base import Scheduler
+from shunter.schedulers.api import Scheduler
 from shunter.schedulers.capabilities import INTERFACES, Capabilities
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
 from shunter.specs.app import AppDef

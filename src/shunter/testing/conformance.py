@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import pytest
 
 from shunter.errors import ConfigError, InvalidRunConfigException
-from shunter.schedulers.base import DescribeAppResponse, LogQuery, Scheduler, Stream
+from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler, Stream
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal, macros
 
 UNKNOWN_ID = "no-such-job-zz9zz9zz9z"

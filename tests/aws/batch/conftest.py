@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from shunter.backoff import Clock
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from tests.aws.fake import FakeAws
 
 

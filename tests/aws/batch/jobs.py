@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shunter.schedulers.aws.batch.request import BatchJob, make_request
-from shunter.schedulers.aws.batch.scheduler import create_scheduler
+from shunter.schedulers.aws_batch_scheduler.request import BatchJob, make_request
+from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Resource, Role, macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE

@@ -11,7 +11,7 @@ import pytest
 from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError, ShunterError
 from shunter.image_registry.client import RegistryClient
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs.workspace import Workspace
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws

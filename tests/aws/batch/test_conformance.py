@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.schedulers.api import Stream
 from shunter.schedulers.aws import cloudwatch
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from shunter.schedulers.base import Stream
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.testing import SchedulerConformance
 from tests.aws.fake import FakeAws
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from shunter.schedulers.base import Check
+from shunter.schedulers.api import Check
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs import AppDef, Resource, Role
 from tests.aws.fake import FakeAws
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from shunter.schedulers.aws.aws_errors import translate
-from shunter.schedulers.aws.batch.names import console_url, queue_name
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_batch_scheduler.names import console_url, queue_name
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from shunter.errors import UnknownAppException, UsageError
+from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.aws import cloudwatch
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs import Resource
 from tests.aws.batch.jobs import app, role
 from tests.aws.batch.test_observing import submit

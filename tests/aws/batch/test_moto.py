@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from shunter.schedulers.api import Stream
 from shunter.schedulers.aws import cloudwatch
-from shunter.schedulers.aws.batch.scheduler import create_scheduler
-from shunter.schedulers.base import Stream
+from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from shunter.testing import SchedulerConformance
 from shunter.workspace.toolkit_files import toolkit_archive

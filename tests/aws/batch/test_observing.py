@@ -10,11 +10,11 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.parallel import WORKERS
+from shunter.schedulers.api import DescribeAppResponse
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.batch import observe
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.base import DescribeAppResponse
+from shunter.schedulers.aws_batch_scheduler import observe
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.specs import AppState, Resource
 from shunter.specs.status import ReplicaStatus
 from tests.aws.batch.jobs import app, role

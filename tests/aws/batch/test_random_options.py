@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.batch.rules import FARGATE_SIZES
-from shunter.schedulers.aws.batch.scheduler import create_scheduler
 from shunter.schedulers.aws.service_model import problems_of
+from shunter.schedulers.aws_batch_scheduler.rules import FARGATE_SIZES
+from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Resource, macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from tests.aws.batch.jobs import ROLE, app, request, role

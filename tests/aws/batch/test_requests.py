@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.batch import request as request_module
-from shunter.schedulers.aws.batch.replicas import original_command
+from shunter.schedulers.aws_batch_scheduler import request as request_module
+from shunter.schedulers.aws_batch_scheduler.replicas import original_command
 from shunter.specs import AppDef, Resource, macros
 from tests.aws.batch.jobs import CASES, app, request, role
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "make_unique", lambda name: f"{name.lower().replace(' ', '-')}-x1")
-    monkeypatch.setattr("shunter.schedulers.aws.batch.request.__version__", "1.2.3")
+    monkeypatch.setattr("shunter.schedulers.aws_batch_scheduler.request.__version__", "1.2.3")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,9 +16,9 @@ from shunter.schedulers.aws.aws_errors import (
     AwsThrottledError,
     AwsUnreachableError,
 )
-from shunter.schedulers.aws.batch import submission
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.schedulers.aws.batch_jobs import JobRef
+from shunter.schedulers.aws_batch_scheduler import submission
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.specs import AppState
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws

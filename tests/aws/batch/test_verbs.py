@@ -12,11 +12,11 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
+from shunter.schedulers.api import Dependency
 from shunter.schedulers.aws import service_model
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.batch import submission
-from shunter.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from shunter.schedulers.base import Dependency
+from shunter.schedulers.aws_batch_scheduler import submission
+from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs import AppState
 from shunter.specs.handles import parse_app_handle
 from tests.aws.batch.jobs import app, request, role

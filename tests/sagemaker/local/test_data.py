@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shunter._toolkit import store
-from shunter.schedulers.aws.sagemaker_local import housekeeping, object_cache
-from shunter.schedulers.aws.sagemaker_local.object_cache import Cache, cache_dir
+from shunter.schedulers.sagemaker_local_scheduler import housekeeping, object_cache
+from shunter.schedulers.sagemaker_local_scheduler.object_cache import Cache, cache_dir
 
 from .conftest import file_channel
 

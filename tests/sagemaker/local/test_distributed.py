@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local.hosts import namespaces, reservations
-from shunter.schedulers.aws.sagemaker_local.hosts.layout import Host
-from shunter.schedulers.aws.sagemaker_local.hosts.reservations import PORTS, Reservations
+from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces, reservations
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
+from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import PORTS, Reservations
 from tests.backends import need
 
 from .conftest import until

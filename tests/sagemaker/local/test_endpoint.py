@@ -18,7 +18,7 @@ import botocore.exceptions
 import pytest
 
 from shunter.aws_endpoint.server import EndpointServer, is_own_peer
-from shunter.schedulers.aws.sagemaker_local.description import NOT_DESCRIBED
+from shunter.schedulers.sagemaker_local_scheduler.description import NOT_DESCRIBED
 
 from .conftest import ROLE, SIGNED, file_channel
 

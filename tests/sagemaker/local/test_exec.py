@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shunter.errors import ConfigError, UsageError
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 
 from .test_replicas import GROUPS
 

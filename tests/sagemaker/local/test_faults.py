@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from tests.toolkit.image import docker
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until

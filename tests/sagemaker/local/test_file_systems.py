@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker_local.filesystems import VARIABLE, parse
+from shunter.schedulers.sagemaker_local_scheduler.filesystems import VARIABLE, parse
 
 if TYPE_CHECKING:
     from pathlib import Path

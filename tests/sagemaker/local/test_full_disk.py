@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.exec.process.recovery import current_state
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
 from .conftest import GROUP, until
 

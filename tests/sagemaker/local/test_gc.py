@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local import housekeeping, object_cache
-from shunter.schedulers.aws.sagemaker_local.submission import code_dir, default_output
+from shunter.schedulers.sagemaker_local_scheduler import housekeeping, object_cache
+from shunter.schedulers.sagemaker_local_scheduler.submission import code_dir, default_output
 
 from .conftest import Bucket, until
 from .test_scheduler import shunter

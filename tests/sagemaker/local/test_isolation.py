@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import SageMakerLocalScheduler, create_scheduler
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
 from tests.backends import need

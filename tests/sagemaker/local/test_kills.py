@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.system.identity import Process
 
 from .conftest import Bucket, Jobs, file_channel, leftovers, until
@@ -39,7 +39,7 @@ def kill(name: str, victims: list[str]) -> None:
 #: Hands a job over whose supervisor is slow, and dies at once.
 DYING_CLIENT = """
 import json, os, signal, sys
-from shunter.schedulers.aws.sagemaker_local import job_start
+from shunter.schedulers.sagemaker_local_scheduler import job_start
 
 class Dying(job_start.Launcher):
     def launch(self, plan):

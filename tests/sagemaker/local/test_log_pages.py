@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from shunter.aws_endpoint import job_logs
 from shunter.aws_endpoint.log_patterns import matcher
-from shunter.schedulers.aws.sagemaker_local.logs import LONGEST_EVENT, Log
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
+from shunter.schedulers.sagemaker_local_scheduler.logs import LONGEST_EVENT, Log
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError
 
 from .conftest import GROUP, Jobs
 

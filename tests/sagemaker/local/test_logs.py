@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import botocore.exceptions
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
 from .conftest import GROUP
 

@@ -13,16 +13,16 @@ import pytest
 
 from shunter.docker.engine import Engine, EngineError
 from shunter.docker.networks import VARIABLE
-from shunter.schedulers.aws.sagemaker_local.hosts import container_host
-from shunter.schedulers.aws.sagemaker_local.hosts.container_host import (
+from shunter.schedulers.sagemaker_local_scheduler.hosts import container_host
+from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
     ISOLATED_NETWORK,
     LABEL,
     SHARED_NETWORK,
 )
-from shunter.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
-from shunter.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host import PlatformFailure
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import hosts_of
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.specs import AppState
 from tests.toolkit.image import docker
 

@@ -22,7 +22,7 @@ SOCKET = "/var/run/docker.sock"
 PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
-from shunter.schedulers.aws.sagemaker_local import job_start
+from shunter.schedulers.sagemaker_local_scheduler import job_start
 from shunter.schedulers.exec.process import job_watch
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = job_start.start_job(request)

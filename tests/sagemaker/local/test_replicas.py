@@ -8,8 +8,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
 from shunter.schedulers.responses import LogRange
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 
 from .conftest import Bucket, until
 from .test_spot import SPOT

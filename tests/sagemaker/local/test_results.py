@@ -253,7 +253,7 @@ def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
 
 @pytest.mark.slow
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
-    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
+    from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 
     assert Settings().grace == 120
     os.environ["SHUNTER_SAGEMAKER_GRACE_SECONDS"] = "0.5"

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
 

@@ -12,8 +12,8 @@ import pytest
 from botocore import UNSIGNED
 from botocore.config import Config
 
-from shunter.schedulers.aws.sagemaker_local import request_validation
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
+from shunter.schedulers.sagemaker_local_scheduler import request_validation
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, without_nulls
 
 from .conftest import GROUP, ROLE, file_channel
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
 from .conftest import Bucket, Jobs, until
 

@@ -14,9 +14,9 @@ import pytest
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.runner import get_runner
-from shunter.schedulers.aws.sagemaker_local.scheduler import SageMakerLocalScheduler, create_scheduler
-from shunter.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from shunter.schedulers.exec import outbox
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import SageMakerLocalScheduler, create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.specs import AppDef, AppState, Role
 from tests.receiver import receiving
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shunter.schedulers.aws import cloudwatch
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.specs.status import is_terminal
 from tests import backends
 from tests.sagemaker.remote.iam import Iam
@@ -133,8 +133,8 @@ def moto() -> Iterator[str]:
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     from shunter.aws_endpoint.server import EndpointServer
-    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
-    from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
+    from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
+    from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError
 
     with EndpointServer(settings=Settings(docker="never", grace=5.0)) as endpoint:
         made = Cloud(moto, endpoint.url)

@@ -20,9 +20,9 @@ import pytest
 
 from shunter.errors import ConfigError, WorkspaceError
 from shunter.progress import Silent
-from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from shunter.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, PlannedCode
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage, plan_code
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import ARCHIVE_FILE, PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
 from tests import backends

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker.container_setup import (
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,
@@ -25,7 +25,7 @@ from shunter.schedulers.aws.sagemaker.container_setup import (
     container_command,
     without_secrets,
 )
-from shunter.schedulers.aws.sagemaker.training_script import as_arguments
+from shunter.schedulers.aws_sagemaker_scheduler.training_script import as_arguments
 
 SHELLS = [
     shell for shell in (["dash"], ["bash", "--posix"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])

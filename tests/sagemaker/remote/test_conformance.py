@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import create_scheduler
 from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
 from tests.sagemaker.remote.conftest import Cloud

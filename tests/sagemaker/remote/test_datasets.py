@@ -15,11 +15,11 @@ from shunter.progress import Silent
 from shunter.schedulers.aws import session
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.s3 import PART_BYTES, S3
-from shunter.schedulers.aws.sagemaker import datasets
-from shunter.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
-from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
-from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_sagemaker_scheduler import datasets
+from shunter.schedulers.aws_sagemaker_scheduler.datasets import read_dataset, upload_dataset
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import create_scheduler
+from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler as create_local_scheduler
 from tests.sagemaker.remote.conftest import Cloud
 from tests.sagemaker.remote.proxy import DROP, PASS, Proxy, between
 from tests.sagemaker.remote.test_jobs import options

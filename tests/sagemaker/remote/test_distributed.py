@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint runs containers; gives an image with Open MPI."""
     from shunter.aws_endpoint.server import EndpointServer
-    from shunter.schedulers.aws.sagemaker_local.job_start import Settings
+    from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 
     backends.need("docker")
     backends.need("mpi")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker.permissions import trust_problem
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
-from shunter.schedulers.base import Check
+from shunter.schedulers.api import Check
+from shunter.schedulers.aws_sagemaker_scheduler.permissions import trust_problem
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
 from tests.sagemaker.remote.test_rights import options, ship
@@ -161,7 +161,7 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
 @pytest.mark.slow
 def test_the_roles_policy_holds_what_aws_documents() -> None:
     """The table of CreateTrainingJob in the developer guide."""
-    from shunter.schedulers.aws.sagemaker.permissions import UsedResources, role_grants
+    from shunter.schedulers.aws_sagemaker_scheduler.permissions import UsedResources, role_grants
 
     places = UsedResources(
         "us-east-1", "1", uploads=["b/c"], results=["b/r"], checkpoints=["b/k"], in_vpc=True
@@ -181,8 +181,13 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
 
 @pytest.mark.slow
 def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
-    from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from shunter.schedulers.aws.sagemaker.permissions import caller_grants, policy, role_grants, used_by
+    from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+    from shunter.schedulers.aws_sagemaker_scheduler.permissions import (
+        caller_grants,
+        policy,
+        role_grants,
+        used_by,
+    )
 
     page = (Path(__file__).parents[3] / "docs/schedulers/aws_sagemaker.md").read_text()
     shown = [json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import create_scheduler
 
 JOB = {
     "TrainingJobName": "job-bcdfghjkmn",

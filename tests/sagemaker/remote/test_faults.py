@@ -15,7 +15,7 @@ from shunter.components.utils import sh
 from shunter.runner.preparation import inject
 from shunter.schedulers.aws import session
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.sagemaker.scheduler import create_scheduler
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import create_scheduler
 from shunter.specs.status import AppState
 from tests.sagemaker.remote.conftest import Cloud, eventually, wait_for
 from tests.sagemaker.remote.proxy import DROP, LOSE_ANSWER, PASS, STALL, between

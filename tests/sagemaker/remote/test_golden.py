@@ -14,9 +14,9 @@ from shunter.components.dist import ddp
 from shunter.components.train import script
 from shunter.components.utils import echo
 from shunter.runner.preparation import inject
-from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
-from shunter.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import check_request, make_job, settle
 from shunter.specs.app import AppDef, Role
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[AppDef, dict[str, Any], PlannedCode | None]] = {
 
 
 def made(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from shunter.schedulers.aws.sagemaker import names
+    from shunter.schedulers.aws_sagemaker_scheduler import names
 
     monkeypatch.setattr(names, "random_id", lambda: "xxxxxxxxxx")
     monkeypatch.setattr("shunter.__version__", "1.2.3")

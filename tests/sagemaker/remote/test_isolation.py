@@ -11,10 +11,10 @@ import pytest
 
 from shunter.errors import ConfigError, InvalidRunConfigException
 from shunter.progress import Silent
-from shunter.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import make_job
+from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage, plan_code
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import make_job
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store

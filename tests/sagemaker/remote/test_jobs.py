@@ -16,9 +16,9 @@ from shunter.components.train import script
 from shunter.components.utils import sh
 from shunter.errors import ConfigError, UnknownAppException, UsageError
 from shunter.runner.preparation import inject
+from shunter.schedulers.api import Stream
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from shunter.schedulers.base import Stream
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
 from tests.sagemaker.remote.conftest import Cloud, eventually, wait_for

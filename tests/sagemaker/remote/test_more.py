@@ -11,8 +11,8 @@ import pytest
 
 from shunter.components.utils import sh
 from shunter.schedulers.aws.aws_errors import AwsCredentialsError
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.specs.status import AppState
 from tests import backends
 from tests.sagemaker.remote.conftest import Cloud, wait_for

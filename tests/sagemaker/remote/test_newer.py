@@ -14,11 +14,11 @@ from shunter.errors import ConfigError
 from shunter.progress import Silent
 from shunter.schedulers.aws import service_model
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import check_requests, make_job
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from shunter.schedulers.aws.sagemaker.submission import extend_plan
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import check_requests, make_job
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
+from shunter.schedulers.aws_sagemaker_scheduler.submission import extend_plan
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
 from tests import backends

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError
-from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import check_request, make_job, settle
 from shunter.specs.app import AppDef, Role
 from shunter.specs.mounts import parse_mounts
 from tests import backends

@@ -14,10 +14,10 @@ from shunter._toolkit import store
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent
-from shunter.schedulers.aws.sagemaker.channels import local_path
-from shunter.schedulers.aws.sagemaker.code_archive import plan_code
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.submission import upload_code
+from shunter.schedulers.aws_sagemaker_scheduler.channels import local_path
+from shunter.schedulers.aws_sagemaker_scheduler.code_archive import plan_code
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.submission import upload_code
 from shunter.schedulers.registry import get_scheduler_factories
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace

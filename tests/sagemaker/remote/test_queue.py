@@ -15,10 +15,10 @@ from shunter.components.utils import sh
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner.preparation import inject
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.sagemaker import names, submission
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import make_job
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from shunter.schedulers.aws_sagemaker_scheduler import names, submission
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import make_job
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
 from tests.aws.fake import FakeAws, wire
@@ -370,7 +370,7 @@ def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AW
     ],
 )
 def test_states(service: dict[str, Any], state: AppState, message: str) -> None:
-    from shunter.schedulers.aws.sagemaker.queued_jobs import brief
+    from shunter.schedulers.aws_sagemaker_scheduler.queued_jobs import brief
 
     response = brief("q:a", service)
     assert response.state == state

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from shunter.components.train import script
 from shunter.components.utils import sh
-from shunter.schedulers.aws.sagemaker.container_setup import (
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     REPLICA,
     CodeInContainer,
     RoleCommand,
     container_command,
     read_command,
 )
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
 from shunter.specs.substitution import macros
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import options, submit

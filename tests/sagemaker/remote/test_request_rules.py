@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from shunter.errors import InvalidRunConfigException
-from shunter.schedulers.aws.sagemaker import request_rules
-from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
-from shunter.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from shunter.schedulers.aws.sagemaker_local import request_validation
-from shunter.schedulers.aws.sagemaker_local.request_validation import ApiError
+from shunter.schedulers.aws_sagemaker_scheduler import request_rules
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import check_request, make_job, settle
+from shunter.schedulers.sagemaker_local_scheduler import request_validation
+from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError
 from shunter.specs.app import AppDef, Role
 from tests import backends
 
@@ -239,7 +239,9 @@ def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: p
     assert f" {said}" in refused.value.message
     if not answered:
         return
-    monkeypatch.setattr("shunter.schedulers.aws.sagemaker.request.refuse_job", lambda app, problems: None)
+    monkeypatch.setattr(
+        "shunter.schedulers.aws_sagemaker_scheduler.request.refuse_job", lambda app, problems: None
+    )
     with pytest.raises(ApiError) as answer:
         request_validation.check_request(settle(made(options), {"<account>": "123456789012"}))
     assert answer.value.code == "ValidationException"

@@ -14,8 +14,8 @@ from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent
 from shunter.schedulers.aws.aws_errors import AwsCredentialsError
-from shunter.schedulers.aws.sagemaker.permissions import services, trust_problem
-from shunter.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from shunter.schedulers.aws_sagemaker_scheduler.permissions import services, trust_problem
+from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
 from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
 from tests.sagemaker.remote.conftest import Cloud, wait_for
@@ -337,7 +337,7 @@ def test_a_dry_run_shows_what_would_be_looked_up_and_asks_nothing(
 
 
 def test_on_this_machine_there_is_nobody_to_ask(project: Path, iam: Iam, cloud: Cloud) -> None:
-    from shunter.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local
+    from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler as create_local
 
     with closing(create_local("test")) as local:
         app = script(script="train.py", image="i:1")

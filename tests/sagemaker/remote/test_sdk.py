@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.sagemaker import names
-from shunter.schedulers.aws.sagemaker.container_setup import PlannedCode
-from shunter.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
-from shunter.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from shunter.schedulers.aws_sagemaker_scheduler import names
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import PlannedCode
+from shunter.schedulers.aws_sagemaker_scheduler.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.request import check_request, make_job, settle
 from shunter.specs.app import AppDef, Role
 from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case

@@ -11,7 +11,7 @@ import pytest
 
 from shunter.docker import image_store
 from shunter.docker.engine import Engine
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.schedulers.exec.container import inventory as docker_jobs
 from shunter.schedulers.exec.container import labels
 from shunter.schedulers.exec.container.inventory import remove_job

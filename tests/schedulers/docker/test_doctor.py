@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shunter.docker import image_store
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import Resource
 from tests.registry.server import logged_in, registry  # noqa: F401
 

@@ -14,7 +14,7 @@ from shunter.components import utils
 from shunter.docker.engine import EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.runner.history import History
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.schedulers.exec.container import housekeeping, labels
 from shunter.schedulers.exec.container import inventory as docker_jobs
 from shunter.specs import AppState, BindMount, RetryPolicy
@@ -62,7 +62,7 @@ def test_cancel_from_another_process(jobs, home):
     app_id = jobs.submit("echo up; sleep 600")
     jobs.wait_for_line(app_id)
     program = (
-        "import sys; from shunter.schedulers.docker.scheduler import create_scheduler\n"
+        "import sys; from shunter.schedulers.docker_scheduler.scheduler import create_scheduler\n"
         "create_scheduler('x').cancel(sys.argv[1])"
     )
     environ = {
@@ -240,7 +240,7 @@ def test_image_removed_while_the_job_runs(jobs):
 CHILD = """
 import os, sys, time
 from shunter.docker import engine
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role
 
 where, count, how, image, session = sys.argv[1:6]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.exec.container.logs import LogWindow, open_log, read_timed
 from shunter.specs import AppState
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shunter.errors import BackendError
 from shunter.parallel import for_all
-from shunter.schedulers.docker.scheduler import create_scheduler
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.schedulers.exec.container import labels
 from shunter.schedulers.exec.container.inventory import format_time, parse_time
 from shunter.schedulers.exec.container.logs import (

@@ -10,7 +10,7 @@ import pytest
 
 from shunter import system
 from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Role, is_terminal
 from shunter.system import processes
 from shunter.system.identity import Process

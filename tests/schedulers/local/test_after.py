@@ -7,7 +7,7 @@ import pytest
 
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import get_runner
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
 from shunter.specs import AppDef, AppState, RetryPolicy
 from tests.schedulers.local.conftest import PATIENCE, linux_only, role, wait_until
 

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
 

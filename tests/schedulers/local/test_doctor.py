@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Resource, Role
 
 

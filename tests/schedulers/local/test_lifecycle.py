@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
 from shunter.schedulers.exec.process import documents, job_directory
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.specs import NONE, AppState, RetryPolicy
@@ -165,7 +165,7 @@ def test_submission_that_was_interrupted(jobs):
 def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
     script = (
         "import sys, os, signal\n"
-        "from shunter.schedulers.local.scheduler import create_scheduler\n"
+        "from shunter.schedulers.local_scheduler.scheduler import create_scheduler\n"
         "from shunter.specs import AppDef, Role\n"
         "app = AppDef('job', [Role('r', '', entrypoint='sh', args=['-c', 'echo up; exec sleep 300'])])\n"
         "print(create_scheduler('test').submit(app, {}), flush=True)\n"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shunter import system
 from shunter.errors import UsageError
-from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
 from shunter.schedulers.exec.process.log_reader import Merger, ReplicaLog
 from shunter.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder

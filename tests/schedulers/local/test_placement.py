@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.local.request import visible_gpus, without_enclosing_job
+from shunter.schedulers.local_scheduler.request import visible_gpus, without_enclosing_job
 from shunter.specs import AppDef, AppState, BindMount, Resource, Role
 from shunter.specs.app import NO_IMAGE
 
@@ -55,7 +55,7 @@ def test_jobs_that_run_at_the_same_time_have_different_gpus(jobs, four_gpus, tmp
 
 def test_a_job_within_a_job_may_use_its_gpus(jobs, four_gpus, tmp_path):
     inner = (
-        "from shunter.schedulers.local.scheduler import create_scheduler\n"
+        "from shunter.schedulers.local_scheduler.scheduler import create_scheduler\n"
         "from shunter.specs import AppDef, Resource, Role\n"
         "scheduler = create_scheduler('test')\n"
         "one = Role('r', '', entrypoint='sh', args=['-c', 'echo [$CUDA_VISIBLE_DEVICES]'],"

@@ -15,7 +15,7 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.base import Stream
+from shunter.schedulers.api import Stream
 from shunter.specs import AppState, AppStatus, is_terminal
 from tests.backends import need
 from tests.toolkit.test_host_namespaces import LOCKED

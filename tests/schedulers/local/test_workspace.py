@@ -10,9 +10,9 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError, StateStoreError, WorkspaceChangedError, WorkspaceError
 from shunter.paths import view_dir
-from shunter.schedulers.local import housekeeping
-from shunter.schedulers.local.housekeeping import SUBMISSION_SECONDS
-from shunter.schedulers.local.scheduler import create_scheduler
+from shunter.schedulers.local_scheduler import housekeeping
+from shunter.schedulers.local_scheduler.housekeeping import SUBMISSION_SECONDS
+from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace import directory_shipment

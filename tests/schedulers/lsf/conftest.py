@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.schedulers.lsf.scheduler import LsfScheduler, create_scheduler
+from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler, create_scheduler
 
 PROGRAMS = (
     *("bsub", "bjobs", "bkill", "bhist", "blaunch"),

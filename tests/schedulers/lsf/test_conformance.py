@@ -23,7 +23,7 @@ class TestLsf(SchedulerConformance):
     def scheduler(self, lsf: Any) -> Any:
         from contextlib import closing
 
-        from shunter.schedulers.lsf.scheduler import create_scheduler
+        from shunter.schedulers.lsf_scheduler.scheduler import create_scheduler
 
         with closing(create_scheduler("conformance")) as scheduler:
             yield scheduler

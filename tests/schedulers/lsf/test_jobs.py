@@ -13,8 +13,8 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
 from shunter.schedulers.hpc.queries import NativeJob
-from shunter.schedulers.lsf.doctor import _version
-from shunter.schedulers.lsf.scheduler import LsfScheduler
+from shunter.schedulers.lsf_scheduler.doctor import _version
+from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler
 from shunter.specs import AppDef, AppState, is_terminal
 from tests.schedulers.shell_jobs import WAITS, ShellJobs, role
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.schedulers.hpc.queries import NativeJob
-from shunter.schedulers.lsf import observe
+from shunter.schedulers.lsf_scheduler import observe
 from shunter.specs import AppState, is_terminal
 
 NOW = time.mktime((2026, 3, 1, 12, 0, 0, 0, 0, -1))

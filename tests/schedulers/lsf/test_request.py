@@ -10,9 +10,9 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.request import HpcRequest
-from shunter.schedulers.lsf.reasons import judge
-from shunter.schedulers.lsf.request import limit_minutes
-from shunter.schedulers.lsf.scheduler import create_scheduler
+from shunter.schedulers.lsf_scheduler.reasons import judge
+from shunter.schedulers.lsf_scheduler.request import limit_minutes
+from shunter.schedulers.lsf_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from tests.schedulers.golden import check
 

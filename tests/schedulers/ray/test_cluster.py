@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from shunter.errors import AccessError, ConfigError
-from shunter.schedulers.base import Dependency, DescribeAppResponse, LogQuery
-from shunter.schedulers.ray import remote_command
-from shunter.schedulers.ray.dashboard import DashboardUnreachableError
-from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.schedulers.api import Dependency, DescribeAppResponse, LogQuery
+from shunter.schedulers.ray_scheduler import remote_command
+from shunter.schedulers.ray_scheduler.dashboard import DashboardUnreachableError
+from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from tests import backends
 from tests.cluster_hosts import wait_until

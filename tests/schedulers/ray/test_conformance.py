@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.base import Scheduler
-from shunter.schedulers.ray.scheduler import create_scheduler
+from shunter.schedulers.api import Scheduler
+from shunter.schedulers.ray_scheduler.scheduler import create_scheduler
 from shunter.specs import Resource, RetryPolicy
 from shunter.testing import SchedulerConformance
 from tests.ray_cluster import RayCluster

@@ -12,7 +12,12 @@ import pytest
 from shunter.errors import AccessError, BackendError, ConfigError
 from shunter.http.connections import Connection
 from shunter.http.websocket import NotUpgradedError, WebSocket
-from shunter.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, address_of, token_in
+from shunter.schedulers.ray_scheduler.dashboard import (
+    Dashboard,
+    DashboardUnreachableError,
+    address_of,
+    token_in,
+)
 from tests.schedulers.ray.stub import StubDashboard, frame, stub_dashboard
 
 

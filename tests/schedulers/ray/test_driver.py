@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.ray.options import RayOpts
-from shunter.schedulers.ray.request import make_request
-from shunter.schedulers.ray.shipped import replica_actor
-from shunter.schedulers.ray.shipped.ray_driver import Driver
-from shunter.schedulers.ray.shipped.replica_actor import ReplicaActor
+from shunter.schedulers.ray_scheduler.options import RayOpts
+from shunter.schedulers.ray_scheduler.request import make_request
+from shunter.schedulers.ray_scheduler.shipped import replica_actor
+from shunter.schedulers.ray_scheduler.shipped.ray_driver import Driver
+from shunter.schedulers.ray_scheduler.shipped.replica_actor import ReplicaActor
 from shunter.specs import AppDef, RetryPolicy, Role
 from shunter.workspace.toolkit_files import toolkit_archive
 from tests.cluster_hosts import wait_until

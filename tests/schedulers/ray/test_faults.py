@@ -10,10 +10,10 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import BackendError, UnknownAppException
-from shunter.schedulers.base import LogQuery
-from shunter.schedulers.ray import logs
-from shunter.schedulers.ray.dashboard import DashboardUnreachableError
-from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.schedulers.api import LogQuery
+from shunter.schedulers.ray_scheduler import logs
+from shunter.schedulers.ray_scheduler.dashboard import DashboardUnreachableError
+from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
 from shunter.specs import AppDef, AppState, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
 
@@ -192,7 +192,7 @@ def test_a_404_of_somebody_else_says_nothing_of_a_job(stub: StubDashboard, sched
 def test_a_cancellation_that_ray_does_not_take_is_an_error(
     stub: StubDashboard, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shunter.schedulers.ray.scheduler.STOP_PATIENCE", 0.0)
+    monkeypatch.setattr("shunter.schedulers.ray_scheduler.scheduler.STOP_PATIENCE", 0.0)
     stub.answer("GET", "/api/jobs/job-1", (200, job("PENDING")))
     stub.answer("POST", "/api/jobs/job-1/stop", (200, {"stopped": False}))
     with pytest.raises(BackendError, match="did not accept the request to stop"):

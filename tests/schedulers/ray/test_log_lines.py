@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.schedulers.base import LogQuery, Stream
-from shunter.schedulers.ray.log_lines import ReplicaLines, parse, state_in
-from shunter.schedulers.ray.shipped.ray_driver import STATE_MARK
-from shunter.schedulers.ray.shipped.replica_actor import LONGEST_LINE, Lines
+from shunter.schedulers.api import LogQuery, Stream
+from shunter.schedulers.ray_scheduler.log_lines import ReplicaLines, parse, state_in
+from shunter.schedulers.ray_scheduler.shipped.ray_driver import STATE_MARK
+from shunter.schedulers.ray_scheduler.shipped.replica_actor import LONGEST_LINE, Lines
 
 KEY = ("worker", 0)
 ENDS = st.sampled_from([b"\n", b"\r", b"\r\n", b"ab\n", "ü\n".encode()])

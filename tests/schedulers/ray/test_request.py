@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError, WorkspaceError
-from shunter.schedulers.ray import ray_package
-from shunter.schedulers.ray.options import RayOpts
-from shunter.schedulers.ray.reasons import role_statuses, state_of
-from shunter.schedulers.ray.request import RayRequest, bundle_of, make_request
-from shunter.schedulers.ray.scheduler import RayScheduler
+from shunter.schedulers.ray_scheduler import ray_package
+from shunter.schedulers.ray_scheduler.options import RayOpts
+from shunter.schedulers.ray_scheduler.reasons import role_statuses, state_of
+from shunter.schedulers.ray_scheduler.request import RayRequest, bundle_of, make_request
+from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
 from shunter.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
 

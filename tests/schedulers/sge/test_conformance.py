@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from shunter.schedulers.base import Scheduler
-from shunter.schedulers.sge.scheduler import create_scheduler
+from shunter.schedulers.api import Scheduler
+from shunter.schedulers.sge_scheduler.scheduler import create_scheduler
 from shunter.specs import Resource
 from shunter.testing import SchedulerConformance
 from tests.grid_engine import GridEngine

@@ -16,8 +16,8 @@ import pytest
 
 from shunter.errors import BackendError, UnreachableError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.base import LogQuery
-from shunter.schedulers.sge.scheduler import SgeScheduler, create_scheduler
+from shunter.schedulers.api import LogQuery
+from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, is_terminal
 from tests.grid_engine import GridEngine
 from tests.schedulers.hpc.conftest import wait_until

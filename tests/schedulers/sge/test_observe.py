@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.schedulers.sge import observe, reasons
+from shunter.schedulers.sge_scheduler import observe, reasons
 from shunter.specs import AppState
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.base import Dependency
+from shunter.schedulers.api import Dependency
 from shunter.schedulers.hpc.request import HpcRequest
-from shunter.schedulers.sge.request import job_name, limit_seconds, with_check
-from shunter.schedulers.sge.scheduler import create_scheduler
+from shunter.schedulers.sge_scheduler.request import job_name, limit_seconds, with_check
+from shunter.schedulers.sge_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, BindMount, Resource, Role
 from tests.schedulers.golden import check
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 from shunter.specs import Resource, Role
 from tests import backends
 from tests.schedulers.shell_jobs import ShellJobs

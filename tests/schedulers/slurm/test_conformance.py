@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 from shunter.specs import AppState, RetryPolicy
 from shunter.testing import SchedulerConformance
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.base import Dependency, LogQuery, Stream
+from shunter.schedulers.api import Dependency, LogQuery, Stream
 from shunter.schedulers.hpc.commands import LocalCommands
 from shunter.specs import AppDef, AppState, Resource
 from tests import backends
@@ -175,7 +175,7 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
     other = role("sleep 300", "other", resource=TWO_CPUS)
     shapes = jobs.submit(other, role("echo up; sleep 300", num_replicas=2))
     program = (
-        "import sys; from shunter.schedulers.slurm.scheduler import create_scheduler\n"
+        "import sys; from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler\n"
         "s = create_scheduler('test'); sys.exit(s.execute(sys.argv[1], 'r', 1, sys.argv[2:], tty=False))"
     )
     for job in (app_id, array, two_each, shapes):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shunter.schedulers.base import LogQuery
+from shunter.schedulers.api import LogQuery
 from shunter.schedulers.hpc.ssh import SshCommands
-from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, RetryPolicy
 from shunter.testing import SchedulerConformance
 from tests import backends
@@ -208,7 +208,7 @@ def test_what_follows_on_the_end_needs_no_connection(laptop, cluster):
 
 ASKING = """
 import sys
-from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 scheduler = create_scheduler("test")
 scheduler.configured = lambda: {"host": "login1"}
 print("jobs", len(scheduler.list()))

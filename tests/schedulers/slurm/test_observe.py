@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.schedulers.slurm import doctor, observe, rules
-from shunter.schedulers.slurm.reasons import reason_of, state_of
+from shunter.schedulers.slurm_scheduler import doctor, observe, rules
+from shunter.schedulers.slurm_scheduler.reasons import reason_of, state_of
 from shunter.specs import AppState, is_terminal
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.slurm.scheduler import create_scheduler
+from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, BindMount, Resource, RetryPolicy, Role
 
 GOLDEN = Path(__file__).parent / "golden"

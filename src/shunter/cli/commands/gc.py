@@ -17,7 +17,7 @@ from shunter.cli.parser import add_json_option, add_scheduler_options
 from shunter.cli.units import format_bytes, parse_duration
 from shunter.errors import EXIT_OK, BackendError, ConfigError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.base import Leftover
+from shunter.schedulers.api import Leftover
 from shunter.terminal import format_duration
 from shunter.workspace.code_store import Store
 

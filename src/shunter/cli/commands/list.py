@@ -19,7 +19,7 @@ from shunter.runner import Runner, get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
 from shunter.runner.records import REFUSED, SUBMITTED, JobRecord
-from shunter.schedulers.base import ListAppResponse
+from shunter.schedulers.api import ListAppResponse
 from shunter.specs.limits import MOST_LINES, whole_number
 from shunter.specs.status import AppState, is_terminal
 from shunter.terminal import clean, format_duration

@@ -21,7 +21,7 @@ from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
 from shunter.runner import Runner, get_runner
 from shunter.runner.explanation import explain_failed
-from shunter.schedulers.base import LogQuery, Stream
+from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.lines import compile_regex
 from shunter.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
 from shunter.specs.status import RoleStatus

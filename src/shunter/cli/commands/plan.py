@@ -26,7 +26,7 @@ from shunter.git import GitProbe
 from shunter.runner import Runner, get_runner
 from shunter.runner.compare import Comparison, PlannedJob
 from shunter.runner.submission import describe_submission
-from shunter.schedulers.base import Check
+from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of, has_own
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.terminal import clean

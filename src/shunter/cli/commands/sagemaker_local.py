@@ -14,7 +14,7 @@ from shunter.aws_endpoint.server import EndpointServer
 from shunter.cli.console import note, out
 from shunter.cli.parser import number_between
 from shunter.errors import EXIT_OK
-from shunter.schedulers.aws.sagemaker_local.job_start import Settings
+from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.specs.limits import MOST_PORT
 
 DEFAULT_PORT = 4767

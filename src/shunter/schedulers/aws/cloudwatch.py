@@ -21,6 +21,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shunter.backoff import Clock
+from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.aws_errors import failure_kind
 from shunter.schedulers.aws.cloudwatch_calls import (
     CloudWatchEvent,
@@ -33,7 +34,6 @@ from shunter.schedulers.aws.cloudwatch_calls import (
 from shunter.schedulers.aws.cloudwatch_cursor import StreamCursor
 from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.base import LogBlock, LogQuery
 from shunter.schedulers.line_search import LineSearch
 from shunter.schedulers.lines import TimedLine, blocks_of, compile_regex, iter_lines
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shunter.errors import ShunterError
+from shunter.schedulers.api import Check
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.base import Check
 
 ECR_IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"

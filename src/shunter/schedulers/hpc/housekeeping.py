@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shunter._toolkit import host_ledger
-from shunter.schedulers.base import Check
+from shunter.schedulers.api import Check
 from shunter.schedulers.hpc.shared_folder import job_folder
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.responses import Leftover, ListAppResponse

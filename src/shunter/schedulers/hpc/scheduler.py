@@ -17,7 +17,7 @@ from typing import Any
 
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
-from shunter.schedulers.base import (
+from shunter.schedulers.api import (
     Check,
     Dependency,
     DescribeAppResponse,

@@ -19,7 +19,7 @@ from typing import Any
 
 from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
 from shunter.errors import BackendError
-from shunter.schedulers.base import LogBlock, LogQuery, Stream
+from shunter.schedulers.api import LogBlock, LogQuery, Stream
 from shunter.schedulers.exec.container.inventory import Container, Job, format_time, load_job, parse_time
 from shunter.schedulers.exec.container.job_events import JobEvents
 from shunter.schedulers.exec.container.judge import Judgement

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from shunter.schedulers.base import LogBlock, LogQuery, Stream
+from shunter.schedulers.api import LogBlock, LogQuery, Stream
 from shunter.schedulers.exec.process.log_index import LOG_NAMES, IndexReader, Record
 from shunter.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
 

@@ -1,0 +1,252 @@
+"""Whether jobs could run on AWS Batch: credentials, queue, roles, log group, image, and permissions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from shunter.schedulers.api import Check
+from shunter.schedulers.aws.doctor import (
+    ECR_IMAGE,
+    guarded,
+    identity,
+    image,
+    log_group_exists,
+    partition_and_account,
+)
+from shunter.schedulers.aws.iam import find_role, trusts
+from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_batch_scheduler import names
+from shunter.schedulers.aws_batch_scheduler.observe import needs_of
+from shunter.schedulers.aws_batch_scheduler.reasons import describe_queue, queue_problems
+from shunter.schedulers.aws_batch_scheduler.request import BatchJob
+from shunter.schedulers.job_images import check_images, images_of
+from shunter.specs.dryrun_info import AppDryRunInfo
+
+_CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
+
+
+def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
+    """Check everything that jobs with these options need; missing ones are not checked. Changes nothing."""
+    credentials, who = identity(session)
+    checks = [credentials]
+    if not credentials.ok:
+        return checks  # nothing else can be checked
+    looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("queue", lambda: _queue(session, cfg)),
+        *(
+            (name, partial(_role, session, name, cfg.get(name)))
+            for name in ("job_role_arn", "execution_role_arn")
+        ),
+        ("log group", lambda: _log_group(session, cfg)),
+        ("image", lambda: image(session, cfg.get("image_repo"))),
+    ]
+    for name, look in looks:
+        checks += guarded(name, look)
+    checks.append(_policy(session, cfg, who))
+    return checks
+
+
+def examine_job(session: AwsSession, info: AppDryRunInfo[BatchJob]) -> list[Check]:
+    """Check whether hosts of the queue could hold the job's replicas, and whether its images are there."""
+    job = info.request
+    checks = guarded("the job", lambda: _fits(session, job))
+    in_ecr = [each for each in images_of(info) if ECR_IMAGE.fullmatch(each)]
+    for each in in_ecr:
+        checks += guarded("image", partial(image, session, each))
+    return [*checks, *(check for check in check_images(info) if check.name.partition(" ")[2] not in in_ecr)]
+
+
+def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
+    queue, environments = describe_queue(session, job.submission["jobQueue"])
+    if queue is None:
+        yield Check("the job", False, f"there is no queue {job.queue} in {session.region}")
+        return
+    nodes = (job.job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
+    containers = [each["container"] for each in nodes] or [job.job_def["containerProperties"]]
+    problems = {
+        problem: None
+        for container in containers
+        for problem in queue_problems(queue, environments, needs_of(container))
+    }
+    fits = "a host of its queue could hold a replica, judging by the instance types"
+    yield Check("the job", not problems, "; ".join(problems) or fits)
+
+
+def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
+    name = cfg.get("queue")
+    if not name:
+        yield Check("queue", None, "not given: -cfg queue=NAME")
+        return
+    queue, environments = describe_queue(session, name)
+    if queue is None:
+        yield Check(
+            "queue",
+            False,
+            f"there is no queue {name} in {session.region}",
+            "`aws batch describe-job-queues` lists them; another region is -cfg region=...",
+        )
+        return
+    problems = list(queue_problems(queue, environments, {}))
+    kinds = ", ".join(
+        str((each.get("computeResources") or {}).get("type", each.get("type", "?"))) for each in environments
+    )
+    text = "; ".join(problems) or f"{queue['jobQueueName']} is enabled and valid ({kinds})"
+    yield Check("queue", not problems, text)
+    yield from _shares(queue, cfg)
+    platform = cfg.get("platform") or "EC2"
+    fitting = [each for each in environments if _runs(each, platform)]
+    if environments and not fitting:
+        yield Check("platform", False, f"no compute environment of the queue runs {platform} jobs ({kinds})")
+
+
+def _runs(environment: Mapping[str, Any], platform: str) -> bool:
+    kind = str((environment.get("computeResources") or {}).get("type", ""))
+    return kind.startswith("FARGATE") == (platform == "FARGATE") if kind else platform == "EC2"
+
+
+def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
+    has_policy, share = bool(queue.get("schedulingPolicyArn")), cfg.get("share_id")
+    if has_policy and not share:
+        yield Check(
+            "share_id", False, "the queue has a scheduling policy, so jobs need a share", "-cfg share_id=NAME"
+        )
+    elif share and not has_policy:
+        yield Check(
+            "share_id",
+            False,
+            "the queue has no scheduling policy, so it takes no share",
+            "Leave share_id out.",
+        )
+
+
+def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
+    if not arn:
+        return
+    role = find_role(session, arn)
+    if role is None:
+        yield Check(option, False, f"there is no role {arn}")
+    elif role["Arn"] != arn:
+        yield Check(option, False, f"the role of this name is {role['Arn']}, not {arn}")
+    elif not trusts(role.get("AssumeRolePolicyDocument"), [_CONTAINER_SERVICE]):
+        yield Check(
+            option,
+            False,
+            f"containers cannot assume the role {arn}",
+            f"Its trust policy must allow sts:AssumeRole to the service {_CONTAINER_SERVICE}.",
+        )
+    else:
+        yield Check(option, True, arn)
+
+
+def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
+    name = cfg.get("log_group") or names.DEFAULT_LOG_GROUP
+    if log_group_exists(session, name):
+        yield Check("log group", True, name)
+    elif name == names.DEFAULT_LOG_GROUP:
+        yield Check("log group", None, f"{name} does not exist yet: Batch creates it with the first job")
+    else:
+        yield Check(
+            "log group",
+            False,
+            f"there is no log group {name}: containers that write to it do not start",
+            f"aws logs create-log-group --log-group-name {name}",
+        )
+
+
+def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
+    partition, account = partition_and_account(who)
+    repository = ECR_IMAGE.fullmatch(cfg.get("image_repo") or "")
+    policy = minimal_policy(
+        session.region or "*",
+        account,
+        names.queue_name(cfg["queue"]) if cfg.get("queue") else None,
+        [cfg[name] for name in ("job_role_arn", "execution_role_arn") if cfg.get(name)],
+        cfg.get("log_group") or names.DEFAULT_LOG_GROUP,
+        repository["name"] if repository else None,
+        partition,
+    )
+    text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy, indent=2)}"
+    return Check("policy", None, text)
+
+
+def minimal_policy(
+    region: str,
+    account: str,
+    queue: str | None,
+    roles: Iterable[str],
+    log_group: str,
+    repository: str | None = None,
+    partition: str = "aws",
+) -> dict[str, Any]:
+    """Return the policy document.
+
+    Args:
+        region: region of the jobs.
+        account: number of the account; ``*`` if unknown.
+        queue: name of the queue; None for any.
+        roles: ARNs of the roles that jobs get.
+        log_group: log group that jobs write to.
+        repository: ECR repository that images are pushed to, if any.
+        partition: ``aws``, ``aws-cn``, ....
+    """
+    batch = f"arn:{partition}:batch:{region}:{account}"
+    group = f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}"
+    statements = [
+        # Batch takes no resource for these.
+        _allow(
+            "Look",
+            "batch",
+            [
+                "DescribeComputeEnvironments",
+                "DescribeJobDefinitions",
+                "DescribeJobQueues",
+                "DescribeJobs",
+                "GetJobQueueSnapshot",
+                "ListJobs",
+            ],
+            "*",
+        ),
+        _allow(
+            "Submit",
+            "batch",
+            ["DeregisterJobDefinition", "RegisterJobDefinition", "SubmitJob", "TagResource", "TerminateJob"],
+            [f"{batch}:job-queue/{queue or '*'}", f"{batch}:job-definition/*", f"{batch}:job/*"],
+        ),
+        _allow(
+            "ReadLogs",
+            "logs",
+            ["DeleteLogStream", "DescribeLogStreams", "GetLogEvents", "StartLiveTail"],
+            [group, f"{group}:*"],
+        ),
+    ]
+    if arns := sorted(roles):
+        passing = {"StringEquals": {"iam:PassedToService": _CONTAINER_SERVICE}}
+        statements.append({**_allow("PassRoles", "iam", "PassRole", arns), "Condition": passing})
+    if repository:
+        statements += _pushing(f"arn:{partition}:ecr:{region}:{account}:repository/{repository}")
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _allow(sid: str, service: str, actions: str | list[str], resource: str | list[str]) -> dict[str, Any]:
+    one = isinstance(actions, str)
+    allowed = f"{service}:{actions}" if one else [f"{service}:{action}" for action in actions]
+    return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resource}
+
+
+def _pushing(repository: str) -> list[dict[str, Any]]:
+    actions = [
+        "BatchCheckLayerAvailability",
+        "BatchGetImage",
+        "CompleteLayerUpload",
+        "GetDownloadUrlForLayer",
+        "InitiateLayerUpload",
+        "PutImage",
+        "UploadLayerPart",
+    ]
+    return [
+        _allow("LogInToRegistry", "ecr", "GetAuthorizationToken", "*"),
+        _allow("PushImages", "ecr", actions, repository),
+    ]

@@ -1,0 +1,340 @@
+"""`aws_batch`: jobs on AWS Batch, as container, multi-node or array jobs.
+
+The id of a job is ``queue:name``. Batch's id comes from the history, or from a search by name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from shunter.errors import ShunterError, UnknownAppException
+from shunter.progress import Progress
+from shunter.schedulers.api import (
+    Check,
+    Dependency,
+    DescribeAppResponse,
+    Leftover,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    not_ended,
+    not_running,
+    poll_until_ended,
+)
+from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by
+from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_batch_scheduler import names, observe
+from shunter.schedulers.aws_batch_scheduler.container_session import run_in_task
+from shunter.schedulers.aws_batch_scheduler.doctor import examine, examine_job
+from shunter.schedulers.aws_batch_scheduler.housekeeping import delete, deregister, unused
+from shunter.schedulers.aws_batch_scheduler.logs import read_logs
+from shunter.schedulers.aws_batch_scheduler.observe import JobFinder
+from shunter.schedulers.aws_batch_scheduler.options import AWSBatchOpts
+from shunter.schedulers.aws_batch_scheduler.reasons import QueueInspector
+from shunter.schedulers.aws_batch_scheduler.replicas import CONTAINER
+from shunter.schedulers.aws_batch_scheduler.request import (
+    BatchJob,
+    add_dependencies,
+    make_request,
+    rename_by_content,
+)
+from shunter.schedulers.aws_batch_scheduler.rules import training_warnings
+from shunter.schedulers.aws_batch_scheduler.submission import (
+    check_queue,
+    register_definition,
+    submit_once,
+    terminate_all,
+)
+from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
+from shunter.schedulers.code_in_images import CodeInPushedImages
+from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.status import is_terminal
+
+Job = dict[str, Any]
+
+
+class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
+    """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
+
+    Args:
+        session_name: name of the runner's session.
+        client: a Batch client of boto3 or botocore; made from the environment by default.
+        log_client: likewise for CloudWatch Logs.
+        docker_client: a client of docker-py for making images.
+    """
+
+    capabilities = Capabilities(
+        arrays=True,
+        mounts=ALL_MOUNTS,
+        ignores=("elastic",),
+        notes={
+            "arrays": "array=true",
+            "retries": "application, or replica in arrays",
+            "exec": "exec=true",
+            "after": "after success",
+            "notify": "train.script",
+            "hangs": "train.script",
+        },
+    )
+    ships_by_default = True
+    runs_images = True
+    list_filters = frozenset({"states", "since", "all"})
+    opts_class = AWSBatchOpts
+
+    def __init__(
+        self,
+        session_name: str,
+        client: Any | None = None,
+        log_client: Any | None = None,
+        docker_client: Any | None = None,
+    ) -> None:
+        super().__init__("aws_batch", session_name)
+        given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
+        self._docker_client = docker_client
+        self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
+        self._inspector: QueueInspector | None = None
+
+    def close(self) -> None:
+        """Close the connections. May be called more than once."""
+        self._jobs.sessions.close()
+        self._close_images()
+
+    # ---- code
+
+    def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        # the option `platform` is Batch's; the image builder would take it for the platform of an image
+        return {key: value for key, value in cfg.items() if key != "platform"}
+
+    # ---- submitting
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
+        job = make_request(app, cfg, self.session_name)
+        info = AppDryRunInfo(job, str)
+        info.app_id = job.app_id
+        info.warnings += job.warnings
+        return info
+
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Check with one call that the queue accepts jobs, and so the credentials."""
+        job = info.request
+        check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
+
+    def depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
+        """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
+        parents = {}
+        for item in dependencies:
+            found = self._jobs.find(item.app_id)
+            if found is None and item.app_id not in self._jobs.just_submitted:
+                raise UnknownAppException(f"AWS Batch does not know the job {item.app_id!r}")
+            session, job_id = self._jobs.session_and_id(item.app_id)
+            parents[item.app_id] = (job_id, session.region)
+        any_end = [item.app_id for item in dependencies if item.any_end]
+        job = info.request
+        add_dependencies(job, parents, any_end, self._jobs.sessions.get(job.region, job.profile).region)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
+        """Register the job's definition if necessary, and submit the job exactly once.
+
+        Raises:
+            AwsError: Batch refused it or could not be reached.
+        """
+        shipment = dryrun_info.shipment
+        manifest = shipment.manifest if shipment is not None else None
+        for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
+        job = dryrun_info.request
+        session = self._jobs.sessions.get(job.region, job.profile)
+        # shipping may have changed the images
+        definition = register_definition(session, rename_by_content(job.job_def))
+        answer = submit_once(session, {**job.submission, "jobDefinition": definition})
+        arn = answer.get("jobArn") or answer["jobId"]
+        ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
+        self._jobs.remember(job.app_id, ref)
+        dryrun_info.record["native_id"] = ref.to_text()
+        return job.app_id
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return the state of a job and its replicas, and why it waits."""
+        found = self._jobs.find(app_id)
+        if found is None:
+            return self._jobs.just_submitted.describe(app_id)
+        session, job = found
+        response = observe.app_response(app_id, job, observe.describe_replicas(session, job))
+        if job.get("status") == "RUNNABLE":
+            why = self._why_waiting(session, job)
+            response.msg = f"{response.msg}: {why}" if why else response.msg
+        return response
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe several jobs, a hundred per call, without the replicas of jobs that have several."""
+        jobs = self._jobs.find_many(builtins.list(app_ids))
+        return {
+            app_id: self._jobs.just_submitted.describe(app_id) if job is None else _brief(app_id, job)
+            for app_id, job in jobs.items()
+        }
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all of our jobs and TorchX's, the oldest first.
+
+        Args:
+            cfg: ``queue`` (all by default), ``region`` and ``profile``, and the filters of `list_filters`.
+        """
+        cfg = cfg or {}
+        session = self._jobs.session_of(cfg)
+        return observe.list_jobs(
+            session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
+        )
+
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether the job is in the queue that is listed."""
+        queue = cfg.get("queue")
+        return not queue or app_id.startswith(f"{names.queue_name(queue)}:")
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this id."""
+        return self._jobs.find(app_id) is not None or app_id in self._jobs.just_submitted
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends, polling only the job and not its replicas."""
+        response = poll_until_ended(lambda: self.describe_many([app_id])[app_id], timeout)
+        return None if response is None else self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command in a replica's container, by ECS Exec. AWS does not tell its exit code."""
+        session, job, places = self._find_replicas(app_id, [(role_name, k)])
+        ((_, detail),) = observe.details_of(session, job, places)
+        name = f"{app_id} {role_name}/{k}"
+        if detail.get("status") != "RUNNING":
+            raise not_running(name, detail.get("status"))
+        return run_in_task(session, detail, name, command)
+
+    # ---- ending
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
+        """Ask jobs to stop: they are described a hundred per call, and ended fifty per call."""
+        wanted = dict.fromkeys(app_ids)
+        open_ones = {}
+        for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
+            if job is None:
+                is_open = app_id in self._jobs.just_submitted
+            else:
+                is_open = not is_terminal(observe.app_state(job)[0])
+            if is_open:
+                open_ones[app_id] = self._jobs.session_and_id(app_id)
+        return {**wanted, **terminate_all(open_ones, cancelled_by())}
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop; does nothing if it has ended or does not exist.
+
+        ``TerminateJob`` works in every state. ``CancelJob`` would do nothing for a job that starts while the
+        request is on its way, and report success.
+        """
+        error = self.cancel_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Delete the job's logs, and mark it as deleted."""
+        found = self._jobs.find(app_id)
+        if found is None:
+            return
+        session, job = found
+        state, _ = observe.app_state(job)
+        if not is_terminal(state):
+            raise not_ended(app_id, state)
+        delete(session, job)
+
+    # ---- housekeeping
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check credentials, queue, roles, log group and image, and show the policy that is needed."""
+        return examine(self._jobs.session_of(cfg), cfg)
+
+    def queue_position(self, app_id: str) -> str:
+        """Return a job's place among the first hundred runnable jobs of its queue, as Batch lists them."""
+        found = self._jobs.find(app_id)
+        if found is None:
+            return ""
+        session, job = found
+        answer = session.call("batch", "GetJobQueueSnapshot", jobQueue=job["jobQueue"])
+        jobs = (answer.get("frontOfQueue") or {}).get("jobs") or []
+        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == job.get("jobArn")), 0)
+        return f"number {place} of the first {len(jobs)} runnable jobs of its queue" if place else ""
+
+    def check_job(self, info: AppDryRunInfo[BatchJob]) -> builtins.list[Check]:
+        """Check that hosts of the queue could hold a replica, and that the images are there."""
+        job = info.request
+        return examine_job(self._jobs.sessions.get(job.region, job.profile), info)
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return our job definitions that no job needs."""
+        session = self._jobs.session_of(cfg)
+        return unused(session, older_than, observe.queue_names(session))
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Deregister job definitions."""
+        session = self._jobs.session_of(cfg)
+        for leftover in leftovers:
+            deregister(session, leftover.id)
+        return 0
+
+    # ---- logs
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas and all their attempts."""
+        check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
+        session, job, places = self._find_replicas(app_id, replicas)
+        live = bool(self.configured().get("live_tail"))
+        return read_logs(session, job, places, query, live=live)
+
+    # ---- parts
+
+    def _find_replicas(
+        self, app_id: str, replicas: Sequence[tuple[str, int]]
+    ) -> tuple[AwsSession, Job, builtins.list[observe.ReplicaRef]]:
+        found = self._jobs.find(app_id)
+        if found is None:
+            raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
+        session, job = found
+        known = {(place.role, place.replica): place for place in observe.replicas_of(job)}
+        check_replicas(app_id, replicas, known)
+        return session, job, [known[replica] for replica in replicas]
+
+    def _why_waiting(self, session: AwsSession, job: Job) -> str:
+        if self._inspector is None:
+            self._inspector = QueueInspector()
+        needs: dict[str, int] = {}
+        for place in observe.replicas_of(job):
+            for kind, value in observe.needs_of(place.container).items():
+                needs[kind] = max(needs.get(kind, 0), value)
+        return self._inspector.why(session, job.get("jobQueue", ""), needs)
+
+
+def _brief(app_id: str, job: Job) -> DescribeAppResponse:
+    """Describe a job without asking for its replicas."""
+    alone = observe.kind_of(job) == CONTAINER
+    replicas = [(observe.replicas_of(job)[0], job)] if alone else None
+    return observe.app_response(app_id, job, replicas)
+
+
+def create_scheduler(
+    session_name: str,
+    client: Any | None = None,
+    log_client: Any | None = None,
+    docker_client: Any | None = None,
+    **kwargs: object,
+) -> AWSBatchScheduler:
+    """Make the scheduler; see `AWSBatchScheduler`."""
+    return AWSBatchScheduler(session_name, client, log_client, docker_client)

@@ -1,1 +1,0 @@
-"""Kubernetes: Jobs, JobSets and Volcano jobs. Making images: see `shunter.workspace.images`."""

@@ -1,0 +1,123 @@
+"""Cancelling and deleting jobs, and what jobs left behind.
+
+Kubernetes has no call that stops a Job and keeps it. A Job is given a time limit that has already passed, so
+that it fails at once, and a note that says who cancelled it. A JobSet is suspended, a Volcano job aborted. A
+job that waits in a queue of Kueue is taken out of it (``spec.active`` of its Workload). In each case the pods
+are stopped, and are then gone with their logs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from shunter.errors import ShunterError
+from shunter.schedulers.api import not_ended
+from shunter.schedulers.kubernetes_scheduler import names
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.observe import (
+    FoundJob,
+    app_reason,
+    core_path,
+    list_jobs,
+    list_path,
+    workloads,
+    workloads_path,
+)
+from shunter.schedulers.kubernetes_scheduler.options import JOB, VOLCANO
+from shunter.schedulers.kubernetes_scheduler.reasons import job_reason, seconds
+from shunter.schedulers.kubernetes_scheduler.submission import delete_all
+from shunter.schedulers.responses import Leftover
+from shunter.specs.status import is_terminal
+from shunter.system.identity import user_name
+
+COMMANDS = "/apis/bus.volcano.sh/v1alpha1"
+
+
+def cancel(job: FoundJob) -> None:
+    """Stop a job that has not ended.
+
+    Raises:
+        KubernetesError: the server refused it, or could not be reached.
+    """
+    note = f"cancelled by {user_name()} with shunter"
+    for item in job.objects:
+        if is_terminal(job_reason(item).state):
+            continue
+        path = f"{list_path(job.kind, job.namespace)}/{names.name_of(item)}"
+        change: dict[str, object] = {"metadata": {"annotations": {names.NOTE_CANCELLED: note}}}
+        if job.kind == JOB:
+            change["spec"] = {"activeDeadlineSeconds": 1}
+        elif job.kind != VOLCANO:
+            change["spec"] = {"suspend": True}
+        try:
+            job.server.merge(path, change)
+        except KubernetesError as error:
+            if error.status != 404:  # it was removed meanwhile
+                raise
+            continue
+        if job.kind == VOLCANO:
+            _abort(job, item)
+    if names.labels_of(job.objects[0]).get(names.QUEUE_LABEL):
+        for workload in workloads(job):
+            job.server.merge(f"{workloads_path(job)}/{names.name_of(workload)}", {"spec": {"active": False}})
+
+
+def _abort(job: FoundJob, item: dict[str, object]) -> None:
+    """Have Volcano abort a job, by a Command, as vcctl does."""
+    metadata: dict[str, object] = item["metadata"]  # type: ignore[assignment]
+    target = {
+        "apiVersion": item["apiVersion"],
+        "kind": "Job",
+        "name": names.name_of(item),
+        "uid": metadata.get("uid", ""),
+        "controller": True,
+    }
+    command = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {
+            "generateName": f"{names.name_of(item)}-abort-",
+            "namespace": job.namespace,
+            "ownerReferences": [target],
+        },
+        "action": "AbortJob",
+        "target": target,
+    }
+    job.server.create(f"{COMMANDS}/namespaces/{job.namespace}/commands", command, attempts=1)
+
+
+def delete_jobs(jobs: Iterable[FoundJob]) -> Iterator[tuple[FoundJob, ShunterError | None]]:
+    """Delete jobs that have ended, and yield each with what went wrong; those of one kind go together."""
+    groups: dict[tuple[int, str, str], list[FoundJob]] = {}
+    for job in jobs:
+        state = app_reason(job).state
+        if not is_terminal(state):
+            yield job, not_ended(job.app_id, state)
+        else:
+            groups.setdefault((id(job.server), job.kind, job.namespace), []).append(job)
+    for (_, kind, namespace), some in groups.items():
+        error: ShunterError | None = None
+        try:
+            delete_all(some[0].server, kind, namespace, [job.name for job in some])
+        except ShunterError as raised:
+            error = raised
+        for job in some:
+            yield job, error
+
+
+def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftover]:
+    """Return Secrets and Services of ours that no job owns, older than some seconds."""
+    now = time.time()
+    known = {job.name for job in list_jobs(server, namespace)}
+    found = []
+    for plural in ("secrets", "services"):
+        path = core_path(plural, namespace)
+        for item in server.items(path, labelSelector=names.LABEL_JOB)[0]:
+            job = names.labels_of(item)[names.LABEL_JOB]
+            age = now - (seconds(item["metadata"].get("creationTimestamp")) or now)
+            if job not in known and age >= older_than:
+                name = f"{plural.removesuffix('s')} {names.name_of(item)}"
+                app_id = names.make_app_id(namespace, job)
+                found.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))
+    return found

@@ -1,0 +1,390 @@
+"""`kubernetes`: jobs as Jobs, JobSets or Volcano jobs of a cluster.
+
+The id of a job is ``namespace:name``. Where it is (kind, context, kubeconfig) comes from the history; a job
+that is not in the history is searched for by its label.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from shunter.errors import ConfigError, ShunterError, UnknownAppException
+from shunter.progress import Progress
+from shunter.schedulers.api import (
+    Check,
+    DescribeAppResponse,
+    Leftover,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+)
+from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
+from shunter.schedulers.code_in_images import CodeInPushedImages
+from shunter.schedulers.kubernetes_scheduler import names
+from shunter.schedulers.kubernetes_scheduler.api_server import (
+    WATCH_SECONDS,
+    ApiServer,
+    Watch,
+    notify_of_changes,
+)
+from shunter.schedulers.kubernetes_scheduler.doctor import examine, examine_job
+from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete_jobs, unused
+from shunter.schedulers.kubernetes_scheduler.logs import read_logs
+from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
+from shunter.schedulers.kubernetes_scheduler.observe import (
+    GROUP_OF_KIND,
+    FoundJob,
+    app_reason,
+    brief,
+    core_path,
+    describe,
+    find_jobs,
+    group_pods,
+    list_jobs,
+    list_path,
+    row,
+    selector,
+)
+from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, KubernetesOpts
+from shunter.schedulers.kubernetes_scheduler.pod_command import run_in_pod
+from shunter.schedulers.kubernetes_scheduler.reasons import main_container, pod_reason
+from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
+from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
+from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import as_mapping
+from shunter.specs.status import AppState, is_terminal
+from shunter.specs.workspace import Workspace
+
+
+class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
+    """Runs jobs on Kubernetes. See ``docs/schedulers/kubernetes.md``.
+
+    Args:
+        session_name: name of the runner's session.
+        client: unused; kept for callers of TorchX.
+        docker_client: a client of docker-py for making images.
+    """
+
+    ships_by_default = True
+    runs_images = True
+    list_filters = frozenset({"states", "since"})
+    capabilities = Capabilities(
+        arrays=True,
+        elastic=True,
+        mounts=ALL_MOUNTS,
+        retries=ALL_RETRIES,
+        notes={
+            "elastic": "with Volcano or gang=true",
+            "retries": "replica; all with JobSet or Volcano",
+            "notify": "train.script",
+            "hangs": "train.script",
+        },
+    )
+    opts_class = KubernetesOpts
+
+    def __init__(
+        self, session_name: str, client: Any | None = None, docker_client: Any | None = None
+    ) -> None:
+        super().__init__("kubernetes", session_name)
+        self._docker_client = docker_client
+        self._servers: dict[tuple[str, str], ApiServer] = {}
+        self._refs: dict[str, ClusterJobRef] = {}
+
+    def close(self) -> None:
+        """Close the connections. May be called more than once."""
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            server.close()
+        self._close_images()
+
+    # ---- submitting
+
+    def make_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request; options of TorchX's ``kubernetes_mcad`` are refused with what replaces them."""
+        for name, replacement in REPLACED.items():
+            if as_mapping(cfg).get(name) is not None:
+                raise ConfigError(
+                    f"{name} was an option of kubernetes_mcad, which no longer exists",
+                    hint=f"Give instead: {replacement}.",
+                )
+        info = super().make_dryrun(app, cfg, workspace)
+        info.warnings += info.request.warnings
+        return info
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[KubernetesJob]:
+        job = make_request(app, cfg, self.session_name)
+        info = AppDryRunInfo(job, str)
+        info.app_id = job.app_id
+        return info
+
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Have the API server check the job, admission and quota included, before code is pushed."""
+        self._adapt(info)
+        if info.cfg.get("validate_spec", True):
+            job = info.request
+            try_out(self._server(job.context, job.kubeconfig), job)
+
+    def _adapt(self, info: AppDryRunInfo[Any]) -> None:
+        """Adapt the request to the kinds and versions that the cluster has."""
+        job = info.request
+        server = self._server(job.context, job.kubeconfig)
+        if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
+            job = as_jobset(job, info.app, info.cfg, self.session_name)
+        info.request = adapt(server, job)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
+        """Make the job's objects, exactly once.
+
+        Raises:
+            KubernetesError: the API server refused one or could not be reached.
+        """
+        self._adapt(dryrun_info)
+        job = dryrun_info.request
+        submit(self._server(job.context, job.kubeconfig), job)
+        ref = ClusterJobRef(job.kind, job.context, job.kubeconfig)
+        self._refs[job.app_id] = ref
+        dryrun_info.record["native_id"] = ref.to_text()
+        return job.app_id
+
+    # ---- finding
+
+    def _server(self, context: str, kubeconfig: str) -> ApiServer:
+        configured: Mapping[str, Any] = {} if context and kubeconfig else self.configured()
+        key = (context or configured.get("context") or "", kubeconfig or configured.get("kubeconfig") or "")
+        if key not in self._servers:
+            self._servers[key] = ApiServer(*key)
+        return self._servers[key]
+
+    def _server_of(self, cfg: Mapping[str, Any]) -> ApiServer:
+        return self._server(cfg.get("context") or "", cfg.get("kubeconfig") or "")
+
+    def _ref(self, app_id: str) -> ClusterJobRef:
+        if app_id not in self._refs:
+            text = self.recall(app_id)
+            if not text:
+                return ClusterJobRef("")
+            self._refs[app_id] = ClusterJobRef.from_text(text)
+        return self._refs[app_id]
+
+    def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | None]:
+        wanted = list(dict.fromkeys(app_ids))
+        groups: dict[tuple[str, str, str], dict[str, str]] = {}
+        for app_id in wanted:
+            ref = self._ref(app_id)
+            namespace, name = names.split_app_id(app_id)
+            if names.DNS_LABEL.fullmatch(name) and names.DNS_LABEL.fullmatch(namespace):
+                groups.setdefault((ref.context, ref.kubeconfig, namespace), {})[name] = ref.kind
+        found: dict[str, FoundJob | None] = dict.fromkeys(wanted)
+        for (context, kubeconfig, namespace), some in groups.items():
+            jobs = find_jobs(self._server(context, kubeconfig), namespace, some)
+            for app_id in wanted:
+                place, name = names.split_app_id(app_id)
+                if place == namespace and name in jobs and name in some:
+                    found[app_id] = jobs[name]
+        return found
+
+    def _find(self, app_id: str) -> FoundJob | None:
+        return self._find_many([app_id])[app_id]
+
+    def _get(self, app_id: str) -> FoundJob:
+        job = self._find(app_id)
+        if job is None:
+            raise UnknownAppException(f"the cluster has no job {app_id!r}")
+        return job
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return the state of a job and its replicas, and why it waits."""
+        job = self._find(app_id)
+        return None if job is None else describe(job)
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe several jobs, a hundred per call, without their replicas."""
+        jobs = self._find_many(app_ids)
+        return {app_id: None if job is None else brief(job) for app_id, job in jobs.items()}
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all of our jobs, the oldest first.
+
+        Args:
+            cfg: ``namespace`` ("default" by default, "*" for all), ``context`` and ``kubeconfig``, and the
+                filters of `list_filters`.
+        """
+        cfg = cfg or {}
+        namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
+        rows = [row(job) for job in list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)]
+        states, since = cfg.get("states"), cfg.get("since")
+        return sorted(
+            (
+                each
+                for each in rows
+                if (states is None or each.state in states)
+                and (since is None or (each.submitted_at or 0.0) >= int(since))
+            ),
+            key=lambda each: each.submitted_at or 0.0,
+        )
+
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether the job is in the namespace that is listed."""
+        namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
+        return namespace == "*" or names.split_app_id(app_id)[0] == namespace
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this id."""
+        return self._find(app_id) is not None
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends, is gone, or the time is over: the cluster reports changes."""
+        job = self._find(app_id)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        stop = threading.Event()
+        while job is not None and not is_terminal(app_reason(job).state):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            seconds = WATCH_SECONDS if left is None else min(left, WATCH_SECONDS)
+            params = {"labelSelector": selector([job.name])}
+            watch = Watch(job.server, list_path(job.kind, job.namespace), params, stop, seconds=seconds)
+            timer = threading.Timer(seconds, watch.close)
+            timer.daemon = True
+            timer.start()
+            try:
+                for _ in watch.events(on_trouble=_raise_third()):
+                    job = self._find(app_id)
+                    if job is None or is_terminal(app_reason(job).state):
+                        break
+            finally:
+                timer.cancel()
+            stop = threading.Event()
+            if job is not None:
+                job = self._find(app_id)
+        return self.describe(app_id)
+
+    def notify(self, app_id: str, changed: threading.Event) -> Callable[[], object] | None:
+        """Watch a job's objects and pods in the background."""
+        try:
+            job = self._find(app_id)
+        except ShunterError:  # asking for the state reports it
+            return None
+        if job is None:
+            return None
+        paths = (core_path("pods", job.namespace), list_path(job.kind, job.namespace))
+        return notify_of_changes(job.server, paths, selector([job.name]), changed)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command in a replica's container."""
+        job = self._get(app_id)
+        check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
+        place = ([role for role, _ in job.layout].index(role_name), k)
+        attempts = group_pods(job.pods()).get(place, [])
+        name = f"{app_id} {role_name}/{k}"
+        if not attempts:
+            raise ConfigError(
+                f"{name} is not running: it has no pod", hint=f"`shunter status {app_id}` says why."
+            )
+        pod = attempts[-1]
+        reason = pod_reason(pod)
+        if reason.state is not AppState.RUNNING:
+            text = f": {reason.text}" if reason.text else ""
+            raise ConfigError(
+                f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
+            )
+        return run_in_pod(
+            job.server, job.namespace, names.name_of(pod), main_container(pod), name, command, tty=tty
+        )
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop; does nothing if it has ended or does not exist."""
+        job = self._find(app_id)
+        if job is not None:
+            cancel(job)
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
+        """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
+        results: dict[str, ShunterError | None] = {}
+        for app_id, job in self._find_many(app_ids).items():
+            results[app_id] = None
+            try:
+                if job is not None:
+                    cancel(job)
+            except ShunterError as error:
+                results[app_id] = error
+        return results
+
+    def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
+        """Delete jobs that have ended, many with one call."""
+        jobs = self._find_many(app_ids)
+        there = [job for job in jobs.values() if job is not None]
+        results = {job.app_id: error for job, error in delete_jobs(there)}
+        return {app_id: results.get(app_id) for app_id in jobs}
+
+    def _delete_existing(self, app_id: str) -> None:
+        error = self.delete_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    # ---- housekeeping
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check connection, permissions, namespace, queue and what the cluster has."""
+        return examine(self._server_of(cfg), cfg)
+
+    def check_job(self, info: AppDryRunInfo[KubernetesJob]) -> builtins.list[Check]:
+        """Have the API server check the job, and compare it with the nodes; check its images."""
+        checks = super().check_job(info)
+        return [*checks, *examine_job(self._server(info.request.context, info.request.kubeconfig), info)]
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return Secrets and Services of ours whose job is gone."""
+        return unused(self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than)
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Delete what `leftovers` found."""
+        server = self._server_of(cfg)
+        for leftover in leftovers:
+            server.delete(leftover.id)
+        return 0
+
+    # ---- logs
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas and all their attempts."""
+        check_combined(query, "KubernetesScheduler", "Containers have stdout and stderr as one stream there.")
+        job = self._get(app_id)
+        check_replicas(app_id, replicas, all_replicas(job.layout))
+        return read_logs(job, replicas, query)
+
+
+def _raise_third() -> Callable[[ShunterError], None]:
+    """Return a function that raises the third error that it is given, and those after it."""
+    heard: builtins.list[ShunterError] = []
+
+    def hear(error: ShunterError) -> None:
+        heard.append(error)
+        if len(heard) > 2:
+            raise error
+
+    return hear
+
+
+def create_scheduler(
+    session_name: str, client: Any | None = None, docker_client: Any | None = None, **kwargs: object
+) -> KubernetesScheduler:
+    """Make the scheduler; see `KubernetesScheduler`."""
+    return KubernetesScheduler(session_name, client, docker_client)

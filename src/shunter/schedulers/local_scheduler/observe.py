@@ -1,0 +1,131 @@
+"""Describes a job from its documents: state, message, replicas with their errors, results."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from shunter.paths import existing
+from shunter.schedulers.api import DescribeAppResponse
+from shunter.schedulers.exec.outbox import send_if_waiting
+from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.exec.process.recovery import current_state, stopped_text
+from shunter.specs.status import (
+    NONE,
+    AppState,
+    EarlierAttempt,
+    ReplicaStatus,
+    RoleStatus,
+    first_report,
+    is_terminal,
+)
+from shunter.specs.training import output_of, specification
+
+MAX_ERROR_FILE = 64 * 1024
+
+
+def describe(job: ProcessJob) -> DescribeAppResponse | None:
+    """Return all that is known of a job's state; None if there is no such job."""
+    state = current_state(job)
+    if state is None:
+        return None
+    document = job.read_request() or {}
+    layout = [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
+    log_dirs = {(role, index): log_dir for role, index, log_dir in layout}
+    roles = [
+        RoleStatus(
+            role["role"], [_replica_status(job, role["role"], item, log_dirs) for item in role["replicas"]]
+        )
+        for role in state["roles"] or _planned_roles(layout, state["state"])
+    ]
+    if is_terminal(AppState[state["state"]]):
+        send_if_waiting(job.path)
+    stopped = stopped_text(job, state) if state["state"] == AppState.RUNNING.name else ""
+    return DescribeAppResponse(
+        app_id=job.name,
+        state=AppState[state["state"]],
+        num_restarts=state["num_restarts"],
+        msg=state["msg"] or stopped or NONE,
+        structured_error_msg=first_report(roles),
+        ui_url=f"file://{job.log_root(layout)}",
+        roles_statuses=roles,
+        metadata=document.get("app", {}).get("metadata", {}),
+        results=_results_of(job, document),
+        ended_at=state["ended_at"],
+    )
+
+
+def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
+    """Return where a job's results are; None if there are none, or it is no sweep and without the toolkit.
+
+    What has failed may have sent nothing to its output.
+    """
+    is_sweep = bool(document.get("own_directories"))
+
+    roles = document.get("app", {}).get("roles", [])
+    found = [(role, specification(role["metadata"])) for role in roles]
+    trained = [(role, spec) for role, spec in found if spec]
+    if not trained:
+        return existing(job.file("ml")) if is_sweep else None
+    role, spec = trained[0]
+    own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
+    return existing(output_of(spec, job.name), own)
+
+
+def _planned_roles(layout: list[tuple[str, int, str]], state: str) -> list[dict[str, Any]]:
+    """Return the roles as the state document will have them, before the supervisor writes it."""
+    planned: dict[str, list[dict[str, Any]]] = {}
+    for role, index, _ in layout:
+        planned.setdefault(role, []).append({"id": index, "state": state, "reason": ""})
+    return [{"role": role, "replicas": replicas} for role, replicas in planned.items()]
+
+
+def _replica_status(
+    job: ProcessJob, role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]
+) -> ReplicaStatus:
+    state = AppState[item["state"]]
+    log_dir = log_dirs.get((role, item["id"]))
+    error = NONE
+    if state == AppState.FAILED and log_dir:
+        error = _text_of(os.path.join(log_dir, "error.json")) or NONE  # torchelastic's
+        report = _text_of(os.path.join(job.base_dir(role, item["id"]), "output", "failure"))  # the toolkit's
+        if error == NONE and report:
+            error = json.dumps({"message": {"message": report}})
+    return ReplicaStatus(
+        item["id"],
+        state,
+        role,
+        hostname="localhost",
+        structured_error_msg=error,
+        exit_code=item.get("exit_code"),
+        reason=item["reason"],
+        restarts=item.get("restarts", 0),
+        started_at=item.get("started_at"),
+        ended_at=item.get("ended_at"),
+        notes=item.get("notes", []),
+        earlier=[_earlier(attempt) for attempt in item.get("earlier", ())],
+    )
+
+
+def _earlier(attempt: dict[str, Any]) -> EarlierAttempt:
+    out, err = attempt["log_starts"]
+    return EarlierAttempt(
+        attempt["number"],
+        attempt["started_at"],
+        attempt["ended_at"],
+        attempt["exit_code"],
+        attempt["reason"],
+        f"{out}.{err}.0",  # see `exec/process/log_ranges.py`
+    )
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a file that a program may have left, "" without one."""
+    try:
+        # a program may leave anything there, a FIFO too
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_ERROR_FILE).strip()
+    except OSError:
+        return ""

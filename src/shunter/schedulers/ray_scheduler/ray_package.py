@@ -1,0 +1,190 @@
+"""What travels to a Ray cluster: two packages, which Ray keeps by name and unpacks on each node.
+
+One is named by its content, and contains the code as ``code.tar`` (Ray's own zip files would lose links and
+modes), the driver, and the toolkit; jobs with the same code share it. The other contains the plan of one job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from shunter.errors import WorkspaceChangedError, WorkspaceError
+from shunter.progress import Progress
+from shunter.schedulers.ray_scheduler.dashboard import UPLOAD_SILENCE, Dashboard
+from shunter.schedulers.ray_scheduler.request import DRIVER
+from shunter.specs.workspace import Workspace
+from shunter.workspace.code_store import Store
+from shunter.workspace.images.layer import content_of, tar_stream
+from shunter.workspace.manifest import Manifest
+from shunter.workspace.selection import Report
+from shunter.workspace.shipment import ATTEMPTS
+from shunter.workspace.snapshot import Snapshot, snapshot, still_growing
+from shunter.workspace.toolkit_files import toolkit_archive
+
+#: To be changed whenever the same files would be packed differently.
+LAYOUT = 1
+#: Ray stores less than this (GRPC_CPP_MAX_MESSAGE_SIZE of ray._private.ray_constants); old releases, 100 MiB.
+LARGEST = 512 << 20
+CODE, TOOLKIT = "code.tar", "toolkit.pyz"
+PLAN_DIRECTORY = "shunter_plan"
+_SHIPPED = (DRIVER, "replica_actor.py", "replica_process.py")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PIECE = 1 << 20
+
+
+class RayPackage:
+    """The package with a job's code, planned: the `Shipment` of this scheduler.
+
+    Args:
+        workspace: the code; None for the driver and the toolkit alone.
+        dashboard: returns where it is sent to.
+    """
+
+    def __init__(self, workspace: Workspace | None, dashboard: Callable[[], Dashboard]) -> None:
+        self._workspace = workspace
+        self._dashboard = dashboard
+        self._parts = {name: _shipped(name) for name in _SHIPPED} | {TOOLKIT: toolkit_archive()}
+        self._snapshot: Snapshot | None = snapshot(workspace) if workspace else None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The files that are shipped; None without a workspace."""
+        return self._snapshot.manifest if self._snapshot is not None else None
+
+    @property
+    def report(self) -> Report:
+        """What the user should know of them."""
+        return self._snapshot.report if self._snapshot is not None else Report()
+
+    @property
+    def uri(self) -> str:
+        """The package's URI in Ray, named by its content."""
+        digests = [hashlib.sha256(content).hexdigest() for content in self._parts.values()]
+        parts = [LAYOUT, self.manifest.fingerprint if self.manifest is not None else "", *digests]
+        return package_uri(json.dumps(parts).encode())
+
+    def plan(self) -> dict[str, Any]:
+        """Return what will be shipped, as JSON values."""
+        manifest, report = self.manifest, self.report
+        return {
+            "kind": "package",
+            "fingerprint": manifest.fingerprint if manifest is not None else None,
+            "files": manifest.files if manifest is not None else 0,
+            "size": manifest.size if manifest is not None else 0,
+            "package": self.uri,
+            "secrets": report.secrets,
+            "problems": [list(problem) for problem in report.problems],
+        }
+
+    def ship(self, progress: Progress) -> dict[str, str]:
+        """Send the package, unless the cluster has it; returns its planned URI -> the real one."""
+        planned = self.uri
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._send(progress)
+            except WorkspaceChangedError as error:
+                if (
+                    self._workspace is None
+                    or self._snapshot is None
+                    or self._workspace.frozen
+                    or attempt == ATTEMPTS
+                ):
+                    raise
+                self._snapshot = snapshot(
+                    self._workspace, growing=still_growing(self._snapshot, error, progress)
+                )
+            else:
+                break
+        if self._snapshot is not None:
+            store = Store()
+            store.put_manifest(self._snapshot.manifest)
+            store.keep_sources(self._snapshot)
+        return {planned: self.uri}
+
+    def _send(self, progress: Progress) -> None:
+        dashboard = self._dashboard()
+        if has_package(dashboard, self.uri):
+            return
+        with tempfile.TemporaryFile(prefix="shunter-") as file:
+            progress.step("packing the code" if self._snapshot is not None else "packing the driver")
+            self._write(file)
+            size = file.tell()
+            if size >= LARGEST:
+                raise WorkspaceError(
+                    f"the code is too large for Ray: {size / (1 << 20):.0f} MiB as a package, "
+                    f"and Ray takes less than {LARGEST >> 20} MiB",
+                    hint="Leave out what the job does not need in .shunterignore (`shunter workspace "
+                    "show` lists the largest files), and read data from storage.",
+                )
+            files = f"{self.manifest.files} files, " if self.manifest is not None else ""
+            progress.step(f"sending a package to Ray: {files}{size / (1 << 20):.1f} MiB")
+            send_package(dashboard, self.uri, file, size, progress)
+
+    def _write(self, file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            for name, content in self._parts.items():
+                archive.writestr(_entry(name), content)
+            if self._snapshot is not None:
+                with archive.open(_entry(CODE), "w", force_zip64=True) as member:
+                    for piece in tar_stream(content_of(self._snapshot)):
+                        member.write(piece)
+
+
+def plan_package(plan: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the package with a plan: its URI, which nobody can guess, and its content."""
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_entry(f"{PLAN_DIRECTORY}/plan.json", 0o600), json.dumps(plan).encode())
+    return package_uri(raw.getvalue()), raw.getvalue()
+
+
+def package_uri(content: bytes) -> str:
+    """Return the URI of a package, as Ray names its own."""
+    return f"gcs://_ray_pkg_{hashlib.sha256(content).hexdigest()[:40]}.zip"
+
+
+def has_package(dashboard: Dashboard, uri: str) -> bool:
+    """Tell whether the cluster has a package. It keeps it for a while then."""
+    status, _ = dashboard.send("GET", _path(uri), ok=(200, 404))
+    return status == 200
+
+
+def send_package(
+    dashboard: Dashboard, uri: str, file: IO[bytes], size: int, progress: Progress | None = None
+) -> None:
+    """Send a package to the cluster."""
+    file.seek(0)
+
+    def pieces() -> Iterator[bytes]:
+        done = 0
+        while piece := file.read(_PIECE):
+            yield piece
+            done += len(piece)
+            if progress is not None:
+                progress.advance("package", done, size)
+
+    dashboard.send("PUT", _path(uri), body=pieces(), length=size, silence=UPLOAD_SILENCE)
+
+
+def _path(uri: str) -> str:
+    return f"/api/packages/{uri.replace('://', '/')}"
+
+
+def _shipped(name: str) -> bytes:
+    with open(os.path.join(os.path.dirname(__file__), "shipped", name), "rb") as file:
+        return file.read()
+
+
+def _entry(name: str, mode: int = 0o644) -> Any:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = mode << 16
+    entry.create_system = 3
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry

@@ -1,0 +1,317 @@
+"""Hosts that are containers: what a CreateTrainingJob request means for those, and what they share.
+
+How a container is run is in `shunter.schedulers.exec.container`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any
+
+from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.networks import make_network, shared_network
+from shunter.errors import BackendError
+from shunter.schedulers.exec.container import inventory, submission
+from shunter.schedulers.exec.container.attached import AttachedContainer, ContainerLost
+from shunter.schedulers.exec.container.container_hangs import write_stacks
+from shunter.schedulers.exec.container.container_usage import record_of
+from shunter.schedulers.exec.container.logs import LOG_CONFIG
+from shunter.schedulers.exec.usage_file import UsageRecord
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host import Exit, PlatformFailure, StartFailure
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
+    BASE,
+    Host,
+    Shown,
+    Tree,
+    checkpoint_path,
+    command_of,
+)
+from shunter.system.processes import signal_name
+
+#: Marks containers and networks; its value is the job's directory.
+LABEL = "shunter.sagemaker.job"
+#: For how many seconds a daemon may be away, at most.
+LONGEST_PATIENCE = 60.0
+#: Shared networks of hosts that are the only one of their job: the usual one, and one that leads nowhere.
+SHARED_NETWORK, ISOLATED_NETWORK = "shunter-single-hosts", "shunter-isolated-hosts"
+#: How often another shared network is joined before a container is given up.
+MOST_RENEWALS = 8
+CREDENTIALS = "/run/shunter/credentials"
+_FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
+_LOOPBACK = re.compile(r"\A([^:]*://)(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0)(?=[:/]|\Z)")
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
+
+
+class Cluster:
+    """What the containers of a job share: the daemon, the network, shared memory, GPUs.
+
+    Args:
+        engine: the daemon.
+        job_dir: the job's directory.
+        request: the request.
+        patience: seconds for which the daemon may be away, at most a minute.
+    """
+
+    def __init__(
+        self, engine: Engine, job_dir: str, request: dict[str, Any], patience: float = LONGEST_PATIENCE
+    ) -> None:
+        self.patience = min(patience, LONGEST_PATIENCE)
+        self.engine = engine
+        self.labels = {LABEL: job_dir}
+        self.request = request
+        self.network = ""
+        self.gateway = ""
+        self.addresses: dict[str, str] = {}
+        self._only_host: Host | None = None
+        self._full = self._renewals = 0
+        info = engine.request("GET", "/info")
+        self.has_init = (info.get("InitBinary") or "") != ""
+        self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
+        self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
+
+    def join_network(self, hosts: list[Host]) -> None:
+        """Make a network for the hosts, or find the shared one. An isolated job's network leads nowhere.
+
+        Jobs of one host share a network on which containers do not reach each other. Several hosts get a
+        network for their job alone, on which every host's address is chosen beforehand: all names resolve
+        before the first program starts.
+
+        Raises:
+            NoSubnetLeftError: no addresses are left for it now.
+            EngineError: the daemon refuses it for another reason.
+        """
+        is_isolated = bool(self.request.get("EnableNetworkIsolation"))
+        if len(hosts) == 1:
+            name = ISOLATED_NETWORK if is_isolated else SHARED_NETWORK
+            self._only_host = hosts[0]
+            tail = f"-{self._full + 1}" if self._full else ""
+            made = shared_network(self.engine, name + tail, is_internal=is_isolated)
+        else:
+            body = {
+                "Name": f"shunter-{self.request['TrainingJobName']}-{os.urandom(3).hex()}",
+                "Driver": "bridge",
+                "Internal": is_isolated,
+                "Labels": self.labels,
+            }
+            made = make_network(self.engine, body, len(hosts))
+            pairs = zip(hosts, made.addresses(), strict=False)
+            self.addresses = {host.name: address for host, address in pairs}
+        self.network, self.gateway = made.id, made.gateway
+
+    def renew_network(self, error: EngineError) -> bool:
+        """Join the shared network again if it was removed, or another one if it is full.
+
+        Returns:
+            whether one of those was why a container did not start, so that another attempt may succeed.
+
+        Raises:
+            PlatformFailure: there are no addresses for another one.
+        """
+        is_gone = error.status == 404 and "network" in error.message
+        is_full = _FULL.search(error.message) is not None
+        self._renewals += 1
+        if self._only_host is None or not (is_gone or is_full) or self._renewals > MOST_RENEWALS:
+            return False
+        self._full += is_full
+        try:
+            self.join_network([self._only_host])
+        except BackendError as problem:
+            raise PlatformFailure(problem.message) from problem
+        return True
+
+    def endpoint_variables(self) -> dict[str, str]:
+        """Return the variables that name AWS endpoints, with the gateway's address in place of loopback."""
+        urls = {name: os.environ.get(name) for name in _ENDPOINTS}
+        return {name: _LOOPBACK.sub(rf"\g<1>{self.gateway}", url) for name, url in urls.items() if url}
+
+
+class ContainerHost:
+    """A host that is a container.
+
+    Args:
+        plan: which host.
+        tree: its files.
+        cluster: what it shares with the job's other hosts.
+        environ: the variables of its program.
+        log_path: of its log, without the ending.
+        shown: channels that are shown from where they are on this machine.
+        credentials: file with credentials, in memory; "" without any.
+    """
+
+    def __init__(
+        self,
+        plan: Host,
+        tree: Tree,
+        cluster: Cluster,
+        environ: dict[str, str],
+        log_path: str,
+        shown: dict[str, Shown],
+        credentials: str,
+    ) -> None:
+        self.plan = plan
+        self._tree = tree
+        self._cluster = cluster
+        self._environ = environ
+        self._shown = shown
+        self._credentials = credentials
+        container = AttachedContainer(cluster.engine, plan.name, f"{log_path}.log", cluster.patience)
+        self._container = container
+        self.is_alive, self.terminate, self.kill = container.is_alive, container.terminate, container.kill
+        self.remove = container.remove
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its program has been started, and has not ended as far as can be seen."""
+        return bool(self._container.id) and self._container.is_alive()
+
+    def usage(self, number: int, attempt: int) -> UsageRecord | None:
+        """Return what it uses now; see `record_of`."""
+        return record_of(self._cluster.engine, self._container.id, number, attempt)
+
+    def write_stacks(self, headline: str) -> str:
+        """Write the stacks of its processes to its log; returns what went wrong, or ""."""
+        return write_stacks(self._cluster.engine, self._container.id, headline)
+
+    def start(self) -> None:
+        """Create and start the container.
+
+        Raises:
+            StartFailure: the daemon refuses it: no such program in the image, for instance.
+            PlatformFailure: no daemon answers.
+        """
+        while True:
+            try:
+                self._container.start(self._definition())
+            except EngineUnavailableError as error:
+                raise PlatformFailure(error.message) from error
+            except EngineError as error:
+                if self._cluster.has_init and "docker-init" in error.message:
+                    self._cluster.has_init = False  # the daemon reports an init that it does not have
+                elif not self._cluster.renew_network(error):
+                    raise StartFailure(f"cannot start the container: {error.message}") from error
+                self._container.remove()
+            else:
+                return
+
+    def _definition(self) -> dict[str, Any]:
+        cluster, request, name = self._cluster, self._cluster.request, self.plan.name
+        entrypoint, arguments = command_of(request)
+        environ = {**cluster.endpoint_variables(), **self._environ}
+        if self._credentials:
+            environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
+        address = cluster.addresses.get(name, "")
+        others = [(host, place) for host, place in cluster.addresses.items() if host != name]
+        has_gpus = cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p"))
+        return {
+            "Image": request["AlgorithmSpecification"]["TrainingImage"],
+            **({} if entrypoint is None else {"Entrypoint": entrypoint}),
+            "Cmd": arguments,
+            "Env": [f"{variable}={value}" for variable, value in environ.items()],
+            "Hostname": name,
+            "Labels": cluster.labels,
+            "HostConfig": {
+                "Mounts": self._mounts(),
+                "NetworkMode": cluster.network,
+                "ExtraHosts": [f"{host}:{place}" for host, place in others],
+                "ShmSize": cluster.shared_memory,
+                "Init": cluster.has_init,
+                "LogConfig": LOG_CONFIG,
+                "DeviceRequests": [submission.gpus()] if has_gpus else [],
+            },
+            "NetworkingConfig": submission.on_network(cluster.network, [name] if address else [], address),
+        }
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        tree, bind = self._tree, submission.bind
+        checkpoints = checkpoint_path(self._cluster.request)
+        mounts = [bind(tree.part(name), f"{BASE}/{name}") for name in ("input", "model", "output")]
+        mounts.append(bind(tree.config, f"{BASE}/input/config"))
+        if checkpoints:
+            mounts.append(bind(tree.part("checkpoints"), checkpoints))
+        for name, source in self._shown.items():
+            mounts.append(bind(source.path, f"{BASE}/input/data/{name}", read_only=source.is_fixed))
+        if self._credentials:
+            mounts.append(bind(self._credentials, CREDENTIALS, read_only=True))
+        return mounts
+
+    def wait(self) -> Exit:
+        """Wait for its end and the end of its log.
+
+        Raises:
+            PlatformFailure: the daemon stays away, or another client removed the container.
+        """
+        try:
+            end = self._container.wait()
+        except ContainerLost as error:
+            raise PlatformFailure(error.message) from error
+        if end.oom:
+            return Exit(end.code, "the kernel killed a process of it because memory ran out", was_killed=True)
+        if end.error:
+            return Exit(end.code, end.error)
+        reasons = [f"ended by {signal_name(end.signum)}"] if end.signum else []
+        if end.lost_bytes:
+            reasons.append(f"{end.lost_bytes} bytes of its log are lost, since the disk was full")
+        # A program that handled SIGTERM has written what it wanted to write.
+        return Exit(end.code, "; ".join(reasons), was_killed=bool(end.signum) and not end.handled)
+
+
+def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
+    """Give files that containers have left in a folder to this user, by the image's ``chown``."""
+    if os.geteuid() == 0:
+        return
+    definition = {
+        "Image": image,
+        "Entrypoint": ["chown", "-R", f"{os.geteuid()}:{os.getegid()}", "/shunter"],
+        "Cmd": [],
+        "User": "0:0",
+        "Labels": {LABEL: job_dir},
+        "HostConfig": {"Mounts": [submission.bind(folder, "/shunter")], "NetworkMode": "none"},
+    }
+    created = ""
+    try:
+        created = engine.request("POST", "/containers/create", json=definition)["Id"]
+        engine.request("POST", f"/containers/{created}/start")
+        engine.request("POST", f"/containers/{created}/wait")
+    except EngineError:  # an image without chown: what cannot be read is missed later, and named
+        pass
+    finally:
+        if created:
+            inventory.remove_container(engine, created)
+
+
+def container_of(engine: Engine, job_dir: str, host: str) -> str | None:
+    """Return the id of the container that is a host and runs, if there is one."""
+    for item in inventory.containers_with(engine, LABEL, job_dir):
+        if item["State"] == "running":
+            details = engine.request("GET", f"/containers/{item['Id']}/json")
+            if details["Config"]["Hostname"] == host:
+                return str(item["Id"])
+    return None
+
+
+def remove_all(engine: Engine, job_dir: str) -> None:
+    """Remove all containers and networks of a job.
+
+    Raises:
+        BackendError: one cannot be removed, or no daemon answers.
+    """
+    for item in inventory.containers_with(engine, LABEL, job_dir):
+        inventory.remove_container(engine, item["Id"])
+    for item in inventory.networks_with(engine, LABEL, job_dir):
+        if not inventory.remove_network(engine, item["Id"]):
+            raise BackendError(f"the network {item['Name']} cannot be removed: containers still use it")
+
+
+def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
+    """Return kind, id, job's directory and age in seconds of all containers and networks of jobs.
+
+    Raises:
+        EngineUnavailableError: no daemon answers.
+    """
+    containers = [("container", c, c["Created"]) for c in inventory.containers_with(engine, LABEL)]
+    networks = inventory.networks_with(engine, LABEL)
+    items = [*containers, *(("network", n, inventory.parse_time(n["Created"]) / 1e9) for n in networks)]
+    now = time.time()
+    return [(kind, item["Id"], item["Labels"][LABEL], now - created) for kind, item, created in items]

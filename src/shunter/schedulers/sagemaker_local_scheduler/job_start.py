@@ -1,0 +1,206 @@
+"""Starting a job: writing its directory, then its supervisor; and the settings for that."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import shunter
+from shunter.errors import BackendError, ConfigError
+from shunter.redaction import Redactor
+from shunter.schedulers.aws.doctor import partition_and_account
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import without_secrets
+from shunter.schedulers.exec.process import job_python
+from shunter.schedulers.exec.process.job_python import JobPython
+from shunter.schedulers.exec.process.launcher import Launcher
+from shunter.schedulers.sagemaker_local_scheduler import filesystems, rules, training_job
+from shunter.schedulers.sagemaker_local_scheduler.hosts import layout
+from shunter.schedulers.sagemaker_local_scheduler.job_status import first_state
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervision import REPORT
+from shunter.system.identity import machine, myself
+from shunter.workspace.toolkit_files import local_command, put_toolkit
+
+SUPERVISOR = "shunter.schedulers.sagemaker_local_scheduler.training_supervisor:TrainingSupervisor"
+ACCOUNT = "000000000000"
+DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How jobs run on this machine.
+
+    Attributes:
+        docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
+        grace: seconds between SIGTERM and SIGKILL.
+        patience: seconds for which a store may be out of reach before a job fails for it.
+        file_systems: the directory of this machine that stands for a file system of the service, by its id.
+        hang_timeout: seconds without activity after which a host counts as hung; None not to check.
+        on_hang: what becomes of a job with such a host, see `supervision`.
+    """
+
+    docker: str = "auto"
+    grace: float = 120.0
+    patience: float = 300.0
+    file_systems: dict[str, str] = field(default_factory=dict)
+    hang_timeout: float | None = None
+    on_hang: str = REPORT
+
+    @classmethod
+    def from_env(cls) -> Settings:
+        """Read ``SHUNTER_SAGEMAKER_DOCKER``, ``..._GRACE_SECONDS``, ``..._PATIENCE_SECONDS`` and
+        ``..._FILE_SYSTEMS``.
+
+        Raises:
+            ConfigError: one of them has an invalid value.
+        """
+        docker = os.environ.get("SHUNTER_SAGEMAKER_DOCKER", cls.docker)
+        if docker not in ("auto", "always", "never"):
+            raise ConfigError(
+                f"SHUNTER_SAGEMAKER_DOCKER is {docker!r}", hint="It may be auto, always or never."
+            )
+        mounted = filesystems.parse(os.environ.get(filesystems.VARIABLE, ""))
+        return cls(docker, _seconds("GRACE", cls.grace), _seconds("PATIENCE", cls.patience), mounted)
+
+
+def _seconds(name: str, default: float) -> float:
+    variable = f"SHUNTER_SAGEMAKER_{name}_SECONDS"
+    text = os.environ.get(variable, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{variable} is {text!r}", hint="It is a number of seconds.")
+    return value
+
+
+def region_of_environment() -> str:
+    """Return the region that the environment names."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+
+
+def arn_of(name: str, region: str, role: str) -> str:
+    """Return the ARN of a job, in the account of its role."""
+    partition, account = partition_and_account(role)
+    return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
+
+
+def start_job(
+    request: dict[str, Any],
+    *,
+    region: str = "",
+    settings: Settings | None = None,
+    app: Any = None,
+    python: JobPython | None = None,
+    prepare: Callable[[TrainingJob], None] = lambda job: None,
+) -> TrainingJob:
+    """Start a job for a valid CreateTrainingJob request; the job runs when this returns.
+
+    Args:
+        request: the request.
+        region: region of the job's ARN; the environment's by default.
+        settings: how it runs; the environment's by default.
+        app: the `AppDef` as JSON, if a scheduler made the request.
+        python: the Python of hosts that are processes; by default the one that is found without a project.
+        prepare: called with the job once its directory is there, before it is started.
+
+    Raises:
+        FileExistsError: there is a job of this name.
+        ApiError: ValidationException: this machine cannot carry it out.
+        StateStoreError: the state directory cannot be written.
+        BackendError: the supervisor could not be started; nothing is left of the job.
+    """
+    settings = settings or Settings.from_env()
+    rules.check(request, settings.docker, settings.file_systems)
+    name = request["TrainingJobName"]
+    try:
+        launcher = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()})
+    except OSError as error:
+        raise _not_started(name, str(error)) from error
+    try:
+        return _start_job(
+            request, region or region_of_environment(), settings, app, python, prepare, launcher
+        )
+    finally:
+        launcher.discard()
+
+
+def _start_job(
+    request: dict[str, Any],
+    region: str,
+    settings: Settings,
+    app: Any,
+    python: JobPython | None,
+    prepare: Callable[[TrainingJob], None],
+    launcher: Launcher,
+) -> TrainingJob:
+    name = request["TrainingJobName"]
+    now = time.time()
+    kept = {key: value for key, value in request.items() if key != "Tags"}
+    document = {
+        "request": _without_secrets(kept),
+        "arn": arn_of(name, region, request.get("RoleArn", "")),
+        "region": region,
+        "created_at": now,
+        "submitter": list(myself()),
+        "supervisor": launcher.supervisor(),
+        "submitted_from": machine(),
+        "app": Redactor().json(app),
+    }
+    hosts = [
+        {"name": host.name, "group": host.group, "index": host.index} for host in layout.hosts_of(request)
+    ]
+    tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()}
+    job = training_job.create(name, document, first_state(hosts, now), tags)
+    plan = {
+        "job_dir": job.path,
+        "request": request,
+        "region": region,
+        "arn": document["arn"],
+        "settings": asdict(settings),
+        "programs": _programs(python or job_python.choose([])),
+    }
+    try:
+        put_toolkit()
+        prepare(job)
+        problem = launcher.launch(plan)
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        job.remove()
+        raise _not_started(name, problem)
+    return job
+
+
+def _not_started(name: str, problem: str) -> BackendError:
+    return BackendError(
+        f"the job {name} was not started: {problem}",
+        hint="Nothing of it runs. Fix the cause and submit it again.",
+    )
+
+
+def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
+    redacted = without_secrets(request)
+    # Redaction also changes texts; fields that cannot hold secrets stay as they are.
+    for key in request:
+        if key not in ("Environment", "HyperParameters", "AlgorithmSpecification"):
+            redacted[key] = request[key]
+    return redacted
+
+
+def _programs(python: JobPython) -> dict[str, Any]:
+    """Return what hosts that are processes run, and find: the user's programs, as in a shell."""
+    return {
+        "toolkit": [python.path, *local_command()[1:]],
+        "environment": {"PATH": python.search_path, "PYTHONPATH": os.environ.get("PYTHONPATH")},
+    }
+
+
+def _python_path() -> str:
+    """Return PYTHONPATH with this package in it, for the supervisor."""
+    source = os.path.dirname(os.path.dirname(os.path.abspath(shunter.__file__)))
+    return os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))

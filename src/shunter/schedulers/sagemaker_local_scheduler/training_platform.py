@@ -1,0 +1,320 @@
+"""What hosts are made of on this machine: containers or processes, and what all attempts share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from typing import Any
+
+from shunter import system
+from shunter._toolkit import script_text, stack_dump
+from shunter.docker.engine import Engine, EngineUnavailableError, NoSubnetLeftError
+from shunter.errors import ShunterError
+from shunter.schedulers.exec.container.submission import ensure_image
+from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
+    Cluster,
+    ContainerHost,
+    reclaim,
+    remove_all,
+)
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host import (
+    PlatformFailure,
+    ProcessHost,
+    Running,
+    StartFailure,
+    command_or_toolkit,
+    platform_variables,
+)
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
+    BASE,
+    INTERFACE,
+    Host,
+    Shown,
+    Tree,
+    checkpoint_path,
+    command_of,
+)
+from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import (
+    HOSTS_PER_NETWORK,
+    View,
+    are_available,
+    can_show_at,
+    write_hosts_file,
+)
+from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import Reservations
+from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+
+#: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
+PORT_VARIABLES = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")
+LOOPBACK = "lo"
+_NO_NAMESPACES = "this user cannot make namespaces (unshare)"
+_NOT_ITS_OWN = (
+    "{file} uses /opt/ml, which is not this host's own here: {reason}. "
+    "Use SAGEMAKER_BASE_DIR, or SM_MODEL_DIR and the other SM_ variables."
+)
+_NO_NAMES = "The names of this job's hosts do not resolve here: {reason}. Use 127.0.0.1 in place of {name}."
+_HINTS_OF_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+)
+
+
+class Platform:
+    """Makes the hosts of a job: containers or processes, as its settings say."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        request: dict[str, Any],
+        arn: str,
+        region: str,
+        settings: Settings,
+        programs: dict[str, Any],
+    ) -> None:
+        self._job = job
+        self._toolkit: list[str] = programs["toolkit"]
+        changed = {**os.environ, **programs["environment"]}
+        self._environ: dict[str, str] = {name: value for name, value in changed.items() if value is not None}
+        self._request = request
+        self._variables = platform_variables(request, arn, region)
+        self._settings = settings
+        self._engine: Engine | None = None
+        self.cluster: Cluster | None = None
+        self._is_chosen = False
+        self._reservations = Reservations()
+        self._network = 0
+        self._ports: dict[str, str] = {}
+        os.makedirs(job.work, exist_ok=True)
+        memory = system.memory_directory()
+        self._is_in_memory = bool(memory)
+        self._secrets = os.path.join(memory or job.work, f"shunter-sagemaker-{os.urandom(8).hex()}")
+        # First, so that cleaning up knows where to look
+        os.symlink(self._secrets, job.file("work", ".secrets"))
+        os.mkdir(self._secrets, 0o700)
+        os.chmod(self._secrets, 0o711)  # mounted from here, for any user of the container
+
+    def choose(self) -> None:
+        """Decide whether hosts are containers or processes.
+
+        Raises:
+            PlatformFailure: containers are wanted, and no daemon answers.
+            StartFailure: there is no daemon, and the job cannot do without containers.
+        """
+        if self._is_chosen:
+            return
+        if self._settings.docker != "never":
+            try:
+                self._engine = Engine.from_env()
+                # First, so that cleaning up knows where to look
+                with open(self._job.file("work", ".docker"), "w", encoding="utf-8"):
+                    pass
+                self.cluster = Cluster(self._engine, self._job.path, self._request, self._settings.patience)
+            except ShunterError as error:
+                self._close_engine()
+                os.unlink(self._job.file("work", ".docker"))
+                if self._settings.docker == "always":
+                    raise PlatformFailure(error.message) from error
+        self._is_chosen = True
+
+    def connect(self, hosts: list[Host]) -> str:
+        """Get the network for containers; returns why none is available now, "" if one is.
+
+        Raises:
+            PlatformFailure: the daemon cannot make one.
+        """
+        if self.cluster is None or self.cluster.network:
+            return ""
+        try:
+            self.cluster.join_network(hosts)
+        except NoSubnetLeftError as error:
+            return error.message
+        except ShunterError as error:
+            raise PlatformFailure(error.message) from error
+        return ""
+
+    def prepare(self, hosts: list[Host]) -> None:
+        """Get the image, or ports and addresses that no other job uses.
+
+        Raises:
+            StartFailure: the image cannot be obtained.
+            PlatformFailure: no daemon answers, or the machine has no more ports.
+        """
+        if self.cluster is None:
+            if not self._network:
+                blocks = (len(hosts) + HOSTS_PER_NETWORK - 1) // HOSTS_PER_NETWORK
+                self._network = self._reservations.network(blocks)
+            if len(hosts) > 1 and not self._ports:
+                self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
+            return
+        image = self._request["AlgorithmSpecification"].get("TrainingImage", "")
+        try:
+            ensure_image(self.cluster.engine, image)
+        except EngineUnavailableError as error:
+            raise PlatformFailure(error.message) from error
+        except ShunterError as error:
+            raise StartFailure(error.message) from error
+
+    def views(self) -> str:
+        """Return the path at which data for hosts are put together, after removing old data."""
+        path = self._job.file("work", ".views")
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def tree(self, host: Host) -> Tree:
+        """Return the tree for a host's files, after removing old files."""
+        config = os.path.join(self._secrets, host.name)
+        path = self._job.file("work", host.name)
+        for old in (config, path):
+            shutil.rmtree(old, ignore_errors=True)
+        os.makedirs(path)
+        if self.cluster is not None:
+            return Tree(path, config)
+        there = {name for _, name in socket.if_nameindex()}
+        return Tree(path, config, path, INTERFACE if INTERFACE in there else LOOPBACK)
+
+    def host(
+        self, plan: Host, hosts: list[Host], tree: Tree, log_path: str, shown: dict[str, Shown]
+    ) -> Running:
+        """Return a host that is to be started."""
+        if self.cluster is not None:
+            return ContainerHost(
+                plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
+            )
+        view = self._view(plan, hosts, tree, shown)
+        environ = {**self._environ, **self._ports, **self._variables, **self._stack_variables()}
+        command = command_or_toolkit(self._request, environ, self._toolkit)
+        return ProcessHost(plan, tree, self._request, command, environ, log_path, view, self._job.path)
+
+    def _stack_variables(self) -> dict[str, str]:
+        """Return the variables by which processes of Python write their stacks when they hang."""
+        if self._settings.hang_timeout is None:
+            return {}
+        folder = self._job.python_dir
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        with open(os.path.join(folder, stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
+            file.write(stack_dump.HANDLER)
+        found = self._variables.get("PYTHONPATH", self._environ.get("PYTHONPATH", ""))
+        return {
+            stack_dump.VARIABLE: str(int(stack_dump.SIGNAL)),
+            "PYTHONPATH": os.pathsep.join(filter(None, [folder, found])),
+        }
+
+    def _view(self, plan: Host, hosts: list[Host], tree: Tree, shown: dict[str, Shown]) -> View:
+        """Show a host its files and names. Where there are no namespaces, its channels are links.
+
+        Raises:
+            StartFailure: the checkpoints cannot be where the request wants them.
+        """
+        can_mount = are_available()
+        fixed = []
+        for name, source in shown.items():
+            folder = tree.part("input", "data", name)
+            shutil.rmtree(folder, ignore_errors=True)
+            if source.is_fixed and can_mount:
+                os.makedirs(folder)
+                fixed.append((source.path, folder))
+            else:
+                os.symlink(source.path, folder)
+        hidden = _needed_below(BASE, [tree.path, *self._toolkit, *(source.path for source in shown.values())])
+        reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
+        if not can_mount:
+            reason = _NO_NAMESPACES
+        pairs = [] if reason else [(tree.path, BASE)]
+        checkpoints = checkpoint_path(self._request)
+        if checkpoints and not checkpoints.startswith(f"{BASE}/"):
+            if not (can_mount and can_show_at(checkpoints)):
+                raise StartFailure(
+                    f"cannot show the checkpoints at {checkpoints} to a host that is a process of this"
+                    f" machine; let LocalPath be below {BASE}, or start a Docker daemon"
+                )
+            pairs.append((tree.part("checkpoints"), checkpoints))
+        warning = self._warning(plan, hosts, shown, reason, can_mount) if reason else ""
+        if not can_mount:
+            return View(warning=warning)
+        names = write_hosts_file(hosts, self._network, self._job.file("work", "hosts"))
+        stage = self._job.file("work", f".{plan.name}.view")
+        os.makedirs(stage, exist_ok=True)
+        return View(names, plan.name, fixed, pairs, stage, warning)
+
+    def _warning(
+        self, plan: Host, hosts: list[Host], shown: dict[str, Shown], reason: str, has_names: bool
+    ) -> str:
+        """Return what the program uses that its host lacks, as far as its text tells."""
+        entrypoint, arguments = command_of(self._request)
+        words = [*(entrypoint or []), *arguments, *(self._request.get("Environment") or {}).values()]
+        texts = [("The command", "\n".join(words).encode())]
+        for channel in shown.values():
+            texts += script_text.texts(channel.path)
+        file = next((file for file, text in texts if script_text.uses_base(text)), "")
+        found = [_NOT_ITS_OWN.format(file=file, reason=reason)] if file else []
+        names = [host.name for host in hosts]
+        if not has_names and any(script_text.uses_names(text, names) for _, text in texts):
+            found.append(_NO_NAMES.format(reason=reason, name=plan.name))
+        return " ".join(found)
+
+    def _credentials(self) -> str:
+        """Write this user's credentials where containers find them: in memory, never on disk."""
+        path = os.path.join(self._secrets, "credentials")
+        if os.path.exists(path):
+            return path
+        has_hints = any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS)
+        if not self._is_in_memory or not (has_hints or os.path.isdir(os.path.expanduser("~/.aws"))):
+            return ""
+        try:
+            import boto3
+        except ImportError:
+            return ""
+        found = boto3.Session().get_credentials()
+        if found is None:
+            return ""
+        frozen = found.get_frozen_credentials()
+        lines = [
+            "[default]",
+            f"aws_access_key_id = {frozen.access_key}",
+            f"aws_secret_access_key = {frozen.secret_key}",
+        ]
+        if frozen.token:
+            lines.append(f"aws_session_token = {frozen.token}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        os.chmod(path, 0o644)
+        return path
+
+    def reclaim(self) -> None:
+        """Make the hosts' files this user's own."""
+        if self.cluster is not None:
+            reclaim(
+                self.cluster.engine,
+                self._request["AlgorithmSpecification"]["TrainingImage"],
+                self._job.path,
+                self._job.work,
+            )
+
+    def close(self) -> None:
+        """Remove what hosts were made of, and their files."""
+        if self.cluster is not None:
+            remove_all(self.cluster.engine, self._job.path)
+        self._close_engine()
+        self._reservations.close()
+        shutil.rmtree(self._secrets, ignore_errors=True)
+        shutil.rmtree(self._job.work)
+
+    def _close_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self.cluster = None
+
+
+def _needed_below(folder: str, paths: list[str]) -> str:
+    """Return which of these paths, or of this Python's, lies in a directory; "" if none does."""
+    inside = os.path.realpath(folder) + os.sep
+    paths = [*paths, sys.prefix, sys.executable]
+    return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")

@@ -1,0 +1,224 @@
+"""Whether jobs could run on Grid Engine: qmaster, queues, parallel environments, resources, hosts.
+
+Grid Engine itself says whether a queue could ever run a job: ``qsub -w v`` verifies the job against an empty
+cluster and submits nothing. The verification leaves out load values, so it would not know the default
+``mem_free``; the hosts' totals, which do not change, are compared instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shunter.errors import ShunterError, UnreachableError
+from shunter.schedulers.api import Check
+from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.request import HpcRequest
+
+if TYPE_CHECKING:
+    from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler
+
+#: For how many hosts and queues the report says why they cannot run a job.
+MOST_REASONS = 4
+#: Load values that jobs ask for, and those of them with a total: what a host has when nothing runs on it.
+_TOTALS = {"mem_free": "mem_total", "virtual_free": "virtual_total", "swap_free": "swap_total"}
+_SHORTCUTS = {"mf": "mem_free", "vf": "virtual_free", "sf": "swap_free"}
+#: Load values that do not change; verifications know them. qselect(1).
+_STATIC = {"arch", "num_proc", *_TOTALS.values()}
+#: The resources that a line of a script asks for.
+_ASKED = re.compile(r"(?<=-l )([\"']?)([^\s\"']+)\1")
+#: What qsub says around its reasons.
+_AROUND = re.compile(r"^(Unable to run job: )?(Job \d+ )?(verification: no suitable queues|Exiting\.)?", re.M)
+_UNKNOWN = re.compile(r"requests unknown resource \(([^)]+)\)")
+
+_RULES = {
+    "$pe_slots": "keeps a job on one host",
+    "$fill_up": "fills hosts one after the other",
+    "$round_robin": "deals slots out",
+}
+
+
+def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
+    """Check whether jobs with these options could run. Changes nothing."""
+    try:
+        masters = commands.check(["qstat", "-help"], "call qstat").split("\n")[0].strip()
+        queues = commands.check(["qconf", "-sql"], "ask qmaster").split()
+    except ShunterError as error:
+        return [
+            Check("Grid Engine", False, error.message, error.hint or "Source the site's settings.sh first.")
+        ]
+    found = [Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}")]
+    try:
+        found += _queue_checks(queues, cfg)
+        found += _environment_checks(commands, cfg)
+        found += _resource_checks(commands, cfg)
+        found += _host_checks(commands)
+    except ShunterError as error:
+        found.append(Check("configuration", None, error.message, error.hint))
+    return found
+
+
+def examine_job(scheduler: SgeScheduler, request: HpcRequest) -> Check:
+    """Check whether queues could run a job if they were empty. Takes a job number, and submits nothing."""
+    commands = scheduler.commands(request.host)
+    measured: set[str] = set()
+    try:
+        words = _refusal(scheduler, commands, request, request.script)
+        if words:
+            measured = _load_values(commands, request.script, words)
+        if measured:
+            words = _refusal(scheduler, commands, request, _with_totals(request.script, measured))
+    except ShunterError as error:
+        return Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)
+    left = measured & {*_UNKNOWN.findall(words)}  # asked for by the site's own sge_request
+    not_compared = ", ".join(sorted(left or measured - _TOTALS.keys()))
+    if words and not left:
+        reasons = [line for line in dict.fromkeys(_AROUND.sub("", words).splitlines()) if line.strip()]
+        more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        text = f"no queue could run it, even if empty: {'; '.join(reasons[:MOST_REASONS]) or words}{more}"
+        return Check("the job", False, text, scheduler.hint_for(words))
+    if not_compared:
+        text = (
+            f"it is not known whether a queue could run it: the measured values {not_compared} were not "
+            "compared"
+        )
+        return Check("the job", None, text, "`qhost -F` shows what they have now.")
+    return Check("the job", True, "queues could run it, if empty")
+
+
+def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, script: str) -> str:
+    """Return why Grid Engine finds no queue that could ever run a script; "" if it finds one.
+
+    Raises:
+        UnreachableError: qmaster does not answer.
+    """
+    command = [*request.command, *request.dependencies, "-w", "v"]
+    answer = commands.run(command, stdin=script.encode("utf-8", "surrogateescape"))
+    if answer.code == 0:
+        return ""
+    error = scheduler.refusal(commands, "verify the job", answer.words)
+    if isinstance(error, UnreachableError):
+        raise error
+    return answer.words
+
+
+def _load_values(commands: Commands, script: str, words: str) -> set[str]:
+    """Return the load values that a script asks for: hosts measure them, so verifications leave them out."""
+    names = {*_UNKNOWN.findall(words)}
+    for line in _directives(script):
+        for match in _ASKED.finditer(line):
+            given = [each.partition("=")[0] for each in match[2].split(",")]
+            names |= {_SHORTCUTS.get(name, name) for name in given}
+    names -= _STATIC
+    if not names:
+        return set()
+    text = commands.check(["qhost", "-F"], "ask hosts for resources")
+    return {name for name in names if f"hl:{name}=" in text}
+
+
+def _with_totals(script: str, measured: set[str]) -> str:
+    """Return a script that asks for totals in place of load values; those without a total are left out."""
+
+    def put(match: re.Match[str]) -> str:
+        found = []
+        for each in match[2].split(","):
+            given, mark, amount = each.partition("=")
+            name = _SHORTCUTS.get(given, given)
+            if name not in measured:
+                found.append(each)
+            elif name in _TOTALS:
+                found.append(f"{_TOTALS[name]}{mark}{amount}")
+        return ",".join(found)
+
+    lines = [re.sub(r"-l (?=\s|$)", "", _ASKED.sub(put, line)) for line in _directives(script)]
+    return "\n".join(["#!/bin/sh", *lines, ""])
+
+
+def _directives(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#$ ")]
+
+
+def _queue_checks(queues: list[str], cfg: Mapping[str, Any]) -> Iterator[Check]:
+    for name in filter(None, str(cfg.get("queue") or "").split(",")):
+        plain = name.partition("@")[0]
+        if not plain or any(mark in plain for mark in "*?["):
+            continue
+        if plain in queues:
+            yield Check("queue", True, f"the queue {plain}")
+        else:
+            yield Check(
+                "queue", False, f"the queue {plain} does not exist", f"There are: {', '.join(queues)}."
+            )
+
+
+def _environment_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
+    names = commands.check(["qconf", "-spl"], "ask for parallel environments").split()
+    rules = {}
+    for name in names:
+        text = commands.check(["qconf", "-sp", name], "ask for a parallel environment")
+        rules[name] = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
+    shown = ", ".join(f"{name} ({_rule(values)})" for name, values in rules.items()) or "none"
+    yield Check("parallel environments", None, shown)
+    for option, wanted in (("pe", cfg.get("pe")), ("smp_pe", cfg.get("smp_pe", "smp"))):
+        if not wanted:
+            continue
+        if wanted not in rules:
+            yield Check(
+                option,
+                False,
+                f"there is no parallel environment {wanted}",
+                f"Choose {option} among: {shown}.",
+            )
+        elif option == "smp_pe" and rules[wanted].get("allocation_rule", "").strip() != "$pe_slots":
+            yield Check(
+                option,
+                None,
+                f"{wanted} may spread the slots of one replica over hosts",
+                "Choose one with $pe_slots.",
+            )
+        elif option == "pe" and rules[wanted].get("control_slaves", "").strip().upper() != "TRUE":
+            yield Check(
+                option, False, f"{wanted} does not let a job start programs on its other hosts",
+                "Choose one with control_slaves TRUE (`qconf -sp`).",
+            )  # fmt: skip
+        else:
+            yield Check(option, True, f"{wanted}: {_rule(rules[wanted])}")
+
+
+def _rule(values: Mapping[str, str]) -> str:
+    rule = values.get("allocation_rule", "").strip()
+    return _RULES.get(rule, f"{rule} slots on each host")
+
+
+def _resource_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
+    known: dict[str, str] = {}
+    for line in commands.check(["qconf", "-sc"], "ask for resources").splitlines():
+        fields = line.split()
+        if len(fields) >= 8 and not line.startswith("#"):
+            known[fields[0]] = known[fields[1]] = fields[5]
+    for option, default, per in (("memory", "mem_free", "mem_per"), ("gpu", "gpu", "gpu_per")):
+        name = cfg.get(option, default)
+        if not name:
+            continue
+        if name not in known:
+            yield Check(option, None if option == "gpu" else False, f"the site has no resource {name}",
+                        f"`qconf -sc` lists them: -cfg {option}=NAME, or {option}= for none.")  # fmt: skip
+            continue
+        counted = {"YES": "slot", "JOB": "job", "HOST": "host", "NO": "host"}.get(known[name].upper(), "")
+        chosen = cfg.get(per, "host")
+        fits = not counted or counted == chosen
+        yield Check(
+            option, True if fits else None, f"{name} is counted per {counted or '?'}, and {per} is {chosen}",
+            "" if fits else f"Set {per}={counted}.",
+        )  # fmt: skip
+
+
+def _host_checks(commands: Commands) -> Iterator[Check]:
+    text = commands.check(["qhost"], "ask for hosts")
+    hosts = [line.split() for line in text.splitlines()[2:] if line.strip() and not line.startswith("global")]
+    silent = [fields[0] for fields in hosts if fields[3:5] == ["-", "-"]]
+    yield Check(
+        "hosts", len(silent) < len(hosts), f"{len(hosts) - len(silent)} of {len(hosts)} hosts answer",
+        f"Silent: {', '.join(silent[:10])}." if silent else "",
+    )  # fmt: skip

@@ -1,0 +1,253 @@
+"""From a job to Grid Engine's script; pure. qsub(1), complex(5), sge_pe(5)."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+
+from shunter.errors import ConfigError
+from shunter.schedulers.hpc.directives import Directives
+from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
+from shunter.schedulers.sge_scheduler.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
+from shunter.schedulers.sge_scheduler.reasons import KILLED, LIMIT, LOST, RAN
+
+_TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
+#: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
+_HOSTS = "awk '{ print $1, $2 }' \"$PE_HOSTFILE\""
+#: Runs a command on another host of the job, within its limits and its accounting.
+_START = ("qrsh", "-inherit", "-nostdin")
+#: What it writes when that host is lost; it may well end with 0 then.
+_LOST = "commlib error: got read error"
+_MOST_PRIORITY = 1024
+
+
+def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
+    """Return the submit command, and the script that goes to its standard input.
+
+    Raises:
+        ConfigError: Grid Engine, or this site's, cannot run such a job.
+    """
+    roles = plan.app.roles
+    _check(opts)
+    directives = Directives("#$", opts.omit)
+    directives.add("-N", job_name(plan.app_id))
+    directives.add("-S", "/bin/sh")
+    directives.add("-o", _word(f":{plan.log_path('script.out')}"))
+    directives.add("-j", "y")
+    directives.add("-r", "y" if plan.retries else "n")
+    directives.add("-notify", "")
+    _add_place(directives, opts)
+    directives.add("-p", opts.priority)
+    directives.add("-R", "y" if opts.reserve else None)
+    directives.add("-M", opts.mail)
+    directives.add("-m", opts.mail_on)
+    seconds = limit_seconds(opts.time)
+    if seconds is not None:
+        directives.add("-l", f"h_rt={seconds}")
+        warning = seconds - int(opts.grace_period)
+        if 0 < warning < seconds:
+            directives.add("-l", f"s_rt={warning}")
+    _add_slots(directives, plan, opts)
+    for name, amount in _resources(plan, opts):
+        directives.add("-l", f"{name}={amount}")
+    if plan.is_array:
+        directives.add("-t", f"1-{plan.replicas}")
+        directives.add("-tc", opts.max_running)
+    directives.add_native(opts.native)
+    plan.warnings += [*ignored_fields("sge", roles), *directives.warnings()]
+    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
+    return ["qsub", "-terse"], "\n".join(script) + "\n"
+
+
+#: Prints how a submission ended: "live" while the queue has it, "deleted", or "failed" of accounting(5).
+_LOOK = """\
+if qstat -j "$1" >/dev/null 2>&1; then
+    echo native=live
+else
+    qacct -j "$1" 2>/dev/null | awk '
+        /^failed / { failed = $2 } /^deleted_by / { by = $2 }
+        /^exit_status / {
+            print "native=" (by != "" && by != "NONE" && by != "undefined" ? "deleted" : failed)
+            by = ""
+        }'
+fi
+"""
+#: Puts Grid Engine's programs on the PATH of a host that runs jobs.
+_SETTINGS = """\
+settings="${SGE_ROOT:-}/${SGE_CELL:-default}/common/settings.sh"
+[ ! -r "$settings" ] || . "$settings"
+"""
+_ON_HOST = f'{_SETTINGS}exec "$@"'
+
+
+def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
+    """Return Grid Engine's words for a job's follow-up."""
+    directives = Directives("#$", opts.omit)
+    directives.add("-N", JOB_NAME)
+    directives.add("-S", "/bin/sh")
+    directives.add("-o", _word(f":{posixpath.join(plan.folder, 'logs', 'follow-up.out')}"))
+    directives.add("-j", "y")
+    directives.add("-r", "y")
+    _add_place(directives, opts)
+    if opts.time:
+        directives.add("-l", f"h_rt={MINUTES * 60}")
+    directives.add_native(opts.follow_up_args)
+    submit = ["sh", "-c", _ON_HOST, "sh", *command]
+    memory = max(role.resource.memMB for role in plan.app.roles)
+    slots = min(cpus_of(role) for role, _ in plan.allocated)
+    factors = {PER_SLOT: 1 / slots, PER_JOB: sum(count for _, count in plan.allocated), PER_HOST: 1}
+    lost = "its host was lost"
+    return QueueWords(
+        directives=["#!/bin/sh", *directives.lines()],
+        submit=submit,
+        follow=[*submit, "-hold_jid", AFTER],
+        id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
+        look=_SETTINGS + _LOOK,
+        states={
+            **dict.fromkeys((RAN, KILLED), ("", "")),
+            **dict.fromkeys(LOST, ("FAILED", lost)),
+            LIMIT: ("FAILED", "the time limit was reached"),
+            "deleted": ("CANCELLED", "deleted"),
+        },
+        live=["live"],
+        cancel=["sh", "-c", _ON_HOST, "sh", "qdel"],
+        memory_option=["-l", f"{opts.memory}=%sM"] if opts.memory and memory > 0 else [],
+        memory_factor=factors[opts.mem_per],
+        exclude_option=["-l", "h=%s"],
+        exclude_item="!%s",
+        exclude_separator="&",
+    )
+
+
+def job_name(app_id: str) -> str:
+    """Return the name that a job has in Grid Engine: names do not begin with a digit there."""
+    return f"_{app_id}" if app_id[:1].isdigit() else app_id
+
+
+def limit_seconds(text: str | None) -> int | None:
+    """Return a time limit in seconds.
+
+    Raises:
+        ConfigError: it is not SECONDS or [HOURS:]MINUTES:SECONDS.
+    """
+    if text is None or not text.strip():
+        return None
+    match = _TIME.fullmatch(text.strip())
+    parts = match.groups() if match else ()
+    seconds = sum(int(part or 0) * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
+    if seconds <= 0:
+        raise ConfigError(
+            f"time={text!r} is not a time limit",
+            hint="Write it as HOURS:MINUTES:SECONDS or in seconds: 12:00:00.",
+        )
+    return seconds
+
+
+def _check(opts: SgeOpts) -> None:
+    problems = [
+        f"{name} must be one of {', '.join(COUNTED)}, not {value!r}"
+        for name, value in (("mem_per", opts.mem_per), ("gpu_per", opts.gpu_per))
+        if value not in COUNTED
+    ]
+    problems += [  # further words of such a line would be further options
+        f"{name} must be one word, not {value!r}"
+        for name in ("pe", "smp_pe", "memory", "gpu", "mail", "mail_on")
+        if len((value := getattr(opts, name) or "").split()) > 1
+    ]
+    if opts.priority is not None and not -_MOST_PRIORITY < opts.priority <= _MOST_PRIORITY:
+        problems.append(f"priority={opts.priority} is not between -1023 and 1024")
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _add_place(directives: Directives, opts: SgeOpts) -> None:
+    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account)):
+        directives.add(flag, None if value is None else _word(value))
+
+
+def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts) -> None:
+    slots = sum(cpus_of(role) * count for role, count in plan.allocated)
+    if plan.is_gang:
+        if not opts.pe:
+            raise ConfigError(
+                f"{plan.replicas} replicas that run together need a parallel environment",
+                hint="Name one that the site has for jobs on several hosts: -cfg pe=NAME (`shunter "
+                "doctor -s sge` lists them). Replicas that need not run together: -cfg array=True.",
+            )
+        directives.add("-pe", f"{opts.pe} {slots}")
+    elif slots > 1:
+        if not opts.smp_pe:
+            raise ConfigError(
+                f"a replica with {slots} cpus needs a parallel environment of one host",
+                hint="Name one: -cfg smp_pe=NAME (`qconf -spl` lists them).",
+            )
+        directives.add("-pe", f"{opts.smp_pe} {slots}")
+
+
+def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
+    """Return the requests for memory and gpus, as the site counts them."""
+    found = []
+    for name, per, unit, needs in (
+        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.allocated]),
+        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.allocated]),
+    ):
+        if not name or not any(needs):
+            continue
+        if per == PER_JOB:
+            amount = sum(need * count for need, (_, count) in zip(needs, plan.allocated, strict=True))
+        elif per == PER_SLOT:
+            shares = [need / cpus_of(role) for need, (role, _) in zip(needs, plan.allocated, strict=True)]
+            amount = -int(-max(shares) // 1)
+            if not unit and any(share != amount for share in shares):
+                raise ConfigError(
+                    "gpu_per=slot: the gpus of a replica must be a multiple of its cpus",
+                    hint="Sites that count gpus for each host or job: -cfg gpu_per=host or gpu_per=job.",
+                )
+        else:
+            assert per == PER_HOST
+            amount = max(needs)
+        found.append((name, f"{amount}{unit}"))
+    return found
+
+
+def _body(plan: JobPlan) -> list[str]:
+    return [
+        "export SHUNTER_WARNING_SIGNALS='USR1 XCPU'  # s_rt, s_cpu; USR2 (-notify) is the end",
+        "trap : TERM USR1 USR2 XCPU  # the queue signals this shell, too; it waits for what it started",
+        *plan.start_lines("SGE_TASK_ID-1", _HOSTS, _START, _LOST),
+        "code=$?",
+        *_again(plan),
+        'case $code in 99 | 100) code=1 ;; esac  # to Grid Engine: "run it again", "repair the job"',
+        'exit "$code"',
+    ]
+
+
+def _again(plan: JobPlan) -> list[str]:
+    """Return the lines that ask Grid Engine to run the job again, on other hosts, after it has lost one."""
+    if not plan.is_gang or not plan.retries:
+        return []
+    return [
+        f"set -- {shlex.quote(f'{plan.folder}/state')}/lost.*",
+        f'if [ "$code" != 0 ] && [ -e "$1" ] && [ $# -le {plan.retries} ]; then exit 99; fi  # "again"',
+    ]
+
+
+def _word(text: str) -> str:
+    """Quote a value of a line: qsub splits lines at blanks, and knows double quotes."""
+    if '"' in text:
+        raise ConfigError(f"Grid Engine's options cannot have a quotation mark: {text!r}")
+    return f'"{text}"' if re.search(r"\s", text) else text
+
+
+def with_check(script: str, folder: str, others: list[str]) -> str:
+    """Return a script that first checks whether the jobs in these folders succeeded, and gives up otherwise.
+
+    ``-hold_jid`` alone waits for any end, not for success.
+    """
+    if not others:
+        return script
+    check = f"sh {shlex.quote(f'{folder}/run.sh')} require {shlex.join(others)} || exit 0\n"
+    head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
+    return f"{head}\n{check}{mark.lstrip()}{rest}"

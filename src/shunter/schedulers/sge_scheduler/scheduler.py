@@ -1,0 +1,198 @@
+"""`sge`: jobs on Grid Engine, by its command line."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shunter.errors import BackendError, ConfigError
+from shunter.schedulers.api import Check, Dependency
+from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.follow_up_request import QueueWords
+from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
+from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.sge_scheduler import observe, reasons
+from shunter.schedulers.sge_scheduler.doctor import checks, examine_job
+from shunter.schedulers.sge_scheduler.observe import ended_jobs, parse_accounting
+from shunter.schedulers.sge_scheduler.options import SgeOpts
+from shunter.schedulers.sge_scheduler.request import make_script, queue_words, with_check
+from shunter.schedulers.sge_scheduler.rules import HINTS
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.status import AppState
+
+#: How far `list` looks back into the accounting by default.
+LISTED_DAYS = 30
+#: What qdel says of jobs that have ended, and of those that it ends.
+_OVER = r"does not exist|not found|has (deleted|registered)"
+_ENVIRONMENT_HINT = (
+    "Source the site's settings.sh first (it sets SGE_ROOT and SGE_CELL), or name a login node: host=."
+)
+
+
+class SgeScheduler(HpcScheduler):
+    """Runs jobs on Grid Engine: Son of Grid Engine, Open Cluster Scheduler and their relatives."""
+
+    opts_class = SgeOpts
+    capabilities = Capabilities(
+        streams=SEPARATE_STREAMS,
+        arrays=True,
+        retries=("application",),
+        notes={
+            "exec": "qrsh, in a slot beside the job",
+            "after": "-hold_jid, success is checked on the node",
+        },
+    )
+    unreachable_words = (
+        r"unable to (send message to|contact) qmaster|commlib error|got select error|can't resolve host name"
+        r"|failed receiving gdi request|got (send|read) error|timed out|timeout"
+    )
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        super().__init__(backend, session_name)
+        #: Endings from the accounting, which are final, by native id.
+        self._endings: dict[str, NativeJob] = {}
+        #: The user's name, by login node.
+        self._users: dict[str, str] = {}
+
+    # ---- submitting
+
+    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
+        """Return qsub's command and script."""
+        return make_script(plan, opts)
+
+    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
+        """Return Grid Engine's words for a job's follow-up."""
+        return queue_words(plan, opts, command)
+
+    def parse_submitted(self, text: str) -> str:
+        """Return the id that ``qsub -terse`` printed: ``12``, or ``12.1-5:1`` of an array."""
+        match = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", text, re.M)
+        if match is None:
+            raise ValueError(text)
+        return match[1]
+
+    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
+        """Return ``-hold_jid``, which waits for any end; `depend_on` adds what checks for success."""
+        return ["-hold_jid", ",".join(after)]
+
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Put all ids into one ``-hold_jid``."""
+        ids = [word for word in options if not word.startswith("-")]
+        return ["-hold_jid", ",".join(ids)] if ids else []
+
+    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+        """Let the job wait for others; on the node its script checks whether they succeeded."""
+        super().depend_on(info, dependencies)
+        folders = []
+        for item in dependencies:
+            if item.any_end:
+                continue
+            place, _, job = self._observe(item.app_id)
+            if job is None:
+                raise ConfigError(
+                    f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
+                    hint=f"To wait however it ends: --after {item.app_id}:any.",
+                )
+            folders.append(f"{place.shared}/jobs/{item.app_id}")
+        info.request.script = with_check(info.request.script, info.request.folder, folders)
+
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        return HINTS
+
+    # ---- observing
+
+    def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
+        """Ask qstat, and the accounting for what has left the queue."""
+        listed = self._listed(commands, {number for ref in refs for number in ref.native_ids})
+        ended = self._ended(commands, [n for ref in refs for n in ref.native_ids if n not in listed])
+        return by_job(refs, {**ended, **listed}, listed.values())
+
+    def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
+        """Return this user's jobs: those of qstat, and those that ended lately."""
+        days = LISTED_DAYS if since is None else max(1, int((time.time() - since) // 86400) + 1)
+        jobs = self._listed(commands, None)
+        answer = commands.run(["qacct", "-o", self._user(commands), "-d", str(days), "-j"])
+        if answer.code == 0:
+            for number, item in ended_jobs(parse_accounting(answer.text)).items():
+                jobs.setdefault(number, item)
+        return list(jobs.values())
+
+    def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
+        """Return what the queue lists; with details of those of ``wanted`` (or all) that wait."""
+        command = ["qstat", "-xml", "-s", "prs", "-u", self._user(commands)]
+        rows = self._parsed(observe.parse_queue, self._ask(commands, command))
+        waiting = {
+            row.native_id
+            for row in rows
+            if (wanted is None or row.native_id in wanted)
+            and reasons.state_of(row.letters) != AppState.RUNNING
+        }
+        details = {}
+        if waiting:
+            command = ["qstat", "-xml", "-j", ",".join(sorted(waiting, key=int))]
+            details = self._parsed(observe.parse_details, self._ask(commands, command))
+        return observe.native_jobs(rows, details)
+
+    def _ended(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
+        """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
+        missing = [number for number in numbers if number not in self._endings]
+        if missing:
+            which = ["-j", *missing] if len(missing) == 1 else ["-o", self._user(commands), "-j"]
+            answer = commands.run(["qacct", *which])
+            if answer.code == 0:
+                found = ended_jobs(parse_accounting(answer.text))
+                self._endings.update({n: found[n] for n in missing if n in found and not found[n].is_lost})
+                return {**self._endings, **found}
+        return self._endings
+
+    def _ask(self, commands: Commands, command: Sequence[str]) -> str:
+        return self.ask(commands, command, "ask Grid Engine for jobs", hint=_ENVIRONMENT_HINT)
+
+    def _parsed(self, parse: Any, text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise BackendError(f"cannot read what Grid Engine says: {error}") from None
+
+    def _user(self, commands: Commands) -> str:
+        """Return the user's name where commands run."""
+        if commands.host not in self._users:
+            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").strip()
+        return self._users[commands.host]
+
+    # ---- ending
+
+    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
+        """Call qdel once."""
+        self.end_natively(commands, ["qdel", *native_ids], _OVER)
+
+    # ---- entering
+
+    def enter_command(
+        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+    ) -> builtins.list[str]:
+        """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
+        qrsh = ["qrsh", "-now", "y", "-pty", "y" if tty else "n", "-N", "shunter-exec"]
+        return [*qrsh, "-l", f"hostname={self.host_of(native, number)}", shlex.join(command)]
+
+    # ---- doctor
+
+    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run."""
+        return checks(self.commands(str(cfg.get("host") or "")), cfg)
+
+    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Have Grid Engine verify that queues could run the job."""
+        return [examine_job(self, info.request)]
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:
+    """Make the scheduler for a session."""
+    return SgeScheduler("sge", session_name)

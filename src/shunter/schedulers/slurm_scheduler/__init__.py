@@ -1,0 +1,9 @@
+"""`slurm`: jobs on Slurm, by its own commands, on this machine or on a login node.
+
+What all clusters share is not here: commands over ssh, the job's folder, logs (`schedulers/hpc`).
+"""
+
+from shunter.schedulers.slurm_scheduler.options import SlurmOpts
+from shunter.schedulers.slurm_scheduler.scheduler import SlurmScheduler, create_scheduler
+
+__all__ = ["SlurmOpts", "SlurmScheduler", "create_scheduler"]
