@@ -243,7 +243,7 @@ def test_log_iterators_may_be_derived(tmp_path: Path) -> None:
 def test_a_workspace_without_files_is_left_out_as_torchx_does(tmp_path: Path) -> None:
     with TorchxRunner("s") as runner, pytest.warns(UserWarning, match="has no files"):
         info = runner.dryrun(job("true"), "local_cwd", {}, str(tmp_path))
-    assert info.record["workspace"] is None
+    assert info.travels is None
 
 
 def test_names_of_variables_with_a_value_in_them_are_taken_as_processes_take_them() -> None:

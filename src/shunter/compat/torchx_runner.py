@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from shunter.compat import torchx_events
@@ -24,6 +25,7 @@ from shunter.schedulers.registry import SchedulerFactory
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -96,7 +98,7 @@ class TorchxRunner(Runner):
         _keep_events_out_of_other_logs()
         torchx_events.receive()
 
-    def run(  # type: ignore[override]
+    def run(
         self,
         app: AppDef,
         scheduler: str | None = None,
@@ -104,33 +106,26 @@ class TorchxRunner(Runner):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         dryrun: bool = False,
-        **more: Any,
     ) -> Any:
         """Submit a job and return its handle; with ``dryrun`` only make the request, and return that."""
         if dryrun:
-            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
-        return super().run(app, scheduler, cfg, workspace, parent_run_id, **more)
+            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+        return super().run(app, scheduler, cfg, workspace, parent_run_id)
 
-    def dryrun(  # type: ignore[override]
-        self,
-        app: AppDef,
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        parent_run_id: str | None = None,
-        **more: Any,
-    ) -> AppDryRunInfo[Any]:
-        """Make the request that `run` would send. A workspace without files is left out, with a warning."""
+    def plan(self, submission: Submission) -> AppDryRunInfo[Any]:
+        """Make the request for a submission. A workspace without files is left out, with a warning."""
+        workspace = submission.workspace
         if workspace and _holds_no_files(str(workspace)):
             warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
-            workspace = None
-        info = super().dryrun(_with_names_of_variables(app), scheduler, cfg, workspace, parent_run_id, **more)
+            submission = replace(submission, workspace=None)
+        app = self.app_of(submission)
+        info = super().plan(replace(submission, app=_with_names_of_variables(app)))
         info.given = app  # type: ignore[attr-defined]
         return info
 
-    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
-        """Return the job that a component makes. Arguments that do not fit raise `SystemExit` too."""
-        return exits_like_argparse(super().component_app)(component, component_args)
+    def app_of(self, submission: Submission) -> AppDef:
+        """Return the job of a submission. Arguments that do not fit raise `SystemExit` too."""
+        return exits_like_argparse(super().app_of)(submission)
 
     def trackers(self) -> dict[str, str | None]:
         """Return the trackers of jobs; tests replace `get_configured_trackers`."""

@@ -27,7 +27,7 @@ class CodeInImages:
         """Return the options that are passed to the image builder."""
         return cfg
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
         return self._images().plan_shipment(app, workspace, self._image_options(cfg))
 
@@ -41,7 +41,7 @@ class CodeInImages:
         """Make the images of roles now; see `DockerWorkspaceMixin`."""
         self._images().build_workspaces(roles, self._image_options(cfg), workspace, progress)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit is in images."""
         return self._images().toolkit_place(role)
 
@@ -71,8 +71,8 @@ class CodeInPushedImages(CodeInImages):
         if self._made_images is not None:
             self._made_images.close()
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()
-        return super().plan_shipment(app, workspace, cfg)
+        return super()._plan_shipment(app, workspace, cfg)
