@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 
 SETTINGS = {
     "core.fsmonitor": "false",

@@ -5,8 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.schedulers.line_search import LineSearch
-from shunter.schedulers.lines import TimedLine, blocks_of, iter_lines, last_lines
+from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, iter_lines, last_lines
 from shunter.schedulers.responses import LogBlock
 
 HERE, ELSEWHERE = LineSearch("a+"), LineSearch("a+b*|ÿ+")

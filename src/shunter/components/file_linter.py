@@ -17,7 +17,7 @@ from typing import Any, Literal
 from shunter.components.component_help import read_docstring
 from shunter.components.parameters import Parameter
 from shunter.errors import ComponentValidationException, did_you_mean
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCALARS = {"str", "int", "float", "bool", "object", "Any", "None", "Path", "PurePath"}

@@ -23,9 +23,8 @@ from shunter import system
 from shunter.docker.daemon_address import docker_config_dir
 from shunter.docker.image_reference import HUB_NAMES
 from shunter.errors import ConfigError
-from shunter.paths import xdg
+from shunter.paths import read_regular_file, xdg
 from shunter.redaction import redact_text
-from shunter.regular_files import read_regular_file
 from shunter.system.identity import home
 from shunter.terminal import clean
 

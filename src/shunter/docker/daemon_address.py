@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shunter.errors import ConfigError
-from shunter.paths import xdg
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file, xdg
 from shunter.system.identity import home
 
 SYSTEM_SOCKET = "/var/run/docker.sock"

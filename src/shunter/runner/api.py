@@ -21,8 +21,8 @@ from shunter.runner.many_jobs import cancel_all, delete_all
 from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
 from shunter.runner.preparation import prepare
 from shunter.runner.records import DELETED, JobRecord
-from shunter.runner.rerun import repeated, working_in
-from shunter.runner.submit import record_git_facts, submit
+from shunter.runner.rerun import repeated
+from shunter.runner.submit import record_git_facts, submit, working_in
 from shunter.schedulers.api import (
     Context,
     DescribeAppResponse,
@@ -198,7 +198,7 @@ class Runner:
             working_in(submission.directory, submission.rerun_of or ""),
             log_event("dryrun", scheduler.backend, self._name, workspace=text, app_metadata=app.metadata),
         ):
-            after = open_dependencies(self, scheduler, submission.after)
+            after = open_dependencies(self, scheduler, submission.after) if submission.after else []
             return prepare(scheduler, app, submission, after, self.trackers(), self.config.image())
 
     def submit(self, submission: Submission) -> AppHandle:

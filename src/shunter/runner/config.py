@@ -25,8 +25,7 @@ from shunter.errors import (
     UnknownSchedulerException,
     did_you_mean,
 )
-from shunter.paths import config_dir
-from shunter.regular_files import read_regular_file
+from shunter.paths import config_dir, read_regular_file
 from shunter.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,

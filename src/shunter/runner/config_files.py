@@ -11,7 +11,7 @@ from typing import Any
 
 from shunter import system
 from shunter.errors import ConfigError
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 
 TOML = "toml"
 INI = "ini"

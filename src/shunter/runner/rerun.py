@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,26 +117,3 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
         raise nothing_failed()
     role.metadata[SWEEP_KEY] = {"points": kept}
     role.num_replicas = len(kept)
-
-
-@contextlib.contextmanager
-def working_in(directory: str | None, job: str) -> Iterator[None]:
-    """Work in the directory that a job was submitted from, so that relative paths mean the same.
-
-    None leaves the current directory as it is. ``job`` names the job in errors.
-    """
-    if directory is None:
-        yield
-        return
-    before = os.getcwd()
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        raise ConfigError(
-            f"{job} was submitted from {directory}, which cannot be entered: {error.strerror}",
-            hint="Restore the directory, or submit a new job from another one.",
-        ) from None
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shunter.errors import ShunterError, StateStoreError, described
+from shunter.errors import ConfigError, ShunterError, StateStoreError, described
 from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.redaction import Redactor, redact_text
@@ -163,6 +164,29 @@ def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
     if manifest is not None:
         return str(manifest.fingerprint)
     return None if info.submission is None else info.submission.fingerprint
+
+
+@contextlib.contextmanager
+def working_in(directory: str | None, job: str) -> Iterator[None]:
+    """Work in the directory that a job was submitted from, so that relative paths mean the same.
+
+    None leaves the current directory as it is. ``job`` names the job in errors.
+    """
+    if directory is None:
+        yield
+        return
+    before = os.getcwd()
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{job} was submitted from {directory}, which cannot be entered: {error.strerror}",
+            hint="Restore the directory, or submit a new job from another one.",
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:

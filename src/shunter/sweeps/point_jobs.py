@@ -28,8 +28,8 @@ from shunter.redaction import Redactor, missing_secrets_error, redact_text, rest
 from shunter.runner.api import Runner
 from shunter.runner.observation import reconcile, recorded_status
 from shunter.runner.records import INTENT, REFUSED, SUBMITTED, JobRecord
-from shunter.runner.rerun import with_code_of, working_in
-from shunter.runner.submit import intent_of, jsonable
+from shunter.runner.rerun import with_code_of
+from shunter.runner.submit import intent_of, jsonable, working_in
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
 from shunter.schedulers.exec.directories import remove_leftovers, size_of
 from shunter.schedulers.exec.process.documents import read_json, write_json

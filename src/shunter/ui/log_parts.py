@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from shunter.errors import BackendError, UsageError
 from shunter.runner import Runner
-from shunter.schedulers.line_search import LineSearch
-from shunter.schedulers.lines import compile_regex, end_of
+from shunter.schedulers.lines import LineSearch, compile_regex, end_of
 from shunter.schedulers.responses import LogPart, LogQuery, LogRange, Stream
 from shunter.ui.log_spool import LogCopies, LogCopy
 from shunter.ui.runner_pool import RunnerPool

@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from shunter.errors import WorkspaceError
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 
 DOCKERIGNORE, TORCHXIGNORE, SHUNTERIGNORE = ".dockerignore", ".torchxignore", ".shunterignore"
 #: Character classes as Git has them: ASCII only, and vertical tab and form feed are not white space.

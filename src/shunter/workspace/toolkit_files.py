@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 
 import shunter
 from shunter.errors import ConfigError
-from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.regular_files import read_regular_file
+from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
 from shunter.specs.app import Role
 
 #: Path of the toolkit in an image.

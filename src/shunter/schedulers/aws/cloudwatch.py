@@ -34,8 +34,7 @@ from shunter.schedulers.aws.cloudwatch_calls import (
 from shunter.schedulers.aws.cloudwatch_cursor import StreamCursor
 from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.line_search import LineSearch
-from shunter.schedulers.lines import TimedLine, blocks_of, compile_regex, iter_lines
+from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, compile_regex, iter_lines
 
 Key = tuple[str, int]
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TypeVar
 
 from shunter.errors import BackendError, StateStoreError, UnreachableError
-from shunter.paths import remove_tree
-from shunter.regular_files import LARGEST
+from shunter.paths import LARGEST, remove_tree
 from shunter.schedulers.exec.directories import has_results, size_of
 from shunter.schedulers.hpc.commands import Commands
 

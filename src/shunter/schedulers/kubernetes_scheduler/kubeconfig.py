@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from shunter.errors import AccessError, ConfigError, did_you_mean
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 from shunter.schedulers.kubernetes_scheduler.reasons import seconds
 
 DEFAULT_FILE = "~/.kube/config"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shunter.errors import ConfigError
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 from shunter.specs.overlays import operators_in, plain_keys
 
 METADATA_KEY = "kubernetes"

@@ -18,7 +18,7 @@ from shunter.errors import AccessError, BackendError, ConfigError
 from shunter.http.connections import Response
 from shunter.http.url_client import BadUrlError, Origin, UrlClient
 from shunter.http.websocket import WebSocket
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 from shunter.system.identity import home
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

@@ -18,8 +18,7 @@ from urllib.parse import quote
 from shunter.backoff import Backoff
 from shunter.errors import AccessError, BackendError
 from shunter.http.websocket import NotUpgradedError, WebSocket
-from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.regular_files import read_regular_file
+from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
 from shunter.schedulers.lines import last_lines
 from shunter.schedulers.ray_scheduler import observe, reasons
 from shunter.schedulers.ray_scheduler.dashboard import Dashboard, DashboardUnreachableError, job_path

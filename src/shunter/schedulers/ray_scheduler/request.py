@@ -17,8 +17,8 @@ from typing import Any
 from shunter import __version__
 from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError, refuse
+from shunter.paths import read_regular_file
 from shunter.redaction import Redactor
-from shunter.regular_files import read_regular_file
 from shunter.schedulers.exec.outbox import SECRET_VARIABLE
 from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.rules import check_options, check_roles

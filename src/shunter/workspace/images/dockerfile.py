@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shunter.errors import ConfigError, WorkspaceChangedError
-from shunter.regular_files import read_regular_file
+from shunter.paths import read_regular_file
 from shunter.specs.workspace import DOCKERFILES
 from shunter.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from shunter.workspace.manifest import Entry

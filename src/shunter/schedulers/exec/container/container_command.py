@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
 from shunter.errors import ConfigError
 from shunter.http.connections import Connection
-from shunter.schedulers.joined_terminal import SHELL, STDERR, STDOUT, join, window_size
+from shunter.schedulers.exec.joined_terminal import SHELL, STDERR, STDOUT, join, window_size
 
 #: Header of a piece of output without a terminal: the stream, three zeros, the length.
 _HEADER = 8
