@@ -101,12 +101,15 @@ DESCRIPTIONS = [ROOT / "ARCHITECTURE.md", *(path for path in readmes() if path.e
 
 @pytest.mark.parametrize("document", DESCRIPTIONS, ids=name_of)
 def test_files_and_functions_that_it_names_exist(document):
-    """`file.py`, `folder/` and `function()`; files are beside it, below the launcher or the root."""
-    named = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M))
+    """`file.py`, `folder/` and `function()`; files are beside it, in the launcher, or in tests."""
+    named = re.findall(
+        r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.S | re.M)
+    )
     names = [name for text in named for name in text.split(", ")]
     files = [name for name in names if re.fullmatch(r"[\w./-]+(\.(py|sh|md|js|css|tsv|jsonl)|/)", name)]
     functions = [match[1] for name in names if (match := re.fullmatch(r"(?:\w+\.)?(\w+)\(\)", name))]
-    places = (document.parent, LAUNCHER, ROOT)
+    tests = [ROOT / name for name in files if name.startswith("tests/")]
+    places = [document.parent, LAUNCHER, LAUNCHER / "schedulers", ROOT, *tests]
     assert [name for name in files if not any((place / name).exists() for place in places)] == []
     assert [name for name in functions if name not in defined_functions()] == []
 
