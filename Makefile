@@ -174,7 +174,6 @@ site: docs $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
-	$(BIN)/python tools/architecture.py index
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist

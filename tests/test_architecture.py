@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
+from functools import cache
 from types import ModuleType
 
-from tests.docs.documents import ROOT
+import pytest
+
+from tests.docs.documents import LAUNCHER, ROOT, TOOLKIT, name_of, readmes
 
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
@@ -84,46 +86,39 @@ def test_a_name_means_one_thing():
     assert tool.repeated_classes(paths) == {}
 
 
-def test_the_index_is_up_to_date():
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    assert tool.with_index(text, paths) == text, "run `make docs`"
+def test_architecture_is_read_in_a_sitting():
+    assert len((ROOT / "ARCHITECTURE.md").read_bytes()) <= 15_000
 
 
-def test_rows_name_files_that_exist():
-    """Paths of "to change X, open Y" are below the launcher, or beside one that the row names before."""
-    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## To change X")[2].partition("## Glossary")[0]
-    places = [ROOT, ROOT / "src/shunter", ROOT / "src/shunter/schedulers"]
-    missing = []
-    for row in re.findall(r"^\| .*$", table, re.MULTILINE):
-        beside: list[Path] = []
-        for name in re.findall(r"`([\w./]+(?:\.(?:py|sh|css|js)|/))`", row):
-            found = [path for place in [*places, *beside] if (path := place / name).exists()]
-            beside += [path if path.is_dir() else path.parent for path in found]
-            missing += [] if found or Path(name).stem in tool.ROLES else [name]
-    assert missing == []
+@pytest.mark.parametrize("readme", readmes(), ids=name_of)
+def test_each_room_has_a_readme_of_one_page(readme):
+    assert readme.exists()
+    assert len(readme.read_text().splitlines()) <= 60
 
 
-def test_rows_name_functions_that_exist():
-    """`file.py` (`NAME`, `other`): that file defines these names."""
-    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## To change X")[2].partition("## Glossary")[0]
-    pattern = r"`([\w/]+\.(?:py|sh))` \((`[\w., `]+`)[:)]"
-    named = [(path, re.findall(r"\w+", names)) for path, names in re.findall(pattern, table)]
-    assert len(named) > 20
+DESCRIPTIONS = [ROOT / "ARCHITECTURE.md", *(path for path in readmes() if path.exists())]
 
-    def text_of(path: str) -> str:
-        return next(
-            file.read_text()
-            for place in ("", "src/shunter", "src/shunter/schedulers")
-            if (file := ROOT / place / path).exists()
-        )
 
-    def is_defined(name: str, text: str) -> bool:
-        return bool(re.search(rf"^\s*((def|class) {name}\b|{name}(\(\)|[:=,]| [:=]))", text, re.MULTILINE))
+@pytest.mark.parametrize("document", DESCRIPTIONS, ids=name_of)
+def test_files_and_functions_that_it_names_exist(document):
+    """`file.py`, `folder/` and `function()`; files are beside it, in the launcher, or in tests."""
+    named = re.findall(
+        r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.S | re.M)
+    )
+    names = [name for text in named for name in text.split(", ")]
+    files = [name for name in names if re.fullmatch(r"[\w./-]+(\.(py|sh|md|js|css|tsv|jsonl)|/)", name)]
+    functions = [match[1] for name in names if (match := re.fullmatch(r"(?:\w+\.)?(\w+)\(\)", name))]
+    tests = [ROOT / name for name in files if name.startswith("tests/")]
+    places = [document.parent, LAUNCHER, LAUNCHER / "schedulers", ROOT, *tests]
+    assert [name for name in files if not any((place / name).exists() for place in places)] == []
+    assert [name for name in functions if name not in defined_functions()] == []
 
-    missing = {
-        f"{path}: {name}" for path, names in named for name in names if not is_defined(name, text_of(path))
-    }
-    assert missing == set()
+
+@cache
+def defined_functions() -> set[str]:
+    files = [*LAUNCHER.rglob("*.py"), *LAUNCHER.rglob("*.sh"), *TOOLKIT.rglob("*.py")]
+    definition = re.compile(r"^\s*(?:async )?(?:def (\w+)|(\w+)\(\) \{)", re.M)
+    return {name for file in files for names in definition.findall(file.read_text()) for name in names}
 
 
 def test_a_circle_through_a_late_import_is_found(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
     python tools/architecture.py            folders from top to bottom, and what each imports
     python tools/architecture.py circles    circles between folders and between modules
     python tools/architecture.py names      base names and class names with two meanings
-    python tools/architecture.py index      write the line for each module that ARCHITECTURE.md has
+    python tools/architecture.py modules    all modules, the toolkit's too, and what they are about
 
 Late imports, within functions, count. Imports under TYPE_CHECKING do not, since they are gone when the
 program runs; nor do tables of modules that are imported by name: those of the schedulers and the commands.
@@ -30,9 +30,6 @@ ROLES = frozenset(
         *("reasons", "request", "rules", "scheduler", "submission"),
     }
 )
-
-#: What stands around the index in ARCHITECTURE.md.
-BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
 #: Rooms whose interface is in `api.py`, as in TorchX.
 API_ROOMS = ("runner", "schedulers", "specs", "tracker", "workspace")
@@ -191,28 +188,19 @@ def repeated_classes(paths: dict[str, Path]) -> dict[str, list[str]]:
     return {cls: names for cls, names in found.items() if len(names) > 1}
 
 
-def with_index(text: str, paths: dict[str, Path]) -> str:
-    """Return the text of ARCHITECTURE.md with its index brought up to date."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{index(paths)}\n{END}{rest.partition(END)[2]}"
-
-
-def index(paths: dict[str, Path]) -> str:
-    """Return a Markdown list of all modules, the toolkit's too, each with the first line of its docstring."""
+def module_lines(paths: dict[str, Path]) -> list[str]:
+    """Return a line for each module and folder, the toolkit's too: its name and what it is about."""
     lines: list[str] = []
     for path in sorted(
         [*paths.values(), *TOOLKIT.rglob("*.py")], key=lambda path: (str(path.parent), path.name)
     ):
-        if path.name == "__main__.py":
-            continue
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         summary = docstring.split("\n\n")[0].replace("\n", " ")
         if path.name == "__init__.py":
-            base = ROOT if TOOLKIT in path.parents else SOURCES
-            lines += ["", f"**`{path.parent.relative_to(base).as_posix()}/`** {summary}", ""]
-        else:
-            lines.append(f"- `{path.name}`: {summary}")
-    return "\n".join(lines).strip() + "\n"
+            lines += ["", f"{path.parent.relative_to(ROOT).as_posix()}/  {summary}"]
+        elif path.name != "__main__.py":
+            lines.append(f"    {path.name:<28} {summary}")
+    return lines[1:]
 
 
 def main(words: list[str]) -> int:
@@ -222,9 +210,8 @@ def main(words: list[str]) -> int:
     folders = folder_graph(graph, paths)
     what = words[0] if words else "folders"
     broken = False
-    if what == "index":
-        document = ROOT / "ARCHITECTURE.md"
-        document.write_text(with_index(document.read_text(encoding="utf-8"), paths), encoding="utf-8")
+    if what == "modules":
+        print("\n".join(module_lines(paths)))
     elif what == "names":
         for kind, repeated in (("module", repeated_names(paths)), ("class", repeated_classes(paths))):
             for name, places in sorted(repeated.items()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+LAUNCHER = ROOT / "src" / "shunter"
+TOOLKIT = ROOT / "toolkit" / "src" / "shunter_toolkit"
 
 #: Commands that cannot be run here: they install, or run all there is, this test included.
 #: The last one serves until Ctrl-C, and is run by tests/sagemaker/local.
@@ -24,6 +26,19 @@ GENERATED = ROOT / "docs" / "reference"
 def documents() -> list[Path]:
     """Return all documents for users and developers."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def rooms() -> list[Path]:
+    """Return the folders of code that have a README: first level, schedulers, and a few more."""
+    folders = [LAUNCHER / "workspace" / "images", TOOLKIT]
+    for parent in (LAUNCHER, LAUNCHER / "schedulers", TOOLKIT):
+        folders += [path.parent for path in parent.glob("*/__init__.py") if not path.parent.is_symlink()]
+    return sorted(path for path in folders if path != TOOLKIT / "apps")
+
+
+def readmes() -> list[Path]:
+    """Return the README of each room, for developers."""
+    return [room / "README.md" for room in rooms()]
 
 
 def name_of(path: Path) -> str:

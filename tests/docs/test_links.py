@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import read_blocks
-from tests.docs.documents import ROOT, documents, name_of
+from tests.docs.documents import ROOT, documents, name_of, readmes
 
 LINK = re.compile(r"\[[^\]\n]+\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -31,7 +31,7 @@ def anchors_of(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("document", documents(), ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *filter(Path.exists, readmes())], ids=name_of)
 def test_links_lead_somewhere(document: Path) -> None:
     broken = []
     for match in LINK.finditer(prose_of(document)):
@@ -56,7 +56,7 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("document", documents(), ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *filter(Path.exists, readmes())], ids=name_of)
 def test_targets_of_make_exist(document: Path) -> None:
     known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"`make ([a-z ]+)`|^\$ make ([a-z]+)", document.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Schedulers, which run jobs: the interface `base.Scheduler`, what all share, and a folder for each backend.
+"""Schedulers, which run jobs: the interface `api.Scheduler`, what all share, and a folder for each backend.
 
 The history, configuration and everything else that does not depend on a backend is in `shunter.runner`.
 """

@@ -75,7 +75,7 @@ def seconds_of(milliseconds: float | None) -> float | None:
 
 
 def console_link(arn: str, page: str, fragment: str) -> str | None:
-    """Return where a browser shows what has an ARN, in AWS's console; None if it is not an ARN."""
+    """Return the page of AWS's console about the resource with this ARN; None if it is not an ARN."""
     parts = arn.split(":")
     if len(parts) < 6 or parts[0] != "arn":
         return None

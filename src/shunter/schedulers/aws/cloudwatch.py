@@ -199,7 +199,7 @@ class _Reading:
         self._refresh_failures = calls.backoff(REFRESH_PATIENCE)
 
     def blocks(self) -> Iterator[LogBlock]:
-        """Yield everything."""
+        """Yield the lines that the query asks for, as blocks."""
         workers = _Workers()
         try:
             self._begin()
@@ -576,7 +576,7 @@ class ReplicaFollower:
         self.due = self._clock.monotonic() + max(2 * FIRST_LOOK, SETTLE - age)
 
     def _is_more(self, cursor: StreamCursor) -> bool:
-        """Tell whether AWS knows of events that have not been read."""
+        """Tell whether AWS has events that have not been read."""
         return self._calls.last_ingestion(cursor.stream) > cursor.ingested
 
     def _poll_later(self, cursor: StreamCursor) -> None:

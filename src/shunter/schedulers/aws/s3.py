@@ -37,7 +37,7 @@ def is_directory_bucket(uri: str) -> bool:
 
 
 def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, Any] | None:
-    """Return what S3 says of a bucket; None if it does not exist.
+    """Return S3's description of a bucket; None if it does not exist.
 
     ``owner`` is the number of the account that must own it.
 
@@ -81,7 +81,7 @@ def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What a listing says of an object.
+    """An object as a listing describes it.
 
     Attributes:
         size: in bytes.
@@ -109,7 +109,7 @@ class S3:
         self._kms_bucket = kms_bucket
 
     def has(self, uri: str) -> bool:
-        """Tell whether there is an object."""
+        """Tell whether an object exists."""
         bucket, key = split_uri(uri)
         try:
             self._session.call("s3", "HeadObject", Bucket=bucket, Key=key)
@@ -202,7 +202,7 @@ class _Advance:
         self._lock = threading.Lock()
 
     def on_progress(self, future: Any, bytes_transferred: int, **kwargs: Any) -> None:
-        """Pass it on."""
+        """Report progress of s3transfer as ours."""
         with self._lock:
             self._done += bytes_transferred
             self._progress.advance(self._label, self._done, self._size)

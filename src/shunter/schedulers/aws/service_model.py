@@ -21,7 +21,7 @@ MOST_CHOICES = 20
 
 
 def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a request to ``batch``, ``SubmitJob``, say; an empty list for a valid one."""
+    """Return the problems of a request, say to ``batch``, ``SubmitJob``; an empty list for a valid one."""
     shape = input_of(service, operation)
     from botocore.validate import ParamValidator
 
@@ -49,7 +49,7 @@ def has_operation(service: str, operation: str) -> bool:
 
 
 def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
-    """Tell whether the installed SDK knows a member of the request of an operation, which it must know.
+    """Tell whether the installed SDK knows a member of an operation's request; it must know the operation.
 
     ``path`` is the way to the member, through structures.
     """

@@ -13,7 +13,7 @@ from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 
 class RetryCounts:
-    """Counts the retries of a job by class, and by what restarts together.
+    """Counts the retries of a job, by class of failure and by group of replicas that restart together.
 
     Args:
         rules: the fields of a `RetryRule` by class.

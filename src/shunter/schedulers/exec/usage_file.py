@@ -51,7 +51,7 @@ class UsageRecord(
 
 
 class UsageFile:
-    """Writes such a file.
+    """Writes a file of usage records.
 
     Args:
         path: where.

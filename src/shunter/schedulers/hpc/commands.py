@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What it complained about, in its own words."""
+        """The program's own error message."""
         return self.err.strip() or self.text.strip()[-2000:] or f"exit code {self.code}"
 
 

@@ -73,7 +73,7 @@ class QueueWords:
 
 
 def check(backend: str, opts: HpcOpts) -> None:
-    """Check the options for what follows, and for hangs.
+    """Check the options of notifications, retries and hang detection.
 
     Raises:
         ConfigError: one of them is wrong, or cannot be combined with another one.

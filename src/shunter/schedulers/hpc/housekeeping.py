@@ -1,4 +1,4 @@
-"""What jobs leave on shared storage: folders, code that no folder refers to, records of hosts to avoid."""
+"""Find what jobs left on shared storage: folders, code that no folder refers to, hosts to avoid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPARED_SECONDS = 86400.0
 def leftovers(
     storage: Storage, shared: str, rows: Sequence[ListAppResponse], older_than: float, now: float
 ) -> list[Leftover]:
-    """Return what could be removed.
+    """Return the folders of old jobs, and the unused copies of code, that could be removed.
 
     Args:
         storage: the shared storage.

@@ -166,11 +166,11 @@ class AttemptsLog:
             log.skip_to_last(count, most_bytes)
 
     def parts(self) -> Iterator[Part]:
-        """Yield what is new; an incomplete line of the last attempt waits for its end."""
+        """Yield new lines; an incomplete line of the last attempt waits for its end."""
         return self._new_parts(to_the_end=False)
 
     def rest(self) -> Iterator[Part]:
-        """Yield all that there is."""
+        """Yield all remaining lines, an incomplete last one too."""
         return self._new_parts(to_the_end=True)
 
     def close(self) -> None:
@@ -337,7 +337,7 @@ class SharedLogs:
 
 
 def read(logs: SharedLogs, query: LogQuery) -> Iterator[LogBlock]:
-    """Yield what there is."""
+    """Yield the lines that have been written so far."""
     try:
         logs.refresh()
         yield from read_logs(logs.logs, query)
@@ -346,7 +346,7 @@ def read(logs: SharedLogs, query: LogQuery) -> Iterator[LogBlock]:
 
 
 def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> Iterator[LogBlock]:
-    """Yield what there is and what comes, until the job has ended and all has been read."""
+    """Yield the lines written so far, then new ones, until the job has ended and all lines are read."""
     questions = Backoff(FIRST_QUESTION, LONGEST_QUESTION, factor=1.3, jitter=0)
     next_question = 0.0
 

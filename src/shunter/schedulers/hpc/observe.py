@@ -1,4 +1,4 @@
-"""A description of a job, from what the queue says and what the job's folder holds. Pure functions.
+"""Describe a job, from the queue's answer and the records in the job's folder. Pure functions.
 
 A job that is missing has not ended: only an explicit terminal state in the queue or the accounting, or an
 exit record that our own script left, ends a job. What is not known counts as open.
@@ -298,7 +298,7 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
 
 
 def _hung_replica(roles: Sequence[RoleStatus]) -> str:
-    """Return what is said of the first replica that runs and hangs."""
+    """Return a sentence about the first replica that runs and hangs; "" if none does."""
     running = [r for role in roles for r in role.replicas if r.state == AppState.RUNNING and r.reason]
     return f"{running[0].role}/{running[0].id}: {running[0].reason}" if running else ""
 

@@ -1,4 +1,4 @@
-"""What the queue says of jobs, asked for as rarely as possible.
+"""Ask the queue about jobs, as rarely as possible.
 
 Concurrent callers in this process share one query. The more a query costs, the less often it is made.
 """
@@ -22,7 +22,7 @@ CHUNK = 1000
 
 @dataclass
 class NativeReplica:
-    """What the queue says of one replica, such as a task of an array or a step's node.
+    """One replica as the queue reports it, such as a task of an array or a step's node.
 
     Args:
         state: its state; None if the queue does not tell replicas apart.
@@ -39,7 +39,7 @@ class NativeReplica:
 
 @dataclass
 class NativeJob:
-    """What the queue or the accounting says of one submission.
+    """One submission as the queue or the accounting reports it.
 
     Args:
         native_id: the queue's own id.
@@ -130,7 +130,7 @@ class JobQuery:
         self._fresh = FRESH_SECONDS
 
     def ask(self, refs: Sequence[JobIds]) -> dict[str, list[NativeJob]]:
-        """Return what the queue says of jobs; those that it does not list are missing.
+        """Return jobs as the queue reports them; those that it does not list are missing.
 
         Raises:
             UnreachableError: the queue does not answer.

@@ -1,4 +1,4 @@
-"""From a job to what is submitted: the folder's files and the native script. All of it is pure."""
+"""Make what is submitted for a job: the files of its folder and the native script. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ENVIRONMENT = (
 
 @dataclass
 class HpcRequest:
-    """What will be submitted. It can be printed: only ``roles`` may hold secrets, which are masked there.
+    """The request of a cluster. It can be printed: only ``roles`` may hold secrets, which are masked there.
 
     Args:
         app_id: id of the job, which is also its native name or comment.
@@ -130,7 +130,7 @@ class HpcRequest:
 
 
 class JobPlan:
-    """What a backend needs of a job to write its script.
+    """A job as a backend needs it to write its script.
 
     Args:
         app: the job.

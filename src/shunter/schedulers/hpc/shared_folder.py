@@ -1,4 +1,4 @@
-"""A job's folder on the cluster's shared storage, and what its records say of it.
+"""A job's folder on the cluster's shared storage, and reading its records.
 
 ::
 
@@ -76,7 +76,7 @@ class AttemptRecord:
 
 @dataclass
 class SharedJob:
-    """All that a job's folder says of it.
+    """The content of a job's folder, as it was read.
 
     Args:
         app_id: the job.
@@ -142,7 +142,7 @@ def shell_script(name: str) -> bytes:
 
 
 def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str, SharedJob]:
-    """Return what the folders of these jobs tell, those that exist, in few calls."""
+    """Read the folders of these jobs, as far as they exist, in few calls."""
     folders = [job_folder(shared, app_id) for app_id in app_ids]
     documents = storage.read([posixpath.join(folder, "job.json") for folder in folders])
     known = [

@@ -60,7 +60,7 @@ class Storage(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Tell whether there is something."""
+        """Tell whether a path exists."""
 
     @abstractmethod
     def owners(self, paths: Sequence[str]) -> tuple[int, list[tuple[int, int] | None]]:

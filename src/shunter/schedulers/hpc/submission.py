@@ -1,4 +1,4 @@
-"""Submitting: code and toolkit are copied once, the job's folder is made, the script goes to the queue."""
+"""Submit a job: copy code and toolkit once, make the job's folder, send the script to the queue."""
 
 from __future__ import annotations
 

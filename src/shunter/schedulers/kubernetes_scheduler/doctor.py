@@ -1,4 +1,4 @@
-"""Whether jobs could run on a cluster: connection, permissions, namespace, queue, what it has."""
+"""Check whether a cluster could run jobs: connection, permissions, namespace, queue, add-ons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling and deleting jobs, and what jobs left behind.
+"""Cancel and delete jobs, and find objects that jobs left behind.
 
 Kubernetes has no call that stops a Job and keeps it. A Job is given a time limit that has already passed, so
 that it fails at once, and a note that says who cancelled it. A JobSet is suspended, a Volcano job aborted. A

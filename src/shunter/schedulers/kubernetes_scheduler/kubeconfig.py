@@ -1,4 +1,4 @@
-"""Which cluster, and with what credentials: kubeconfig files, credential plug-ins, or the pod's own account.
+"""Choose cluster and credentials: from kubeconfig files, credential plug-ins, or the pod's own account.
 
 Files are found as kubectl finds them: the option, ``$KUBECONFIG`` (several files are merged: what comes first
 wins), ``~/.kube/config``; without any, the service account of the pod that we run in

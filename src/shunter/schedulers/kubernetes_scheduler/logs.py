@@ -1,4 +1,4 @@
-"""Logs of pods: of all replicas and their attempts at the same time, each line once.
+"""Read the logs of pods: of all replicas and their attempts at the same time, each line once.
 
 The kubelet gives each line its time, in nanoseconds, but takes ``sinceTime`` in whole seconds. So after a
 break the log is read again from two seconds before the last line, and what was delivered since then is left

@@ -1,5 +1,4 @@
-"""The pod overlay of a role, ``metadata["kubernetes"]``: what its author wants in the pod in addition to what
-we write.
+"""The pod overlay of a role, ``metadata["kubernetes"]``: fields that its author adds to our pod.
 
 It is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the URI of a YAML or JSON file
 with one (``file://``, or what fsspec reads). How it is applied, and which operators it may have:

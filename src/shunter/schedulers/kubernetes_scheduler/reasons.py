@@ -1,4 +1,4 @@
-"""Why a job or replica is in its state: the cluster's evidence as a reason, from which the state follows.
+"""Map the cluster's evidence about a job or replica to a reason, from which its state follows.
 
 States are those of Jobs, JobSets and Volcano jobs, and of their pods
 (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). One that is not known counts as open.

@@ -1,4 +1,4 @@
-"""The objects of a job, made from the job and options as plain data: nothing is asked, no client is imported.
+"""Make the objects of a job as plain data. Pure: the cluster is not asked, and no client is imported.
 
 - **job** (default): an Indexed Job for each role, and a headless Service by which the pods find each other.
 - **jobset**: one JobSet (``jobset.x-k8s.io``), which fails, restarts and is queued as a whole.
@@ -512,7 +512,7 @@ def _check_retries(app: AppDef, kind: str) -> None:
 
 
 def _ignored(role: Role, kind: str) -> list[str]:
-    """Return warnings about what has no effect."""
+    """Return warnings about settings that have no effect on Kubernetes."""
     if kind == VOLCANO or role.min_replicas in (None, role.num_replicas):
         return []
     text = f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"

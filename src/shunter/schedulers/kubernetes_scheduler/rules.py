@@ -1,5 +1,4 @@
-"""What is refused before anything is sent: options, and what the published schemas of Kubernetes do not
-cover.
+"""Checks before anything is sent: of options, and of what the published schemas of Kubernetes do not cover.
 
 The schemas cover fields and types. The API server also checks names, quantities, enumerations and sizes;
 these checks are repeated here, so that a dry run finds mistakes

@@ -1,5 +1,5 @@
-"""`lsf`: IBM Spectrum LSF's own commands, options, states and words. What it shares with other clusters is in
-`shunter.schedulers.hpc`, not here.
+"""`lsf`: the commands, options, states and messages of IBM Spectrum LSF. The code that it shares with other
+clusters is in `shunter.schedulers.hpc`.
 """
 
 from shunter.schedulers.lsf_scheduler.options import LsfOpts

@@ -1,4 +1,4 @@
-"""Whether jobs could run on LSF: the cluster, its version, the queue, and whether hosts could hold a job.
+"""Check whether LSF could run jobs: the cluster, its version, the queue, and whether hosts could hold a job.
 
 LSF has no dry run, so what a job asks for is compared with what bhosts, lshosts and lsload say of the hosts.
 """

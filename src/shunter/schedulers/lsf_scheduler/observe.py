@@ -1,4 +1,4 @@
-"""What LSF says of jobs: `bjobs -json -o`, and `bhist -UF` for what bjobs has forgotten, as values.
+"""Read the output of `bjobs -json -o`, and of `bhist -UF` for jobs that bjobs no longer lists.
 
 Pure functions of text, by the documents of 10.1 (bjobs -o, -json; bhist; "Termination reasons displayed by
 bacct, bhist, and bjobs") and by answers that users have published: LSF itself cannot be installed here.

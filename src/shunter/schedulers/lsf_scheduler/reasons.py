@@ -1,4 +1,4 @@
-"""LSF's states as ours, and its reasons in words. A state that is not known counts as open."""
+"""Map LSF's states to ours, and its reasons to sentences. A state that is not known counts as open."""
 
 from __future__ import annotations
 

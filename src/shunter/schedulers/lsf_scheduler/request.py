@@ -1,4 +1,4 @@
-"""From a job to LSF's script; pure. bsub(1) of 10.1, its -R, -gpu, -wa and -w pages."""
+"""Make the LSF script of a job. Pure. Options: bsub(1) of 10.1, its -R, -gpu, -wa and -w pages."""
 
 from __future__ import annotations
 

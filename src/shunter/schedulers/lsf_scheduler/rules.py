@@ -1,4 +1,4 @@
-"""What LSF refuses, by its own words, and what to do about it."""
+"""Hints for LSF's refusals: patterns of its messages, and what to do about each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard of a Ray cluster, which serves its Jobs API: where it is, who we are, requests and refusals.
+"""A client of a Ray cluster's dashboard, which serves the Jobs API: its address, tokens, requests, errors.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html for the Jobs API,
 https://docs.ray.io/en/latest/ray-security/token-auth.html for tokens. Read in Ray 2.60: uploads of packages

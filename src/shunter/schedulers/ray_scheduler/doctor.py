@@ -1,4 +1,4 @@
-"""Whether jobs could run on a Ray cluster: its address, the token, its nodes, the options, a job's room."""
+"""Check whether a Ray cluster could run jobs: address, token, nodes, options, room for a job."""
 
 from __future__ import annotations
 

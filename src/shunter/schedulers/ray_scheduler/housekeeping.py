@@ -1,4 +1,4 @@
-"""The logs of jobs on Ray that are kept on this machine, and their removal."""
+"""Find and remove logs of jobs on Ray that are kept on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels to a Ray cluster: two packages, which Ray keeps by name and unpacks on each node.
+"""The two packages that travel to a Ray cluster. Ray keeps them by name and unpacks them on each node.
 
 One is named by its content, and contains the code as ``code.tar`` (Ray's own zip files would lose links and
 modes), the driver, and the toolkit; jobs with the same code share it. The other contains the plan of one job.

@@ -1,4 +1,4 @@
-"""States of jobs on Ray, and why a job is in its state, from Ray's record and the driver's state document."""
+"""Map Ray's record and the driver's state document to our states and to reasons."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def starts(job: Job) -> bool:
 
 
 def message_of(job: Job, document: dict[str, Any] | None) -> str:
-    """Return why a job is in its state; "" where there is nothing to say."""
+    """Return why a job is in its state; "" if the state says it all."""
     status = str(job.get("status", ""))
     said = str((document or {}).get("msg") or "")
     if status not in _STATES:

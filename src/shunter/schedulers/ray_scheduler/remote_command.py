@@ -1,5 +1,4 @@
-"""A command in a running replica, run as another job: on the replica's node, in its directory, with its
-variables.
+"""Run a command beside a replica, as another job: on its node, in its directory, with its variables.
 
 The Jobs API gives no way into a running job, so there is no terminal, and stdin is empty.
 """
@@ -24,7 +23,7 @@ ROLE = "exec"
 
 
 def run_inside(scheduler: RayScheduler, app_id: str, role_name: str, k: int, command: Sequence[str]) -> int:
-    """Run a command where a replica runs; returns its exit code.
+    """Run a command on the node of a replica; returns its exit code.
 
     Raises:
         ConfigError: the replica does not run, or no command is given.

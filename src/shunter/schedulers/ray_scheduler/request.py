@@ -212,7 +212,7 @@ def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | N
 
 
 def runtime_environment(opts: RayOpts) -> dict[str, Any]:
-    """Return what the user wants of Ray's runtime environment.
+    """Return the runtime environment that the user's options ask Ray for.
 
     Raises:
         ConfigError: a file cannot be read, or something cannot be used.

@@ -1,4 +1,4 @@
-"""What is refused before a job is sent to Ray, and what has no effect there."""
+"""Checks before a job is sent to Ray, and warnings about settings that have no effect there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_roles(app: AppDef) -> None:
 
 
 def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
-    """Return a sentence for each thing that has no effect, or not the expected one."""
+    """Return a warning for each setting that has no effect, or another effect than expected."""
     found = []
     for role in app.roles:
         if role.image not in ("", NO_IMAGE):

@@ -1,4 +1,4 @@
-"""Submitting a job to Ray exactly once, and the package with its plan."""
+"""Submit a job to Ray exactly once, after the package with its plan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`sge`: Grid Engine's own commands, options, states and words. What it shares with other clusters is in
-`shunter.schedulers.hpc`, not here.
+"""`sge`: the commands, options, states and messages of Grid Engine. The code that it shares with other
+clusters is in `shunter.schedulers.hpc`.
 """
 
 from shunter.schedulers.sge_scheduler.options import SgeOpts

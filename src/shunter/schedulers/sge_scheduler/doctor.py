@@ -1,4 +1,4 @@
-"""Whether jobs could run on Grid Engine: qmaster, queues, parallel environments, resources, hosts.
+"""Check whether Grid Engine could run jobs: qmaster, queues, parallel environments, resources, hosts.
 
 Grid Engine itself says whether a queue could ever run a job: ``qsub -w v`` verifies the job against an empty
 cluster and submits nothing. The verification leaves out load values, so it would not know the default

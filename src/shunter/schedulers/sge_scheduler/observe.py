@@ -1,8 +1,8 @@
-"""What Grid Engine says of jobs: `qstat -xml`, `qstat -xml -j` and `qacct -j` as values.
+"""Read the output of `qstat -xml`, `qstat -xml -j` and `qacct -j`.
 
 Pure functions of text. The formats are those of qstat(1), qstat.xsd, detailed_job_info.xsd, qacct(1) and
-accounting(5) of 8.1.9, recorded there; elements that are not known are left alone. A state with a letter
-that is not known counts as open.
+accounting(5) of 8.1.9, recorded with that version. Elements that are not known are left alone. A state
+with a letter that is not known counts as open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grid Engine's states as ours, and its reasons in words.
+"""Map Grid Engine's states to ours, and its reasons to sentences.
 
 By qstat(1), sge_status(5) and accounting(5) of 8.1.9. A state with a letter that is not known counts as open.
 """
@@ -40,7 +40,7 @@ def state_of(letters: str) -> AppState:
 
 
 def reason_of(row: QueueRow, details: Details | None) -> str:
-    """Return why a job is in its state, in words; "" if there is nothing to say."""
+    """Return why a job is in its state, as a sentence; "" if the state says it all."""
     if "E" in row.letters:
         said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
         return (
@@ -60,7 +60,7 @@ def reason_of(row: QueueRow, details: Details | None) -> str:
 
 
 def summary(messages: Iterable[str]) -> list[str]:
-    """Shorten what the scheduler says: one line for all hosts and queues of which it says the same."""
+    """Shorten the scheduler's messages: one line for all hosts and queues with the same message."""
     counts: dict[str, int] = {}
     for message in messages:
         text = _HOST.sub("", message)

@@ -1,4 +1,4 @@
-"""From a job to Grid Engine's script; pure. qsub(1), complex(5), sge_pe(5)."""
+"""Make the Grid Engine script of a job. Pure. Options: qsub(1), complex(5), sge_pe(5)."""
 
 from __future__ import annotations
 

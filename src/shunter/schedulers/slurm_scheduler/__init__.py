@@ -1,6 +1,6 @@
 """`slurm`: jobs on Slurm, by its own commands, on this machine or on a login node.
 
-What all clusters share is not here: commands over ssh, the job's folder, logs (`schedulers/hpc`).
+Commands over ssh, the job's folder and logs, which all clusters share, are in `schedulers/hpc`.
 """
 
 from shunter.schedulers.slurm_scheduler.options import SlurmOpts

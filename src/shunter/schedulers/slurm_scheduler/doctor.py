@@ -1,4 +1,4 @@
-"""Checks of a Slurm cluster: what a job with these options would need. Nothing is submitted."""
+"""Check whether a Slurm cluster has what jobs with these options need. Nothing is submitted."""
 
 from __future__ import annotations
 

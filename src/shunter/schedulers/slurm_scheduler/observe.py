@@ -1,4 +1,4 @@
-"""What Slurm says of jobs: the output of squeue, sacct and sinfo, of old and new versions, as values. Pure.
+"""Read the output of squeue, sacct and sinfo, of old and new versions of Slurm. Pure functions of text.
 
 Text is requested in a format of ours, since its fields have been the same for many years, and since ``squeue
 --json`` lists all jobs of all users before 23.02. From 23.11 on, JSON is requested, which contains more. Its
@@ -138,7 +138,7 @@ def _first(times: Iterable[float | None]) -> float | None:
 
 
 def _leader(units: list[QueueEntry]) -> QueueEntry:
-    """Return the part that the state of the whole follows from."""
+    """Return the task or component whose state stands for the whole submission."""
     open_ones = [entry for entry in units if not is_terminal(entry.state)]
     if open_ones:
         order = [AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING]

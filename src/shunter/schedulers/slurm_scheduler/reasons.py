@@ -1,4 +1,4 @@
-"""Slurm's states as ours, and its reasons in words.
+"""Map Slurm's states to ours, and its reasons to sentences.
 
 States: the sections JOB STATE CODES of squeue(1) and sacct(1), 22.05 to 26.05. A state that is not known
 here is open and keeps its own name: it does not end a job. Reasons: JOB REASON CODES of squeue(1), and the
@@ -145,7 +145,7 @@ def _complete_name(word: str) -> str:
 
 
 def reason_of(native_state: str, reason: str) -> str:
-    """Return why a job is in its state, in words; "" if there is nothing to say.
+    """Return why a job is in its state, as a sentence; "" if the state says it all.
 
     Args:
         native_state: Slurm's state.

@@ -1,4 +1,4 @@
-"""From a job to its Slurm script. Pure: nothing is asked, so a dry run is what will be submitted.
+"""Make the Slurm script of a job. Pure: no command is run, so a dry run shows what will be submitted.
 
 There are three kinds of jobs:
 

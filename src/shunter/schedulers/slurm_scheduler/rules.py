@@ -1,4 +1,4 @@
-"""Checks before a submission: what Slurm would refuse, or accept but never start, and what has no effect."""
+"""Check jobs before they are submitted: Slurm refuses some, accepts others but never starts them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
 
 
 def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
-    """Return what has no effect."""
+    """Return warnings about settings that have no effect on Slurm."""
     found = []
     for role in app.roles:
         if opts.container is None and role.image not in ("", NO_IMAGE):

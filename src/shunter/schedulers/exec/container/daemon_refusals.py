@@ -1,4 +1,4 @@
-"""What the daemon refuses: why, in its words, and what to do about it."""
+"""Errors for what the daemon refuses: its own message, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What old jobs have left behind: containers, networks, markers, results, and images with their code."""
+"""Find and remove what old jobs have left behind: containers, networks, markers, results, images."""
 
 from __future__ import annotations
 

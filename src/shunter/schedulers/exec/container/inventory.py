@@ -1,4 +1,4 @@
-"""What the daemon has of jobs, and its removal: containers, networks, and markers of what was done."""
+"""Load and remove what the daemon keeps of jobs: containers, networks, and markers of what was done."""
 
 from __future__ import annotations
 

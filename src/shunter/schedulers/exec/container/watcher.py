@@ -183,7 +183,7 @@ def _serve(listener: socket.socket, events: JobEvents) -> None:
 
 
 def watch(engine: Engine, app_id: str, events: JobEvents, patience: float = GIVE_UP_SECONDS) -> None:
-    """Do what has to be done for a job, until there is nothing left to do."""
+    """Take the steps that a job needs, until it needs no more."""
     watched_submitter = False
     sampler: ContainerSampler | None = None
     last_seen = math.inf  # what counts is how long the daemon has been away

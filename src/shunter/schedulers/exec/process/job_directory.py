@@ -109,7 +109,7 @@ class JobDirectory:
     # ---- documents
 
     def read_request(self) -> dict[str, Any] | None:
-        """Return what was asked for; None if the job does not exist or its document is damaged."""
+        """Return the submission's document; None if the job does not exist or the document is damaged."""
         document = read_json(self.file(self.REQUEST))
         return document if document is not None and document.keys() >= self.REQUEST_KEYS else None
 
@@ -222,7 +222,7 @@ class ProcessJob(JobDirectory):
         return self.file("python")
 
     def read_request(self) -> dict[str, Any] | None:
-        """Return what was asked for; None if the job does not exist or its document is damaged."""
+        """Return the submission's document; None if the job does not exist or the document is damaged."""
         document = super().read_request()
         if document is None or not isinstance(document["app"], dict) or "name" not in document["app"]:
             return None

@@ -144,7 +144,7 @@ class AttemptRanges:
         self._size = sum(sizes)
 
     def read(self, wanted: LogRange) -> LogPart:
-        """Return what is wanted; an empty part where there is no attempt yet."""
+        """Return the requested part; an empty one where there is no attempt yet."""
         if not self._logs:
             return LogPart(b"", "", "", 0, 0)
         try:

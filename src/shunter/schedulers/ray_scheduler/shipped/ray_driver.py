@@ -645,7 +645,7 @@ def reserve(replicas: list[ActorReplica], strategy: str) -> Any:
 
 
 def room_wanted(replicas: list[ActorReplica]) -> str:
-    """Say what room is waited for, and how much there is."""
+    """Return a sentence about the resources that the job waits for, and those that are free."""
     import ray
 
     counts = collections.Counter(shown(replica.role["bundle"]) for replica in replicas)
