@@ -18,7 +18,7 @@ LEVELS = [
     ["cli.commands"],
     ["cli"],
     ["ui"],
-    ["metrics", "sweeps"],
+    ["metrics", "sweeps", "why"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shunter.runner import get_runner
-from shunter.runner.explanation import explain
 from shunter.specs import AppDef, Role
+from shunter.why.explanation import explain
 
 
 def run(runner, command, replicas=1, **options):

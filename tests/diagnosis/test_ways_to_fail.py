@@ -17,11 +17,11 @@ import pytest
 
 from shunter.errors import ShunterError
 from shunter.runner import get_runner
-from shunter.runner.explanation import explain
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.specs import AppDef, Resource, Role
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.status import AppState
+from shunter.why.explanation import explain
 from tests import backends, slurm_cluster
 from tests.cluster_hosts import wait_until
 from tests.diagnosis.ways_to_fail import COMMAND, SHELL, WAYS, Way, command_of

@@ -16,7 +16,6 @@ import pytest
 
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import get_runner
-from shunter.runner.explanation import explain
 from shunter.schedulers.api import Check, Dependency, attempt
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
@@ -25,6 +24,7 @@ from shunter.schedulers.kubernetes_scheduler.observe import NAMES_PER_CALL
 from shunter.schedulers.kubernetes_scheduler.reasons import seconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from shunter.why.explanation import explain
 from shunter.workspace.toolkit_files import toolkit_archive
 from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, problems_of, role

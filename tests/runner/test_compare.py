@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shunter.runner import Runner
-from shunter.runner.compare import Comparison
 from shunter.runner.records import JobRecord
 from shunter.specs import AppDef
+from shunter.why.comparison import Comparison
 from shunter.workspace.manifest import Entry, Manifest
 from tests.runner.fake_scheduler import FakeScheduler
 

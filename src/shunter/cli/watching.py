@@ -121,7 +121,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
-    from shunter.runner.explanation import Explanation, explain_failed  # only after a failure
+    from shunter.why.explanation import Explanation, explain_failed  # only after a failure
 
     report = Explanation(handle, status, explain_failed(runner, handle, status))
     note("\n".join(f"why: {clean(line)}" for line in report.short()))

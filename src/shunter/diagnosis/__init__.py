@@ -1,5 +1,5 @@
 """Why a job failed or waits: rules that read what its scheduler and its logs say.
 
 Not here: the words of schedulers for their states (``reasons.py`` of each), what the history adds
-(`shunter.runner.explanation`), and how `shunter why` prints.
+(`shunter.why.explanation`), and how `shunter why` prints.
 """

@@ -30,11 +30,11 @@ from shunter.errors import ShunterError, UsageError
 from shunter.notebook.workspace_files import get_workspace, write_workspace_file
 from shunter.redaction import redact_text
 from shunter.runner import get_runner
-from shunter.runner.explanation import Explanation, explain
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.lines import end_of
 from shunter.specs.status import AppState, AppStatus
 from shunter.terminal import clean
+from shunter.why.explanation import Explanation, explain
 
 CELL_FILE = "cell.py"
 DEFAULT_COMPONENT = "train.script"

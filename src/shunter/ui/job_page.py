@@ -12,8 +12,6 @@ from typing import Any
 import htpy as h
 from markupsafe import Markup
 
-from shunter.runner.compare import Comparison, FileChange
-from shunter.runner.explanation import Explanation
 from shunter.runner.records import JobRecord
 from shunter.schedulers.lines import iter_lines
 from shunter.schedulers.responses import LogPart
@@ -34,6 +32,8 @@ from shunter.ui.html_parts import (
 )
 from shunter.ui.log_html import as_html
 from shunter.ui.log_parts import SearchResult
+from shunter.why.comparison import Comparison, FileChange
+from shunter.why.explanation import Explanation
 
 TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.

@@ -15,8 +15,6 @@ from starlette.routing import Route
 from shunter.errors import ShunterError, UnknownAppException, UsageError, described
 from shunter.redaction import redact_text
 from shunter.runner import Runner
-from shunter.runner.compare import Comparison
-from shunter.runner.explanation import Explanation, explain
 from shunter.runner.jobsearch import recorded
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
@@ -33,6 +31,8 @@ from shunter.ui.job_page import LogView
 from shunter.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
 from shunter.ui.log_tail import LogTails
 from shunter.ui.runner_pool import HISTORY, OPEN_STATES, Freshness, NoAnswerError, RunnerPool
+from shunter.why.comparison import Comparison
+from shunter.why.explanation import Explanation, explain
 from shunter.workspace.code_store import Store
 
 if TYPE_CHECKING:

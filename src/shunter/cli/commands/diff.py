@@ -17,9 +17,9 @@ from shunter.cli.console import BOLD, CYAN, GREEN, RED, out, paint, print_json
 from shunter.cli.parser import Parser, add_handle_argument, add_json_option, complete_with
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, UsageError
 from shunter.runner import Runner, get_runner
-from shunter.runner.compare import Comparison, FileChange
 from shunter.runner.jobsearch import recorded
 from shunter.terminal import clean
+from shunter.why.comparison import Comparison, FileChange
 from shunter.workspace.code_store import Store
 
 _MARKS = {"added": ("A", GREEN), "removed": ("D", RED), "modified": ("M", CYAN)}

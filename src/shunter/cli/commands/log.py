@@ -20,12 +20,12 @@ from shunter.cli.units import parse_time
 from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
 from shunter.runner import Runner, get_runner
-from shunter.runner.explanation import explain_failed
 from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.lines import compile_regex
 from shunter.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
 from shunter.specs.status import RoleStatus
 from shunter.terminal import clean
+from shunter.why.explanation import explain_failed
 
 #: How long `log -f --collapse` waits, in seconds, for the same line of other replicas.
 WINDOW = 1.0

@@ -24,13 +24,13 @@ from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
 from shunter.git import GitProbe
 from shunter.runner import Runner, get_runner
-from shunter.runner.compare import Comparison
 from shunter.runner.records import JobRecord
 from shunter.runner.submit import intent_of
 from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.terminal import clean
+from shunter.why.comparison import Comparison
 from shunter.workspace.code_store import Store
 
 MOST_SECRETS = 10  # files that are named

@@ -13,9 +13,9 @@ from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.diagnosis.failures import Failure
 from shunter.diagnosis.waiting import Waiting
 from shunter.runner import get_runner
-from shunter.runner.explanation import Explanation, explain
 from shunter.specs.status import reason_text
 from shunter.terminal import clean, format_duration
+from shunter.why.explanation import Explanation, explain
 
 
 def add_arguments(parser: ArgumentParser) -> None:

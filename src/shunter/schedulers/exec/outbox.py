@@ -20,7 +20,7 @@ WAITING, SETTLED = "notify.waiting.json", "notify.json"
 LOG = "notify.log"
 SECRET_VARIABLE = "SHUNTER_NOTIFY_SECRET"
 #: The program that sends; nothing is imported from it here.
-SENDER = os.path.join(os.path.dirname(__file__), *[os.pardir] * 2, "runner", "notifying.py")
+SENDER = os.path.join(os.path.dirname(__file__), *[os.pardir] * 2, "why", "notifying.py")
 
 #: Through a shell that exits at once, so that the sender is not a child of this process, and outlives it.
 _DETACH = 'cd / && "$0" -P "$1" "$2" </dev/null >>"$3" 2>&1 &'

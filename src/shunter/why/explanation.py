@@ -13,12 +13,12 @@ from shunter.diagnosis.waiting import Waiting, explain_waiting
 from shunter.errors import ShunterError
 from shunter.redaction import Redactor
 from shunter.runner import Runner
-from shunter.runner.compare import Comparison
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import JobDetails, LogQuery, Stream
 from shunter.schedulers.lines import end_of
 from shunter.specs.retries import NODE
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus
+from shunter.why.comparison import Comparison
 from shunter.workspace.code_store import Store
 
 #: How much of a log's end is read: lines, and bytes, since a program may write a line without an end.

@@ -19,9 +19,9 @@ from shunter.errors import ShunterError
 from shunter.redaction import Redactor, redact_text
 from shunter.runner import get_runner
 from shunter.runner.api import Runner
-from shunter.runner.explanation import explain_failed
 from shunter.schedulers.exec import outbox
 from shunter.specs.status import AppState, AppStatus
+from shunter.why.explanation import explain_failed
 
 
 def main(directory: str) -> int:
