@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from shunter.errors import ConfigError
 from shunter.redaction import missing_secrets_error, restore
 from shunter.runner.jobsearch import recorded
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import Scheduler
-from shunter.schedulers.code_in_images import CodeInImages
 from shunter.specs.app import AppDef
 from shunter.specs.serialize import from_json
 from shunter.specs.status import AppStatus
@@ -23,6 +22,15 @@ from shunter.specs.workspace import Workspace
 
 if TYPE_CHECKING:
     from shunter.runner.api import Runner
+
+
+@runtime_checkable
+class KeepsImages(Protocol):
+    """A scheduler that puts code into images."""
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these exact images are still there."""
+        ...
 
 
 def repeated(
@@ -67,7 +75,7 @@ def with_code_of(submission: Submission, record: JobRecord, scheduler: Scheduler
         images
         and submission.app is not None
         and record.scheduler == scheduler.backend
-        and isinstance(scheduler, CodeInImages)
+        and isinstance(scheduler, KeepsImages)
         and scheduler.has_images(list(images.values()))
     ):
         for role in submission.app.roles:
