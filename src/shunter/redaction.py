@@ -53,29 +53,26 @@ class Redactor(secret_rules.SecretFilter):
     def options(self, values: Mapping[str, Any], opts: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
         """Return a scheduler's option values: those declared or named as secrets are replaced."""
         secret = {name for name, opt in opts if opt.secret}
-        return {
-            name: self.secret(name, value) if name in secret else self.named(name, value)
-            for name, value in values.items()
-        }
+        return {name: self.named(name, value, is_secret=name in secret) for name, value in values.items()}
 
     def _marker(self, name: str, value: str) -> str:
-        names = (name, *self._environ)
-        holder = next((each for each in names if self._environ.get(each) == value), "")
+        for variable in (name, *self._environ):
+            if self._environ.get(variable) == value:
+                return f"<redacted:{variable}>"
         # a role's variable is most often given by one of the same name
-        holder = holder or (name if name.isidentifier() and name.isupper() else "")
-        return f"<redacted:{holder}>" if holder else REDACTED
+        return f"<redacted:{name}>" if name.isidentifier() and name.isupper() else REDACTED
 
 
 def secrets_in(value: Any) -> set[str]:
     """Return the secrets in JSON values or in a list of arguments, and the parts of those with commas."""
-    found: set[str] = set()
+    secrets: set[str] = set()
 
     def collect(name: str, secret: str) -> str:
-        found.update((secret, *secret.split(",")))  # a sweep's points have the parts
+        secrets.update((secret, *secret.split(",")))  # a sweep's points have the parts
         return ""
 
     secret_rules.SecretFilter(collect).json(value)
-    return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
+    return {secret for secret in secrets if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:
