@@ -158,5 +158,6 @@ TEXTS = [
     ("python -c 'login(token=\"a b\", x=1)'", "python -c 'login(token=\"***\", x=1)'"),
     ("db:\n  password: |\n    a\n    b\n  user: me", "db:\n  password: |\n    ***\n  user: me"),
     ("Cookie: a=x; b=y", "Cookie: ***"),
+    ('deep={"token":"x1","n":1}', 'deep={"token":"***","n":1}'),
     ("9password=hunter22 ..password=hunter22", "9password=*** ..password=***"),
 ]

@@ -293,7 +293,9 @@ class SecretFilter:
                 continue
             filtered = self.json(document)
             if filtered != document:
-                parts += [text[done:start], json.dumps(filtered, ensure_ascii=text.isascii())]
+                separators = (", ", ": ") if ": " in text[start:end] else (",", ":")
+                written = json.dumps(filtered, ensure_ascii=text.isascii(), separators=separators)
+                parts += [text[done:start], written]
                 done = end
         return "".join(parts) + text[done:]
 

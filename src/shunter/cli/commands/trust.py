@@ -20,8 +20,8 @@ from argparse import ArgumentParser, Namespace
 from shunter.cli.console import is_tty, note, out, print_json
 from shunter.cli.parser import add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
-from shunter.runner.config import load_config, read_project_file
-from shunter.runner.config_files import Source
+from shunter.runner.config import load_config
+from shunter.runner.config_files import Source, read_project_file
 from shunter.runner.project_trust import SensitiveSetting, is_trusted, revoke, trust, trusted_files
 from shunter.terminal import clean
 
@@ -81,7 +81,7 @@ def _show(source: Source, settings: list[SensitiveSetting]) -> None:
     for name, setting, kind in settings:
         value = json.dumps(setting.value, ensure_ascii=False, default=str)
         out(f"  {clean(name)} = {clean(value)}")
-        out(f"      line {setting.origin.rpartition(':')[2]}, {kind}")
+        out(f"      {kind}")
 
 
 def _agrees() -> bool:
