@@ -6,6 +6,8 @@ known to hold it: then `restore` can put it back later, from the environment of 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -91,6 +93,9 @@ def restore(value: Any, environ: Mapping[str, str], missing: set[str], label: st
         label: the name of the value, if it is that of a secret.
     """
     if isinstance(value, str):
+        if value.startswith(("{", "[")) and _MARKER.search(value):
+            with contextlib.suppress(ValueError):  # in JSON, what is put back may need escapes
+                return json.dumps(restore(json.loads(value), environ, missing, label))
         return _MARKER.sub(lambda match: _lookup(match, environ, missing, label), value)
     if isinstance(value, dict):
         return {key: restore(item, environ, missing, _label(key)) for key, item in value.items()}
