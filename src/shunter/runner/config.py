@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from shunter.errors import ConfigError, InvalidRunConfigException, did_you_mean
 from shunter.runner.config_files import (
@@ -30,7 +30,7 @@ from shunter.runner.config_files import (
 from shunter.runner.project_trust import SensitiveSetting, TrustRules, is_trusted
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 from shunter.specs.conversion import ConversionError
-from shunter.specs.options import PLUGIN, hint_for, runopt, runopts
+from shunter.specs.options import hint_for, runopt, runopts
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
 
@@ -134,19 +134,12 @@ class Config:
         named = os.environ.get("TORCHX_TRACKERS")
         if named:  # as inside a job: jobs that it starts inherit its trackers
             return {name: os.environ.get(tracker_variable(name)) for name in named.split(",")}
-        trackers: dict[str, str | None] = {}
-        withheld: list[SensitiveSetting] = []
-        for source in self.sources:
-            for name, setting in source.trackers().items():
-                if source.project and not self._trusts(source):
-                    withheld.append(SensitiveSetting(f"tracker.{name}", setting, PLUGIN))
-                else:
-                    trackers[name] = setting.value
-        if withheld and submitting:
-            _refuse(withheld, "")
-        if withheld:
+        trackers = self._merged(("tracker", ""))
+        if submitting:
+            self.refuse_withheld(trackers.withheld, "tracker", "")
+        elif trackers.withheld:
             self.warn_of_withheld()
-        return trackers
+        return {name: setting.value for name, setting in trackers.items()}
 
     def image(self) -> str | None:
         """Return the default image, for roles without one on schedulers that run containers."""
@@ -211,12 +204,16 @@ class Config:
             ConfigError: there are some; the message holds the file, and what they name.
         """
         kind, _, name = table.partition(".")
-        sensitive = [
-            SensitiveSetting(f"{table}.{key}", setting, self._rules.what_it_names(kind, name, key, setting))
+        lines = [
+            f"{setting.origin}: {table}.{key} names {self._rules.what_it_names(kind, name, key, setting)}"
             for key, setting in settings.items()
         ]
-        if sensitive:
-            _refuse(sensitive, instead)
+        if lines:
+            count = "This counts" if len(lines) == 1 else "These count"
+            raise ConfigError(
+                f"{'; '.join(lines)}. {count} only if you trust the project",
+                hint=f"`shunter trust` shows such settings and trusts the file. {instead}".rstrip(),
+            )
 
     def _trusts(self, source: Source) -> bool:
         if source.path not in self._trusted:
@@ -326,15 +323,6 @@ def _checked_run_setting(key: str, setting: Setting) -> Setting:
         kind = "true or false" if type_ is bool else "a string"
         raise ConfigError(f"{setting.origin}: {key} must be {kind}, not {value!r}")
     return setting
-
-
-def _refuse(withheld: Sequence[SensitiveSetting], instead: str) -> NoReturn:
-    settings = "; ".join(f"{s.setting.origin}: {s.name} names {s.kind}" for s in withheld)
-    count = "This counts" if len(withheld) == 1 else "These count"
-    raise ConfigError(
-        f"{settings}. {count} only if you trust the project",
-        hint=f"`shunter trust` shows such settings and trusts the file. {instead}".rstrip(),
-    )
 
 
 def _variable_prefix(scheduler: str) -> str:

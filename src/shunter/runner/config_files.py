@@ -25,6 +25,7 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 
 TABLES = ("run", "scheduler", "component", "cli", "tracker")
+FLAT_TABLES = ("run", "tracker")
 INI_NAME = ".torchxconfig"
 INI_VARIABLE = "TORCHXCONFIG"
 
@@ -53,7 +54,8 @@ class Source:
     Attributes:
         path: the file.
         kind: "toml" or "ini".
-        tables: its content: tables within tables, values at the ends.
+        tables: its content: of ``run`` the values, of ``tracker`` the configuration of each, of the others
+            the tables within them, which hold the values.
         project: the directory it was found in; "" for the user's own file.
     """
 
@@ -74,10 +76,10 @@ class Source:
         return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
 
     def table_names(self) -> list[tuple[str, str]]:
-        """Return the tables of the file, in order: ``("run", "")``, ``("scheduler", "slurm")``, ..."""
+        """Return the tables of the file, such as ``("run", "")`` and ``("scheduler", "slurm")``."""
         names: list[tuple[str, str]] = []
         for table, content in self.tables.items():
-            names += [("run", "")] if table == "run" else [(table, name) for name in content]
+            names += [(table, "")] if table in FLAT_TABLES else [(table, name) for name in content]
         return names
 
     def settings(self, table: str, name: str = "") -> dict[str, Setting]:
@@ -85,13 +87,6 @@ class Source:
         content = self.tables.get(table, {})
         values = content.get(name, {}) if name else content
         return {key: Setting(value, self.path, self.kind, self.project) for key, value in values.items()}
-
-    def trackers(self) -> dict[str, Setting]:
-        """Return the configuration of each tracker that the file names; None if it has none."""
-        return {
-            name: Setting(content.get("config"), self.path, self.kind, self.project)
-            for name, content in self.tables.get("tracker", {}).items()
-        }
 
 
 # ---- finding files
@@ -196,6 +191,8 @@ def read_toml(path: str, project: str = "") -> Source | None:
         if not isinstance(tables, dict):
             return None
     _check_tables(path, tables)
+    if "tracker" in tables:
+        tables["tracker"] = {name: inner.get("config") for name, inner in tables["tracker"].items()}
     return Source(path, TOML, tables, project)
 
 
@@ -244,9 +241,8 @@ def read_ini(path: str, project: str = "") -> Source | None:
         tables.setdefault(table, {})[name] = values
     configured = tables.pop("tracker", {})
     named = tables.pop("torchx", {}).get("tracker", {})
-    return Source(
-        path, INI, {**tables, "tracker": {name: configured.get(name, {}) for name in named}}, project
-    )
+    trackers = {name: configured.get(name, {}).get("config") for name in named}
+    return Source(path, INI, {**tables, "tracker": trackers}, project)
 
 
 def _read(path: str, project: str) -> str | None:

@@ -69,8 +69,6 @@ class TrustRules:
                 if kind := self.what_it_names(table, name, key, setting):
                     label = ".".join(part for part in (table, name, key) if part)
                     settings.append(SensitiveSetting(label, setting, kind))
-        for name, setting in source.trackers().items():
-            settings.append(SensitiveSetting(f"tracker.{name}", setting, PLUGIN))
         return settings
 
     def what_it_names(self, table: str, name: str, key: str, setting: Setting) -> str:
@@ -80,6 +78,8 @@ class TrustRules:
             return self._kind_of_option(name, key, setting, users_keys)
         if table == "component":
             return checked(what_it_names(name, key), setting, replaces=key in users_keys)
+        if table == "tracker":
+            return PLUGIN
         return kind_of_run_key(key, setting) if table == "run" or (table, name) == ("cli", "run") else ""
 
     def _kind_of_option(self, scheduler: str, key: str, setting: Setting, users_keys: set[str]) -> str:
