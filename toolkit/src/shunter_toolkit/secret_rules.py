@@ -176,11 +176,12 @@ def _find_secrets(text: str, *, is_word: bool = False, depth: int = 0) -> Iterat
             if is_secret_name(match["name"]):
                 yield from _named_secret(text, match, to_end=is_word and match.start() == 0)
     for match in _WORD.finditer(text) if depth < _MOST_QUOTES else ():
+        if not any(quote in match[0] for quote in _QUOTES):
+            continue
         word, places = _unquoted(match[0], match.start())
-        if word != match[0]:
-            is_script = re.search(r"-\w*c[ =]*$", text[max(match.start() - 9, 0) : match.start()])
-            for start, end, name in _find_secrets(word, is_word=not is_script, depth=depth + 1):
-                yield places[start], places[end - 1] + 1, name
+        is_script = re.search(r"-\w*c[ =]*$", text[max(match.start() - 9, 0) : match.start()])
+        for start, end, name in _find_secrets(word, is_word=not is_script, depth=depth + 1):
+            yield places[start], places[end - 1] + 1, name
 
 
 def _unquoted(word: str, at: int) -> tuple[str, list[int]]:
