@@ -327,6 +327,12 @@ def test_any_text_is_read_or_refused_with_the_files_name(project: Path, text: st
         (project / name).unlink()
 
 
+def test_sections_that_only_torchx_has_are_left_alone(project: Path) -> None:
+    (project / ".torchxconfig").write_text("[run:a]\nb = 1\n[scheduler:fake]\nqueue = x\n[other:y]\nz = 1\n")
+    config = load_config()
+    assert config.command("run") == config.scheduler("fake") == {}
+
+
 def test_ini_continuation_lines(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("[a]\nk: v=1\n   more\nK = other\n[a]\nz=\n")
     source = read_ini(str(tmp_path / "x"))

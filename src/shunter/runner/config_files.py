@@ -26,6 +26,7 @@ DEFAULT = "default"
 
 TABLES = ("run", "scheduler", "component", "cli", "tracker")
 FLAT_TABLES = ("run", "tracker")
+INI_TABLES = ("component", "cli", "tracker", "torchx")
 INI_NAME = ".torchxconfig"
 INI_VARIABLE = "TORCHXCONFIG"
 
@@ -236,6 +237,8 @@ def read_ini(path: str, project: str = "") -> Source | None:
         table, colon, name = section.partition(":")
         if not colon:
             table, name = "scheduler", section
+        elif table not in INI_TABLES:
+            continue
         # TorchX's `configure` writes #FIXME where a value is to be filled in
         values = {key: value for key, value in parser.items(section) if not value.startswith("#FIXME")}
         tables.setdefault(table, {})[name] = values
