@@ -107,7 +107,7 @@ def find_sources(directory: str, environ: Mapping[str, str]) -> list[Source]:
         ini_files = [
             read_ini(os.path.join(home, INI_NAME)),
             user_file,
-            None if in_home else _found(directory, INI_NAME, directory),
+            None if in_home else _read_if_allowed(directory, INI_NAME, directory),
         ]
     else:
         ini_files = [user_file, _named_ini(named)]
@@ -126,14 +126,14 @@ def _named_ini(path: str) -> Source | None:
 
 def _project_sources(directory: str) -> list[Source]:
     for place in search_places(directory):
-        files = [_found(place, name, directory) for name in ("pyproject.toml", "shunter.toml")]
+        files = [_read_if_allowed(place, name, directory) for name in ("pyproject.toml", "shunter.toml")]
         sources = [source for source in files if source is not None]
         if sources:
             return sources
     return []
 
 
-def _found(place: str, name: str, directory: str) -> Source | None:
+def _read_if_allowed(place: str, name: str, directory: str) -> Source | None:
     """Read a project's file; returns None, with a warning, if it may not be used in a directory."""
     path = os.path.join(place, name)
     reason = why_not_used(path, directory)

@@ -131,14 +131,14 @@ def all_sections() -> Sections:
 
 def scheduler_options() -> dict[str, Any]:
     """Return the options of every scheduler; warn of those that cannot be loaded."""
-    found = {}
+    options = {}
     with get_runner() as runner:
         for name in runner.scheduler_backends():
             try:
-                found[name] = runner.scheduler_run_opts(name)
+                options[name] = runner.scheduler_run_opts(name)
             except ShunterError as error:
                 warn(f"{name}: {error.message}")
-    return found
+    return options
 
 
 def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
