@@ -131,13 +131,13 @@ def safe_directories() -> list[str]:
         output = _run(words, "/", _clean_environment(), 5, accepted=(0, 1))
     except GitFailed:
         return []
-    listed: list[str] = []
+    directories: list[str] = []
     for entry in output.split(b"\0")[:-1]:
         if entry:
-            listed.append(os.path.expanduser(os.fsdecode(entry)))
+            directories.append(os.path.expanduser(os.fsdecode(entry)))
         else:  # an empty entry cancels those before it
-            listed.clear()
-    return listed
+            directories.clear()
+    return directories
 
 
 def list_files(directory: str) -> list[str]:
@@ -159,9 +159,9 @@ def ignored_paths(directory: str, paths: Sequence[str]) -> set[str]:
     Raises:
         GitFailed: Git cannot tell.
     """
-    given = b"\0".join(os.fsencode(path) for path in paths) + b"\0"
+    names = b"\0".join(os.fsencode(path) for path in paths) + b"\0"
     words = ["--no-optional-locks", "check-ignore", "-z", "--stdin"]
-    output = _run(words, directory, reading_environment(), LISTING_SECONDS, given, accepted=(0, 1))
+    output = _run(words, directory, reading_environment(), LISTING_SECONDS, names, accepted=(0, 1))
     return {os.fsdecode(path) for path in output.split(b"\0") if path}
 
 
@@ -266,16 +266,16 @@ def _run(
     directory: str,
     environ: dict[str, str],
     seconds: float,
-    given: bytes = b"",
+    stdin: bytes = b"",
     accepted: Sequence[int] = (0,),
 ) -> bytes:
     """Run git in a directory and return its output."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *words],
             cwd=directory,
             env=environ,
-            input=given,
+            input=stdin,
             capture_output=True,
             check=False,
             timeout=seconds,
@@ -286,10 +286,10 @@ def _run(
         raise GitFailed(f"git cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise GitFailed(f"git did not answer within {seconds:.0f} s") from error
-    if done.returncode not in accepted:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if process.returncode not in accepted:
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
         if lines and "dubious ownership" in lines[0]:
             top = checkout_of(directory) or directory
             raise GitFailed(f"it belongs to another user: git config --global --add safe.directory {top}")
-        raise GitFailed(lines[0] if lines else f"git ended with exit code {done.returncode}")
-    return done.stdout
+        raise GitFailed(lines[0] if lines else f"git ended with exit code {process.returncode}")
+    return process.stdout

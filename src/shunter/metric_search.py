@@ -53,17 +53,17 @@ def parse_definitions(texts: Iterable[str]) -> dict[str, str]:
         UsageError: one has another shape, or a metric is given twice.
         ConfigError: a regular expression is not valid, or has no group.
     """
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for text in texts:
         name, separator, regex = text.partition("=")
         name = name.strip()
         if not name or (separator and not regex) or (not separator and _NOT_IN_NAMES.search(name)):
             raise UsageError(f"--metric {text!r} is neither NAME nor NAME=REGEX", hint=_EXAMPLE)
-        if name in found:
+        if name in definitions:
             raise UsageError(f"--metric: the metric {name!r} is given twice")
         check_definition(name, regex)
-        found[name] = regex
-    return found
+        definitions[name] = regex
+    return definitions
 
 
 def check_definition(name: str, regex: str) -> None:

@@ -7,11 +7,10 @@ cmds, ...).
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from shunter import torchx_alias
@@ -93,15 +92,15 @@ def entry_points(kind: str) -> list[EntryPoint]:
 
     Those of ``torchx_plugins.*`` packages come last. One that cannot be imported is reported by a warning.
     """
-    found: dict[str, EntryPoint] = {}
+    plugins: dict[str, EntryPoint] = {}
     for point in installed(kind):
-        found.setdefault(point.name, point)
+        plugins.setdefault(point.name, point)
     if kind in NAMESPACE_FOLDERS:
         errors: list[tuple[str, str]] = []
         for plugin in namespace_plugins(kind, errors):
-            found.setdefault(plugin.name, plugin)
+            plugins.setdefault(plugin.name, plugin)
         _warn(errors)
-    return list(found.values())
+    return list(plugins.values())
 
 
 def installed(kind: str) -> list[EntryPoint]:
@@ -117,7 +116,7 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
         errors: receives the name of each module that cannot be imported, and why.
     """
     package = f"{NAMESPACE}.{NAMESPACE_FOLDERS[kind]}"
-    found: list[NamespacePlugin] = []
+    plugins: list[NamespacePlugin] = []
     for module in _namespace_modules(NAMESPACE_FOLDERS[kind]):
         torchx_alias.install()  # from which the decorator is imported
         try:
@@ -129,10 +128,10 @@ def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[Namespac
             continue
         for function in functions:
             if getattr(getattr(function, "_plugin_type", None), "value", None) == f"torchx.{kind}":
-                found.append(NamespacePlugin(f"torchx.{kind}", function._plugin_name, function))
                 more: dict[str, Any] = getattr(function, "_plugin_more", {})
-                found += [NamespacePlugin(f"torchx.{kind}", name, each) for name, each in more.items()]
-    return found
+                functions_by_name = {function._plugin_name: function, **more}
+                plugins += [NamespacePlugin(f"torchx.{kind}", *item) for item in functions_by_name.items()]
+    return plugins
 
 
 def _namespace_modules(folder: str) -> list[str]:
@@ -141,27 +140,14 @@ def _namespace_modules(folder: str) -> list[str]:
     Modules of its subpackages are included; these need not have an ``__init__.py``.
     """
     names: set[str] = set()
-    for directory in dict.fromkeys(sys.path):
-        names.update(_modules_below(os.path.join(directory or ".", NAMESPACE, folder)))
+    for place in dict.fromkeys(sys.path):
+        root = Path(place or ".", NAMESPACE, folder)
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            if parts and all(part.isidentifier() and not part.startswith("_") for part in parts):
+                names.add(".".join(parts))
     return sorted(names)
-
-
-def _modules_below(directory: str, prefix: str = "") -> Iterator[str]:
-    try:
-        with os.scandir(directory) as found:
-            entries = list(found)
-    except OSError:
-        return
-    for entry in entries:
-        name = entry.name.removesuffix(".py")
-        if name.startswith("_") or not name.isidentifier():
-            continue
-        if name != entry.name:
-            yield prefix + name
-        elif entry.is_dir():
-            if os.path.isfile(os.path.join(entry.path, "__init__.py")):
-                yield prefix + name
-            yield from _modules_below(entry.path, f"{prefix}{name}.")
 
 
 def _warn(errors: list[tuple[str, str]]) -> None:

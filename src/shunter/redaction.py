@@ -6,6 +6,8 @@ known to hold it: then `restore` can put it back later, from the environment of 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -53,29 +55,26 @@ class Redactor(secret_rules.SecretFilter):
     def options(self, values: Mapping[str, Any], opts: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
         """Return a scheduler's option values: those declared or named as secrets are replaced."""
         secret = {name for name, opt in opts if opt.secret}
-        return {
-            name: self.secret(name, value) if name in secret else self.named(name, value)
-            for name, value in values.items()
-        }
+        return {name: self.named(name, value, is_secret=name in secret) for name, value in values.items()}
 
     def _marker(self, name: str, value: str) -> str:
-        names = (name, *self._environ)
-        holder = next((each for each in names if self._environ.get(each) == value), "")
+        for variable in (name, *self._environ):
+            if self._environ.get(variable) == value:
+                return f"<redacted:{variable}>"
         # a role's variable is most often given by one of the same name
-        holder = holder or (name if name.isidentifier() and name.isupper() else "")
-        return f"<redacted:{holder}>" if holder else REDACTED
+        return f"<redacted:{name}>" if name.isidentifier() and name.isupper() else REDACTED
 
 
 def secrets_in(value: Any) -> set[str]:
     """Return the secrets in JSON values or in a list of arguments, and the parts of those with commas."""
-    found: set[str] = set()
+    secrets: set[str] = set()
 
     def collect(name: str, secret: str) -> str:
-        found.update((secret, *secret.split(",")))  # a sweep's points have the parts
+        secrets.update((secret, *secret.split(",")))  # a sweep's points have the parts
         return ""
 
     secret_rules.SecretFilter(collect).json(value)
-    return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
+    return {secret for secret in secrets if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:
@@ -94,6 +93,9 @@ def restore(value: Any, environ: Mapping[str, str], missing: set[str], label: st
         label: the name of the value, if it is that of a secret.
     """
     if isinstance(value, str):
+        if value.startswith(("{", "[")) and _MARKER.search(value):
+            with contextlib.suppress(ValueError):  # in JSON, what is put back may need escapes
+                return json.dumps(restore(json.loads(value), environ, missing, label))
         return _MARKER.sub(lambda match: _lookup(match, environ, missing, label), value)
     if isinstance(value, dict):
         return {key: restore(item, environ, missing, _label(key)) for key, item in value.items()}

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -40,8 +40,6 @@ class TorchxFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return how a module is made, for importlib; None if shunter does not serve it."""
-        if not fullname.startswith((NAME, OUR_NAME)):
-            return None
         old = _old_name(fullname)
         if old is None or old not in _modules():
             return None
@@ -49,8 +47,6 @@ class TorchxFinder:
             return None
         if fullname.startswith(f"{NAME}.") and not isinstance(sys.modules.get(NAME), AliasModule):
             return None  # an installed TorchX may lack a module; ours would not fit its others
-        from importlib.machinery import ModuleSpec
-
         return ModuleSpec(fullname, self, origin="shunter", is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -107,7 +103,7 @@ def look_up(module: str, name: str) -> Any:
         AttributeError: TorchX has no such name, or shunter does not serve it.
     """
     if name == "__all__":
-        return [each for each in names_in(module) if not each.startswith("_")]
+        return [public for public in names_in(module) if not public.startswith("_")]
     old = _old_name(module) or ""
     table = _modules()
     place = table[old].get(name)
@@ -134,17 +130,15 @@ def names_in(module: str) -> list[str]:
     if "*" in table[old]:
         names |= {name for name in vars(import_module(table[old]["*"])) if not name.startswith("_")}
     names |= {
-        each[len(old) + 1 :]
-        for each in table
-        if each.startswith(f"{old}.") and "." not in each[len(old) + 1 :]
+        submodule[len(old) + 1 :]
+        for submodule in table
+        if submodule.startswith(f"{old}.") and "." not in submodule[len(old) + 1 :]
     }
     return sorted(names)
 
 
 def installed_torchx() -> str | None:
     """Return the folder of a TorchX that is installed beside us, or None."""
-    from importlib.machinery import PathFinder
-
     spec = PathFinder.find_spec(NAME)
     if spec is None or spec.origin is None:  # of a mere folder that happens to have the name
         return None

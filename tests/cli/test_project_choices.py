@@ -35,7 +35,7 @@ def test_a_workspace_outside_of_the_project_needs_trust(cli: Cli, tmp_path: Path
     place.write_text(f'[run]\ncomponent = "utils.echo"\nworkspace = "{text}"\n')
     refused = cli("run", "--dryrun", code=3)
     assert refused.err.startswith(
-        f"error: {place}:3: run.workspace names files outside of the project. "
+        f"error: {place}: run.workspace names files outside of the project. "
         "This counts only if you trust the project\n"
     )
     if not text.startswith("@"):
@@ -129,11 +129,11 @@ def test_where_code_goes_is_said_before_anything_is_sent(cli: Cli) -> None:
     }
     words = ["run", "--", "--image", "busybox:1"]
     refused = cli(*words, code=3, **environ).err
-    for line, key in ((7, "queue"), (8, "region"), (9, "image_repo")):
-        assert f"{place}:{line}: scheduler.aws_batch.{key} names a destination of code or data" in refused
+    for key in ("queue", "region", "image_repo"):
+        assert f"{place}: scheduler.aws_batch.{key} names a destination of code or data" in refused
     given = ["-cfg", "queue=mine,region=eu-west-1,image_repo=registry.example.org/mine"]
     said = cli("run", *given, "utils.echo", "--image", "busybox:1", code=4, **environ).err.splitlines()
-    assert said[0] == f"The project's files choose the scheduler aws_batch ({place}:3)"
+    assert said[0] == f"The project's files choose the scheduler aws_batch ({place})"
     assert said[-2].startswith("error: batch:DescribeJobQueues: AWS cannot be reached")
     cli("trust", "--yes")
     said = cli(*words, code=4, **environ).err.splitlines()

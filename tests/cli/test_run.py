@@ -249,9 +249,9 @@ def test_ctrl_c_while_submitting(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('[component."utils.echo"]\nnum_replicas = "x"', "shunter.toml:2: num_replicas is set there"),
-        ('[component."utils.echo"]\nmsgg = "x"', "shunter.toml:2: msgg is set there"),
-        ('[run]\nscheduler = "nope"', "shunter.toml:2: there is no scheduler 'nope'"),
+        ('[component."utils.echo"]\nnum_replicas = "x"', "shunter.toml: num_replicas is set there"),
+        ('[component."utils.echo"]\nmsgg = "x"', "shunter.toml: msgg is set there"),
+        ('[run]\nscheduler = "nope"', "shunter.toml: there is no scheduler 'nope'"),
     ],
 )
 def test_what_is_wrong_in_the_configuration_is_found_there(table: str, said: str, cli: Cli) -> None:

@@ -82,17 +82,14 @@ def test_every_section_counts_wherever_the_file_is(
     assert role["args"] == ["from the file"]
     assert role["env"]["TORCHX_TRACKERS"] == "plain,fsspec"
     assert role["env"]["TORCHX_TRACKER_FSSPEC_CONFIG"] == "tracker.conf"
-    # what is too much has no effect, and is named with its line
-    lines = path.read_text().splitlines()
-    option, argument = (lines.index(text) + 1 for text in ("prepend_path = x", "mesage = x"))
-    assert f"{path}:{option}: local_cwd has no option 'prepend_path'" in shown.err
-    assert f"{path}:{lines.index('size = large') + 1}: [cli.run] has no key 'size'" in shown.err
-    assert f"{path}:{argument}: utils.echo has no parameter 'mesage'" in shown.err
+    # what is too much has no effect, and is named with its file
+    assert f"{path}: local_cwd has no option 'prepend_path'" in shown.err
+    assert f"{path}: [cli.run] has no key 'size'" in shown.err
+    assert f"{path}: utils.echo has no parameter 'mesage'" in shown.err
     assert main(["plan", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["app"]["roles"][0]["args"] == ["from the file"]
     assert main(["list"]) == 0
-    key = lines.index("colour = green") + 1
-    assert f"{path}:{key}: [cli.list] has no key 'colour'" in capfd.readouterr().err
+    assert f"{path}: [cli.list] has no key 'colour'" in capfd.readouterr().err
 
 
 def test_the_empty_variable_switches_all_files_off(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shunter.errors import ConfigError, InvalidRunConfigException
 from shunter.runner.config import Config, Setting, check_keys, effective_options, load_config
-from shunter.runner.config_files import read_ini, read_toml
+from shunter.runner.config_files import read_ini
 from shunter.specs import option, runopts
 from tests.runner.fake_scheduler import FakeOpts
 from tests.trusting import trust_project
@@ -71,15 +71,15 @@ def test_later_layers_win_and_each_value_knows_its_place(project: Path, user: Pa
     assert queue({"queue": "7"}) == ("7", "command line")
     assert queue() == ("6", "SHUNTER_FAKE_QUEUE")
     del environ["SHUNTER_FAKE_QUEUE"]
-    assert queue() == ("5", f"{project}/shunter.toml:4")
+    assert queue() == ("5", f"{project}/shunter.toml")
     (project / "shunter.toml").unlink()
-    assert queue() == ("4", f"{project}/pyproject.toml:3")
+    assert queue() == ("4", f"{project}/pyproject.toml")
     (project / "pyproject.toml").unlink()
-    assert queue() == ("3", f"{project}/.torchxconfig:5")
+    assert queue() == ("3", f"{project}/.torchxconfig")
     (project / ".torchxconfig").unlink()
-    assert queue() == ("2", f"{user}/config.toml:3")
+    assert queue() == ("2", f"{user}/config.toml")
     (user / "config.toml").unlink()
-    assert queue() == ("1", f"{home}/.torchxconfig:2")
+    assert queue() == ("1", f"{home}/.torchxconfig")
     (home / ".torchxconfig").unlink()
     assert queue() == ("default", "default")
     assert shown(effective_options(load_config(environ=environ), "fake", OPTS))["priority"] == (
@@ -94,7 +94,7 @@ def test_the_nearest_directory_above_holds_the_project(project: Path) -> None:
     (project / "a" / "b").mkdir(parents=True)
     (project / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     run = load_config(str(project / "a" / "b")).command("run")
-    assert shown(run) == {"scheduler": ("near", f"{project}/pyproject.toml:2")}
+    assert shown(run) == {"scheduler": ("near", f"{project}/pyproject.toml")}
 
 
 def test_components_and_commands(project: Path) -> None:
@@ -106,12 +106,12 @@ def test_components_and_commands(project: Path) -> None:
     )
     config = load_config()
     assert shown(config.component("utils.echo")) == {
-        "msg": ("hi", f"{project}/shunter.toml:2"),
-        "image": ("i", f"{project}/.torchxconfig:3"),
+        "msg": ("hi", f"{project}/shunter.toml"),
+        "image": ("i", f"{project}/.torchxconfig"),
     }
-    assert shown(config.component("jobs.py:train")) == {"lr": (0.5, f"{project}/shunter.toml:4")}
-    assert shown(config.command("log")) == {"tail": (5, f"{project}/shunter.toml:6")}
-    assert shown(config.command("run")) == {"component": ("c", f"{project}/.torchxconfig:5")}
+    assert shown(config.component("jobs.py:train")) == {"lr": (0.5, f"{project}/shunter.toml")}
+    assert shown(config.command("log")) == {"tail": (5, f"{project}/shunter.toml")}
+    assert shown(config.command("run")) == {"component": ("c", f"{project}/.torchxconfig")}
 
 
 def test_run_settings(project: Path) -> None:
@@ -180,7 +180,7 @@ def test_torchxconfig_named_by_the_environment(project: Path, tmp_path: Path) ->
     other = tmp_path / "other.ini"
     other.write_text("[fake]\nqueue = other\n")
     config = load_config(environ={"TORCHXCONFIG": str(other)})
-    assert shown(config.scheduler("fake")) == {"queue": ("other", f"{other}:2")}
+    assert shown(config.scheduler("fake")) == {"queue": ("other", f"{other}")}
     assert load_config(environ={"TORCHXCONFIG": ""}).scheduler("fake") == {}
     with pytest.raises(ConfigError, match="does not exist") as caught:
         load_config(environ={"TORCHXCONFIG": "/nope.ini"})
@@ -221,21 +221,26 @@ def test_variables_find_options_of_any_case() -> None:
 # ---- what can be wrong
 
 BAD_FILES: list[tuple[str, str, str, str]] = [
-    ("shunter.toml", "[runn]\nx = 1\n", ":1: there is no table [runn]", "Did you mean run?"),
-    ("shunter.toml", "\nrun = 5\n", ":2: run must be a table", "[run]"),
-    ("shunter.toml", "[scheduler]\nfake = 5\n", ":2: scheduler.fake must be a table", "Write"),
+    ("shunter.toml", "[runn]\nx = 1\n", ": there is no table [runn]", "Did you mean run?"),
+    ("shunter.toml", "\nrun = 5\n", ": run must be a table", "[run]"),
+    ("shunter.toml", "[scheduler]\nfake = 5\n", ": scheduler.fake must be a table", "Write"),
     (
         "shunter.toml",
         "[run]\n\nschedluer = 'x'\n",
-        ":3: [run] has no key 'schedluer'",
+        ": [run] has no key 'schedluer'",
         "Did you mean scheduler?",
     ),
-    ("shunter.toml", "[run]\na = = 5\n", ":2: this is not valid TOML", ""),
-    ("shunter.toml", '[run]\nscheduler = "abc\n', ":2: this is not valid TOML", ""),
-    ("shunter.toml", "[run\n", ":1: this is not valid TOML", ""),
-    ("pyproject.toml", "[tool.shunter]\nrunn = {}\n", ":2: there is no table [runn]", "Did you mean run?"),
-    (".torchxconfig", "queue = 1\n", ":1: this is before the first [section]", "Example"),
-    (".torchxconfig", "[fake]\nqueue\n", ":2: this is neither a [section] nor key = value", "Example"),
+    ("shunter.toml", "[run]\na = = 5\n", ": this is not valid TOML", ""),
+    ("shunter.toml", '[run]\nscheduler = "abc\n', ": this is not valid TOML", ""),
+    ("shunter.toml", "[run\n", ": this is not valid TOML", ""),
+    ("pyproject.toml", "[tool.shunter]\nrunn = {}\n", ": there is no table [runn]", "Did you mean run?"),
+    (
+        ".torchxconfig",
+        "queue = 1\n",
+        ": this is not a valid .torchxconfig: File contains no section",
+        "Example",
+    ),
+    (".torchxconfig", "[fake]\nqueue\n", ": this is not a valid .torchxconfig: Source contains", "Example"),
 ]
 
 
@@ -268,12 +273,12 @@ def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Pat
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[scheduler.fake]\nqueu = 'x'\n", ":2: fake has no option 'queu'", "Did you mean queue?"),
-        ("[scheduler.fake]\npriority = 'x'\n", ":2: option 'priority' (int): 'x' is not an integer", ""),
-        ("[scheduler.fake]\nfast = 1\n", ":2: option 'fast' (bool): 1 is not of type bool", ""),
-        ("[scheduler.local_cdw]\n", ":1: there is no scheduler 'local_cdw'", "Did you mean local_cwd"),
-        ("[run]\nscheduler = 7\n", ":2: scheduler must be a string, not 7", ""),
-        ("[run]\nwait = 'perhaps'\n", ":2: wait must be true or false, not 'perhaps'", ""),
+        ("[scheduler.fake]\nqueu = 'x'\n", ": fake has no option 'queu'", "Did you mean queue?"),
+        ("[scheduler.fake]\npriority = 'x'\n", ": option 'priority' (int): 'x' is not an integer", ""),
+        ("[scheduler.fake]\nfast = 1\n", ": option 'fast' (bool): 1 is not of type bool", ""),
+        ("[scheduler.local_cdw]\n", ": there is no scheduler 'local_cdw'", "Did you mean local_cwd"),
+        ("[run]\nscheduler = 7\n", ": scheduler must be a string, not 7", ""),
+        ("[run]\nwait = 'perhaps'\n", ": wait must be true or false, not 'perhaps'", ""),
     ],
 )
 def test_bad_values(project: Path, text: str, message: str, hint: str) -> None:
@@ -302,65 +307,17 @@ def test_bad_variables_and_command_line() -> None:
 
 def test_check_keys(project: Path) -> None:
     (project / "shunter.toml").write_text("[cli.log]\ntial = 5\n")
-    with pytest.raises(ConfigError, match=r"shunter.toml:2: \[cli.log\] has no key 'tial'") as caught:
+    with pytest.raises(ConfigError, match=r"shunter.toml: \[cli.log\] has no key 'tial'") as caught:
         check_keys(load_config().command("log"), ["tail", "regex"], "[cli.log]")
     assert "Did you mean tail?" in caught.value.hint
 
 
-# ---- lines
-
-
-def test_lines_of_toml_statements_over_several_lines(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text(
-        '# top \u2028\r\n\na.b = 1\nlong = """\n[fake]\nkey = 1\n"""\n\n[fake]\n# about items\nitems = [\n'
-        '  "x",\n  "y",\n]\n'
-        "inline = {p = 1, q = 2}\n[[many]]\nk = 1\n"
-    )
-    source = read_toml(str(path))
-    assert source is not None
-    places = {keys: source.origin(*keys).rpartition(":")[2] for keys in (("a", "b"), ("long",), ("fake",))}
-    assert places == {("a", "b"): "3", ("long",): "4", ("fake",): "9"}
-    assert source.origin("fake", "items").endswith(":11")
-    assert source.origin("fake", "inline", "q").endswith(":15")
-    assert source.origin("many").endswith(":16")
-
-
-names = st.text("abcdefgh", min_size=1, max_size=6)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.dictionaries(
-        names, st.dictionaries(names, st.integers(), min_size=1, max_size=4), min_size=1, max_size=4
-    ),
-    st.data(),
-)
-def test_every_value_has_the_line_that_it_stands_on(
-    tmp_path: Path, tables: dict[str, dict[str, int]], data: st.DataObject
-) -> None:
-    lines: list[str] = []
-    expected: dict[tuple[str, str], int] = {}
-    for table, values in tables.items():
-        lines += [""] * data.draw(st.integers(0, 2))
-        lines.append(f"[{table}]")
-        for key, value in values.items():
-            lines += ["# note"] * data.draw(st.integers(0, 1))
-            lines.append(f"{key} = {value}")
-            expected[table, key] = len(lines)
-    (tmp_path / "x").write_text("\n".join(lines))
-    toml, ini = read_toml(str(tmp_path / "x")), read_ini(str(tmp_path / "x"))
-    assert toml is not None
-    assert ini is not None
-    for (table, key), line in expected.items():
-        for source in (toml, ini):
-            assert source.setting(table, key).origin == f"{tmp_path}/x:{line}"
-        assert toml.setting(table, key).value == int(ini.setting(table, key).value) == tables[table][key]
+# ---- reading files
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.sampled_from("[]=:#;'\"{}ab1 \n\t.,\\é")))
-def test_any_text_is_read_or_refused_with_its_line(project: Path, text: str) -> None:
+def test_any_text_is_read_or_refused_with_the_files_name(project: Path, text: str) -> None:
     for name in ("shunter.toml", ".torchxconfig"):
         (project / name).write_text(text)
         try:
@@ -370,11 +327,17 @@ def test_any_text_is_read_or_refused_with_its_line(project: Path, text: str) -> 
         (project / name).unlink()
 
 
+def test_sections_that_only_torchx_has_are_left_alone(project: Path) -> None:
+    (project / ".torchxconfig").write_text("[run:a]\nb = 1\n[scheduler:fake]\nqueue = x\n[other:y]\nz = 1\n")
+    config = load_config()
+    assert config.command("run") == config.scheduler("fake") == {}
+
+
 def test_ini_continuation_lines(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("[a]\nk: v=1\n   more\nK = other\n[a]\nz=\n")
     source = read_ini(str(tmp_path / "x"))
     assert source is not None
-    assert source.tables == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}
+    assert source.tables["scheduler"] == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}
 
 
 @pytest.mark.parametrize("name", ["shunter.toml", "pyproject.toml", ".torchxconfig"])

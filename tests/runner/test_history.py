@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shunter.errors import StateStoreError
 from shunter.paths import history_path
-from shunter.runner import database, migrations
+from shunter.runner import database
 from shunter.runner.history import History
 from shunter.runner.records import COLUMNS, JobRecord
 from shunter.specs import AppState
@@ -329,9 +329,8 @@ def test_a_newer_schema_is_refused() -> None:
 
 @pytest.fixture
 def one_more_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [*migrations.MIGRATIONS, ["CREATE TABLE extra (x)", "INSERT INTO extra VALUES (7)"]]
-    for module in (migrations, database):
-        monkeypatch.setattr(module, "MIGRATIONS", steps)
+    steps = [*database.MIGRATIONS, ["CREATE TABLE extra (x)", "INSERT INTO extra VALUES (7)"]]
+    monkeypatch.setattr(database, "MIGRATIONS", steps)
 
 
 @pytest.mark.parametrize("reader_first", [False, True])
@@ -354,9 +353,8 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(monkeypatch: pytest.Mon
     add(old, "a")
     old.close()
     with monkeypatch.context() as patch:
-        steps = [*migrations.MIGRATIONS, ["CREATE TABLE extra (x)", "INSERT INTO nowhere VALUES (7)"]]
-        for module in (migrations, database):
-            patch.setattr(module, "MIGRATIONS", steps)
+        steps = [*database.MIGRATIONS, ["CREATE TABLE extra (x)", "INSERT INTO nowhere VALUES (7)"]]
+        patch.setattr(database, "MIGRATIONS", steps)
         with pytest.raises(StateStoreError):
             History().rows()
     assert [row.app_id for row in History().rows()] == ["a"]
@@ -366,5 +364,5 @@ def test_the_first_step_is_what_was_released() -> None:
     """A released step never changes: databases that it made exist. Add a step instead."""
     import hashlib
 
-    digest = hashlib.sha256("\n".join(migrations.MIGRATIONS[0]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(database.MIGRATIONS[0]).encode()).hexdigest()
     assert digest[:16] == "661611ac84726078"

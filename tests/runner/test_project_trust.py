@@ -12,7 +12,7 @@ from shunter.components.finder import BUILTINS, get_component
 from shunter.components.sensitive_parameters import SENSITIVE_PARAMETERS, what_it_names
 from shunter.errors import ConfigError
 from shunter.runner.config import RUN_KEYS, effective_options, load_config
-from shunter.runner.config_files import read_ini, read_toml
+from shunter.runner.config_files import read_project_file
 from shunter.runner.project_trust import checked, kind_of_run_key
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from shunter.specs.options import (
@@ -128,9 +128,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_paths_within_the_project_are_free(project: Path, value: object, reads: bool, writes: bool) -> None:
     (project / "shunter.toml").write_text("[run]\nscheduler = 'x'\n")
-    source = read_toml(str(project / "shunter.toml"), found=True)
+    source = read_project_file(str(project / "shunter.toml"))
     assert source is not None
-    setting = source.setting("run", "scheduler")
+    setting = source.settings("run")["scheduler"]
     setting.value = value.replace("{}", str(project)) if isinstance(value, str) else value
     (project / "link").symlink_to("/etc")
     assert bool(checked(FILES_OUTSIDE, setting)) is reads
@@ -156,9 +156,9 @@ def test_paths_within_the_project_are_free(project: Path, value: object, reads: 
 )
 def test_keys_of_run(project: Path, key: str, value: str, needs: bool) -> None:
     (project / "shunter.toml").write_text(f"[run]\n{key} = '{value}'\n")
-    source = read_toml(str(project / "shunter.toml"), found=True)
+    source = read_project_file(str(project / "shunter.toml"))
     assert source is not None
-    assert bool(kind_of_run_key(key, source.setting("run", key))) is needs
+    assert bool(kind_of_run_key(key, source.settings("run")[key])) is needs
 
 
 OPTS = runopts.from_dataclass(
@@ -227,7 +227,7 @@ def test_a_digest_is_of_what_is_set(tmp_path: Path) -> None:
 
     def digest(text: str) -> str:
         path.write_text(text)
-        source = read_toml(str(path), ("tool", "shunter"), found=True)
+        source = read_project_file(str(path))
         assert source is not None
         return source.digest
 
@@ -237,9 +237,9 @@ def test_a_digest_is_of_what_is_set(tmp_path: Path) -> None:
     assert len({digest(ours.replace("wait = true", other)) for other in ["wait = true", *others]}) == 5
     ini = tmp_path / ".torchxconfig"
     ini.write_text("[a]\nb = 1\n")
-    before = read_ini(str(ini), found=True)
+    before = read_project_file(str(ini))
     ini.write_text("[a]\nb = 2\n")
-    after = read_ini(str(ini), found=True)
+    after = read_project_file(str(ini))
     assert before is not None
     assert after is not None
     assert before.digest != after.digest

@@ -67,6 +67,14 @@ def test_what_the_environment_holds_comes_back(environ: dict[str, str]) -> None:
     assert not missing
 
 
+def test_a_secret_in_json_comes_back_as_json() -> None:
+    environ = {"DB_PASSWORD": 'line 1\nsaid "2"'}
+    value = ["--config", json.dumps({"password": environ["DB_PASSWORD"], "lr": 1})]
+    stored = Redactor(environ).json(value)
+    assert stored == ["--config", '{"password": "<redacted:DB_PASSWORD>", "lr": 1}']
+    assert restore(stored, environ, set()) == value
+
+
 def test_secrets_of_a_command_line() -> None:
     words = ["--api-key", "first1", "--token=second2", "--env", "A=b,HF_TOKEN='third 3'", "--lr", "0.1"]
     assert secrets_in(words) == {"first1", "second2", "third 3"}

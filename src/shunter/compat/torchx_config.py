@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from shunter.compat.torchx_schedulers import get_scheduler_factories
 from shunter.errors import InvalidRunConfigException
-from shunter.runner.config import convert_ini
+from shunter.runner.config_files import convert_ini
 
 CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"

@@ -1,88 +1,68 @@
-"""Reading configuration files: TOML and TorchX's INI, with the line of every value."""
+"""Configuration files: where they are, and reading them. TOML and TorchX's INI give the same tables."""
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import os
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from shunter import system
-from shunter.errors import ConfigError
-from shunter.paths import read_regular_file
+from shunter.errors import ConfigError, did_you_mean
+from shunter.paths import config_dir, read_regular_file
+from shunter.specs.conversion import from_text, is_list_type, list_item_type
+from shunter.specs.options import runopt
+from shunter.system.ownership import search_places, why_not_used
 
 TOML = "toml"
 INI = "ini"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-#: Allowed levels of nested tables and lists.
-DEEPEST = 32
+
+TABLES = ("run", "scheduler", "component", "cli", "tracker")
+FLAT_TABLES = ("run", "tracker")
+INI_TABLES = ("component", "cli", "tracker", "torchx")
+INI_NAME = ".torchxconfig"
+INI_VARIABLE = "TORCHXCONFIG"
 
 
+@dataclass
 class Setting:
     """A value and where it came from.
 
     Attributes:
         value: the value: of TOML's type, a text from other sources.
+        origin: the file, the environment variable, "command line" or "default".
         kind: "toml", "ini", "environment", "command line" or "default".
         project: the directory of the project whose file sets it; "" if the user set it.
     """
 
-    __slots__ = ("_origin", "kind", "project", "value")
-
-    def __init__(
-        self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE, project: str = ""
-    ) -> None:
-        self.value = value
-        self._origin = origin
-        self.kind = kind
-        self.project = project
-
-    @property
-    def origin(self) -> str:
-        """``file:line``, the name of an environment variable, "command line" or "default"."""
-        if not isinstance(self._origin, str):
-            # computed on demand: finding the line means parsing again
-            self._origin = self._origin()
-        return self._origin
-
-    def __repr__(self) -> str:
-        return f"Setting({self.value!r}, {self.origin!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Setting):
-            return NotImplemented
-        return (self.value, self.origin) == (other.value, other.origin)
-
-    __hash__ = None  # type: ignore[assignment]  # a value may be a list
+    value: Any
+    origin: str
+    kind: str = COMMAND_LINE
+    project: str = ""
 
 
+@dataclass(frozen=True)
 class Source:
     """One configuration file, read.
 
     Attributes:
         path: the file.
         kind: "toml" or "ini".
-        tables: its content: tables within tables, values at the ends.
+        tables: its content: of ``run`` the values, of ``tracker`` the configuration of each, of the others
+            the tables within them, which hold the values.
         project: the directory it was found in; "" for the user's own file.
     """
 
-    def __init__(
-        self,
-        path: str,
-        kind: str,
-        tables: Mapping[str, Any],
-        line_of: Callable[[tuple[str, ...]], int],
-        project: str = "",
-    ) -> None:
-        self.project = project
-        self.path = path
-        self.kind = kind
-        self.tables = tables
-        self._line_of = line_of
+    path: str
+    kind: str
+    tables: Mapping[str, Any]
+    project: str = ""
 
     @property
     def real_path(self) -> str:
@@ -95,178 +75,182 @@ class Source:
         """A digest of all that the file sets; not of comments, nor of tables of other programs."""
         return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def origin(self, *keys: str) -> str:
-        """Return ``file:line`` of a table or value."""
-        return f"{self.path}:{self._line_of(keys)}"
+    def table_names(self) -> list[tuple[str, str]]:
+        """Return the tables of the file, such as ``("run", "")`` and ``("scheduler", "slurm")``."""
+        names: list[tuple[str, str]] = []
+        for table, content in self.tables.items():
+            names += [(table, "")] if table in FLAT_TABLES else [(table, name) for name in content]
+        return names
 
-    def setting(self, *keys: str) -> Setting:
-        """Return a value."""
-        value: Any = self.tables
-        for key in keys:
-            value = value[key]
-        return Setting(value, lambda: self.origin(*keys), self.kind, self.project)
+    def settings(self, table: str, name: str = "") -> dict[str, Setting]:
+        """Return the values of ``[table.name]``, or without a name of ``[table]``."""
+        content = self.tables.get(table, {})
+        values = content.get(name, {}) if name else content
+        return {key: Setting(value, self.path, self.kind, self.project) for key, value in values.items()}
 
 
-def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) -> Source | None:
-    """Read a TOML file; returns None if the file, or the table in it, does not exist.
+# ---- finding files
 
-    Args:
-        below: the table to read, such as ``("tool", "shunter")``.
-        found: whether the file was found in a project rather than named; it must be a regular file then.
+
+def find_sources(directory: str, environ: Mapping[str, str]) -> list[Source]:
+    """Read the configuration files for a directory, the weakest first.
 
     Raises:
-        ConfigError: it cannot be read, or is malformed; the message holds file and line.
+        ConfigError: a file is malformed or holds an unknown table.
     """
-    text = _read(path, special=not found)
-    # most pyproject.toml files have no table of ours
-    if text is None or (below and below[-1] not in text):
+    home = os.path.expanduser("~")
+    user_file = read_toml(os.path.join(config_dir(), "config.toml"))
+    named = environ.get(INI_VARIABLE)
+    if named is None:
+        in_home = os.path.realpath(directory) == os.path.realpath(home)
+        ini_files = [
+            read_ini(os.path.join(home, INI_NAME)),
+            user_file,
+            None if in_home else _read_if_allowed(directory, INI_NAME, directory),
+        ]
+    else:
+        ini_files = [user_file, _named_ini(named)]
+    return [source for source in (*ini_files, *_project_sources(directory)) if source is not None]
+
+
+def _named_ini(path: str) -> Source | None:
+    source = read_ini(os.path.expanduser(path)) if path else None
+    if path and source is None:
+        raise ConfigError(
+            f"the configuration file {path} does not exist",
+            hint=f"{INI_VARIABLE} names it. Unset the variable, or set it to '' to read no such file.",
+        )
+    return source
+
+
+def _project_sources(directory: str) -> list[Source]:
+    for place in search_places(directory):
+        files = [_read_if_allowed(place, name, directory) for name in ("pyproject.toml", "shunter.toml")]
+        sources = [source for source in files if source is not None]
+        if sources:
+            return sources
+    return []
+
+
+def _read_if_allowed(place: str, name: str, directory: str) -> Source | None:
+    """Read a project's file; returns None, with a warning, if it may not be used in a directory."""
+    path = os.path.join(place, name)
+    reason = why_not_used(path, directory)
+    if not reason:
+        return read_project_file(path)
+    if _has_our_table(path):
+        warnings.warn(
+            f"{path} is ignored: {reason}. To use it: git config --global --add safe.directory {place}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return None
+
+
+def _has_our_table(path: str) -> bool:
+    try:
+        return not path.endswith("pyproject.toml") or b"shunter" in read_regular_file(path)
+    except OSError:
+        return False
+
+
+# ---- reading files
+
+
+def read_project_file(path: str) -> Source | None:
+    """Read a configuration file of a project; returns None if it does not exist, or has no table of ours.
+
+    Raises:
+        ConfigError: it cannot be read, or is malformed.
+    """
+    project = os.path.dirname(path)
+    return read_ini(path, project) if os.path.basename(path) == INI_NAME else read_toml(path, project)
+
+
+def read_toml(path: str, project: str = "") -> Source | None:
+    """Read a TOML file, of ``pyproject.toml`` the table ``[tool.shunter]``.
+
+    Returns None if the file, or the table in it, does not exist.
+
+    Raises:
+        ConfigError: it cannot be read, is malformed, or holds an unknown table.
+    """
+    text = _read(path, project)
+    is_shared = os.path.basename(path) == "pyproject.toml"
+    if text is None or (is_shared and "shunter" not in text):
         return None
     try:
         tables: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _malformed(path, text, error) from None
-    except (RecursionError, ValueError) as error:  # a number of thousands of digits, say
-        problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ConfigError(f"{path}: this TOML cannot be read: {problem}", hint="Correct the file.") from None
-    for key in below:
-        tables = tables.get(key)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path}: this is not valid TOML: {error}", hint="Correct the file and try again."
+        ) from None
+    if is_shared:
+        tool = tables.get("tool")
+        tables = tool.get("shunter") if isinstance(tool, dict) else None
         if not isinstance(tables, dict):
             return None
-    if _is_deep(tables):
-        raise ConfigError(f"{path}: this TOML is nested too deeply", hint="Correct the file.")
-    return Source(path, TOML, tables, _TomlLines(text, below), os.path.dirname(path) if found else "")
+    _check_tables(path, tables)
+    if "tracker" in tables:
+        tables["tracker"] = {name: inner.get("config") for name, inner in tables["tracker"].items()}
+    return Source(path, TOML, tables, project)
 
 
-def _is_deep(tables: dict[str, Any]) -> bool:
-    """Tell whether tables are nested too deeply for the recursive functions that read them."""
-    level: list[Any] = [tables]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for item in level
-            for inner in (item.values() if isinstance(item, dict) else item)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
+def _check_tables(path: str, tables: dict[str, Any]) -> None:
+    for table, content in tables.items():
+        if table not in TABLES:
+            raise ConfigError(f"{path}: there is no table [{table}]", hint=did_you_mean(table, TABLES))
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path}: {table} must be a table", hint=f"Write [{table}].")
+        for name, inner in content.items():
+            if table != "run" and not isinstance(inner, dict):
+                raise ConfigError(
+                    f"{path}: {table}.{name} must be a table",
+                    hint=f'Write [{table}."NAME"], and below it {name} = ....',
+                )
 
 
-def _malformed(path: str, text: str, error: Exception) -> ConfigError:
-    message = str(error)
-    match = re.search(r" \(at line (\d+), column \d+\)$", message)
-    line = int(match[1]) if match else len(text.rstrip("\n").split("\n"))
-    problem = message[: match.start()] if match else message.replace(" (at end of document)", "")
-    return ConfigError(
-        f"{path}:{line}: this is not valid TOML: {problem}", hint="Fix the line and try again."
-    )
+def read_ini(path: str, project: str = "") -> Source | None:
+    """Read a ``.torchxconfig``; returns None if it does not exist.
 
-
-class _TomlLines:
-    """The line of every table and key of a TOML text; read when the first one is asked for."""
-
-    def __init__(self, text: str, below: tuple[str, ...]) -> None:
-        self._text = text
-        self._below = below
-        self._places: dict[tuple[str, ...], int] = {}
-
-    def __call__(self, keys: tuple[str, ...]) -> int:
-        if not self._places:
-            self._read()
-        return self._places.get((*self._below, *keys), 1)
-
-    def _read(self) -> None:
-        table: tuple[str, ...] = ()
-        for line, is_header, statement in _statements(self._text):
-            paths = list(_paths(statement))
-            if is_header:
-                table = max(paths, key=len)
-                paths = [table[:length] for length in range(1, len(table) + 1)]
-            else:
-                paths = [(*table, *path) for path in paths]
-            for path in paths:
-                self._places.setdefault(path, line)
-
-
-def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
-    """Split a valid TOML text into its statements: first line, whether it is a ``[table]``, and content.
-
-    A statement ends where the lines since its beginning parse on their own.
-    """
-    pending, begun = "", 0
-    for number, line in enumerate(text.split("\n"), 1):
-        if not pending:
-            begun = number
-        pending += line + "\n"
-        try:
-            statement = tomllib.loads(pending)
-        except ValueError:
-            continue
-        if statement:
-            yield begun, pending.lstrip().startswith("["), statement
-        pending = ""
-
-
-def _paths(tables: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, value in tables.items():
-        yield (key,)
-        if isinstance(value, dict):
-            yield from ((key, *path) for path in _paths(value))
-
-
-def read_ini(path: str, *, found: bool = False) -> Source | None:
-    """Read a ``.torchxconfig``; returns None if it does not exist. See `read_toml`.
-
-    Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line
-    continues the value above it.
+    ``[slurm]`` is the table ``scheduler.slurm``, ``[component:X]`` and ``[cli:X]`` are ``component.X`` and
+    ``cli.X``. A tracker that ``[torchx:tracker]`` names is ``tracker.X``, configured in ``[tracker:X]``.
 
     Raises:
-        ConfigError: it cannot be read, or is malformed; the message holds file and line.
+        ConfigError: it cannot be read, or is malformed.
     """
-    text = _read(path, special=not found)
+    text = _read(path, project)
     if text is None:
         return None
-    tables: dict[str, dict[str, str]] = {}
-    places: dict[tuple[str, ...], int] = {}
-    section, key = "", ""
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.strip()
-        if not line or line[0] in "#;":
-            continue
-        if line[0] == "[" and line[-1] == "]":
-            section, key = line[1:-1].strip(), ""
-            tables.setdefault(section, {})
-            places.setdefault((section,), number)
-        elif raw[0].isspace() and key:
-            tables[section][key] += "\n" + line
-        else:
-            key, value = _ini_pair(path, number, line, section)
-            tables[section][key] = value
-            places[section, key] = number
-    project = os.path.dirname(path) if found else ""
-    return Source(path, INI, tables, lambda keys: places.get(keys, 1), project)
-
-
-def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str]:
-    positions = [position for position in (line.find("="), line.find(":")) if position > 0]
-    problem = "" if positions else "this is neither a [section] nor key = value"
-    if not section:
-        problem = "this is before the first [section]"
-    if problem:
-        raise ConfigError(
-            f"{path}:{number}: {problem}: {line!r}",
-            hint="Example: [local_cwd], and below it log_dir = /tmp/x",
-        )
-    cut = min(positions)
-    return line[:cut].strip(), line[cut + 1 :].strip()
-
-
-def _read(path: str, *, special: bool) -> str | None:
-    # a shell's <(...) is a pipe below /dev or /proc, and meant so
-    if special:
-        special = os.path.exists(path) and not os.path.isfile(path) and system.is_pipe_path(path)
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys keep their case
     try:
-        return read_regular_file(path, special=special).decode("utf-8")
+        parser.read_string(text, path)
+    except configparser.Error as error:
+        raise ConfigError(
+            f"{path}: this is not a valid {INI_NAME}: {' '.join(str(error).split())}",
+            hint="Example: [local_cwd], and below it log_dir = /tmp/x",
+        ) from None
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    for section in parser.sections():
+        table, colon, name = section.partition(":")
+        if not colon:
+            table, name = "scheduler", section
+        elif table not in INI_TABLES:
+            continue
+        # TorchX's `configure` writes #FIXME where a value is to be filled in
+        values = {key: value for key, value in parser.items(section) if not value.startswith("#FIXME")}
+        tables.setdefault(table, {})[name] = values
+    configured = tables.pop("tracker", {})
+    named = tables.pop("torchx", {}).get("tracker", {})
+    trackers = {name: configured.get(name, {}).get("config") for name in named}
+    return Source(path, INI, {**tables, "tracker": trackers}, project)
+
+
+def _read(path: str, project: str) -> str | None:
+    try:
+        # what the user names may be a pipe, such as a shell's <(...)
+        return read_regular_file(path, special=not project).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:
@@ -278,3 +262,27 @@ def _read(path: str, *, special: bool) -> str | None:
             f"cannot read the configuration file {path}: {error.strerror}",
             hint="Make it a regular file that you can read, or remove it.",
         ) from None
+
+
+# ---- values of options
+
+
+def convert(opt: runopt, setting: Setting) -> Any:
+    """Return a setting as a value of an option's type.
+
+    Raises:
+        ConversionError: it does not fit.
+    """
+    return convert_ini(opt, setting.value) if setting.kind == INI else opt.convert(setting.value)
+
+
+def convert_ini(opt: runopt, text: str) -> Any:
+    """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
+    if text == "None" and not opt.is_required:
+        return None
+    if not is_list_type(opt.opt_type):
+        return opt.convert(text)
+    item_type = list_item_type(opt.opt_type)
+    if text.startswith('["' if item_type is str else "["):  # JSON; a plain text may be a pattern: [A-Z]*
+        return opt.convert(text)
+    return [from_text(item_type, item.strip()) for item in text.split(";") if item.strip()]

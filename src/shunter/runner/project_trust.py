@@ -7,18 +7,22 @@ by the file's path and content, so a file that changes needs trust again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from shunter.components.sensitive_parameters import what_it_names
+from shunter.errors import ShunterError, UnknownSchedulerException
 from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.runner.config_files import Setting, Source
-from shunter.specs.options import FILES_OUTSIDE, PLACE_OUTSIDE, PROGRAM
+from shunter.runner.config_files import Setting, Source, convert
+from shunter.schedulers.registry import as_scheduler, get_scheduler_factory
+from shunter.specs.conversion import ConversionError
+from shunter.specs.options import FILES_OUTSIDE, PLACE_OUTSIDE, PLUGIN, PROGRAM, UNDECLARED, runopts
 from shunter.specs.workspace import Workspace, is_url
 
 #: A URL of files that are not on this machine; ``simplecache::file://`` and the like are.
@@ -44,6 +48,65 @@ class SensitiveSetting(NamedTuple):
 
 
 # ---- what needs trust
+
+
+class TrustRules:
+    """Tells which settings of projects' files need trust.
+
+    Attributes:
+        options: the options of schedulers, by name; None for one that cannot be loaded. Filled on demand.
+    """
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._users_files = [source for source in sources if not source.project]
+        self.options: dict[str, runopts | None] = {}
+
+    def sensitive_settings(self, source: Source) -> list[SensitiveSetting]:
+        """Return the settings of a file that need trust."""
+        settings = []
+        for table, name in source.table_names():
+            for key, setting in source.settings(table, name).items():
+                if kind := self.what_it_names(table, name, key, setting):
+                    label = ".".join(part for part in (table, name, key) if part)
+                    settings.append(SensitiveSetting(label, setting, kind))
+        return settings
+
+    def what_it_names(self, table: str, name: str, key: str, setting: Setting) -> str:
+        """Return what a setting of ``[table.name]`` names that needs trust; "" if nothing."""
+        users_keys = {key for source in self._users_files for key in source.settings(table, name)}
+        if table == "scheduler":
+            return self._kind_of_option(name, key, setting, users_keys)
+        if table == "component":
+            return checked(what_it_names(name, key), setting, replaces=key in users_keys)
+        if table == "tracker":
+            return PLUGIN
+        return kind_of_run_key(key, setting) if table == "run" or (table, name) == ("cli", "run") else ""
+
+    def _kind_of_option(self, scheduler: str, key: str, setting: Setting, users_keys: set[str]) -> str:
+        opts = self._options_of(scheduler)
+        if opts is None:
+            return UNDECLARED
+        opt = opts.get(key)
+        if opt is None or not opt.needs_trust:
+            return ""
+        replaces = opts.name_of(key) in {opts.name_of(users_key) for users_key in users_keys}
+        try:
+            is_default = convert(opt, setting) == opt.default
+        except ConversionError:
+            return opt.needs_trust
+        return "" if is_default and not replaces else checked(opt.needs_trust, setting, replaces=replaces)
+
+    def _options_of(self, scheduler: str) -> runopts | None:
+        if scheduler not in self.options:
+            try:
+                created = get_scheduler_factory(scheduler)("trust")
+                with closing(as_scheduler(created, scheduler, "trust")) as backend:
+                    self.options[scheduler] = backend.run_opts()
+            except UnknownSchedulerException:
+                self.options[scheduler] = runopts()  # nothing reads the table
+            except ShunterError:
+                self.options[scheduler] = None
+        return self.options[scheduler]
 
 
 def checked(kind: str, setting: Setting, *, replaces: bool = False) -> str:
@@ -127,15 +190,24 @@ def _paths(value: Any) -> Iterator[str]:
 
 def is_trusted(source: Source) -> bool:
     """Tell whether the user has trusted a project's file, as it is now."""
-    path = _record_of(source.real_path)
+    return trusted_files().get(source.real_path) == source.digest
+
+
+def trusted_files() -> dict[str, str]:
+    """Return the files that were trusted, by path, with the digest of what was trusted.
+
+    Raises:
+        StateStoreError: the record cannot be read.
+    """
+    path = _record()
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            files = json.load(file)
     except (FileNotFoundError, ValueError):
-        return False
+        return {}
     except OSError as error:
         raise state_error("read which files are trusted in", path, error) from error
-    return bool(found == {"path": source.real_path, "digest": source.digest})
+    return files if isinstance(files, dict) else {}
 
 
 def trust(source: Source) -> None:
@@ -144,54 +216,34 @@ def trust(source: Source) -> None:
     Raises:
         StateStoreError: it cannot be recorded.
     """
-    path = _record_of(source.real_path)
-    partial = f"{path}.{os.getpid()}"
-    make_private_dir(_records())
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"path": source.real_path, "digest": source.digest}, file)
-        os.replace(partial, path)
-    except OSError as error:
-        raise state_error("record the trust in", path, error) from error
+    _write({**trusted_files(), source.real_path: source.digest})
 
 
 def revoke(real_path: str) -> bool:
     """Forget that a file is trusted; returns whether it was.
 
     Raises:
-        StateStoreError: the record cannot be removed.
+        StateStoreError: it cannot be recorded.
     """
-    path = _record_of(real_path)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
+    files = trusted_files()
+    if files.pop(real_path, None) is None:
         return False
-    except OSError as error:
-        raise state_error("remove the trust in", path, error) from error
+    _write(files)
     return True
 
 
-def trusted_files() -> dict[str, str]:
-    """Return the files that were trusted, by path, with the digest of what was trusted."""
-    files: dict[str, str] = {}
+def _write(files: dict[str, str]) -> None:
+    path = _record()
+    partial = f"{path}.{os.getpid()}"
+    make_private_dir(os.path.dirname(path))
     try:
-        records = sorted(os.listdir(_records()))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    for record in records:
-        try:
-            with open(os.path.join(_records(), record), encoding="utf-8") as file:
-                found = json.load(file)
-            files[found["path"]] = found["digest"]
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # half-written, or not ours
-    return dict(sorted(files.items()))
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(files, file, indent=1, sort_keys=True)
+        os.replace(partial, path)
+    except OSError as error:
+        raise state_error("record the trust in", path, error) from error
 
 
-def _records() -> str:
-    return os.path.join(state_dir(), "trusted")
-
-
-def _record_of(real_path: str) -> str:
-    return os.path.join(_records(), hashlib.sha256(os.fsencode(real_path)).hexdigest())
+def _record() -> str:
+    return os.path.join(state_dir(), "trusted.json")

@@ -43,13 +43,6 @@ _BY_CONTENT: tuple[tuple[re.Pattern[str], re.Pattern[bytes]], ...] = (
     ),
     (re.compile(r"credentials"), re.compile(rb"aws_secret_access_key\s*=")),
 )
-# A single search shows nearly all files to be harmless.
-_SUSPECT = re.compile(
-    r"(?:\.env|id_\w+|\.(?:p12|pfx|jks|keystore|kdbx|ppk|pem|key|asc|gpg|priv)|[._]netrc|\.pypirc|\.git-cred|\.pgpass"
-    r"|\.my\.cnf|\.htpasswd|\.vault-token|\.s3cfg|\.boto|\.dockercfg|kubeconfig|secret|\.npmrc|\.yarnrc|credential"
-    r"|service[-_]?account|config$|config\.json|token$|kaggle\.json)",
-    re.IGNORECASE,
-)
 
 
 def is_secret(path: str, absolute: str) -> bool:
@@ -57,8 +50,6 @@ def is_secret(path: str, absolute: str) -> bool:
 
     It is read, at its absolute path, only if its name does not settle the question.
     """
-    if _SUSPECT.search(path) is None:
-        return False
     name = os.path.basename(path).lower()
     if _EXAMPLE.search(name):
         return False

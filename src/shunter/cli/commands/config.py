@@ -1,4 +1,4 @@
-"""Show the configuration, each value with the file and line that sets it, or create a configuration file.
+"""Show the configuration and what sets each value, or create a configuration file.
 
 shunter config show                     everything
 shunter config show local_cwd           one section: run, a scheduler, component.NAME, cli.NAME
@@ -110,7 +110,7 @@ def all_sections() -> Sections:
     """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``.
 
     Raises:
-        ConfigError: a file is malformed or holds unknown settings; the message holds file and line.
+        ConfigError: a file is malformed or holds unknown settings; the message names the file.
     """
     config = load_config()
     sections: Sections = {
@@ -125,21 +125,20 @@ def all_sections() -> Sections:
     for name in _named(config, "cli"):
         if name != "run":
             sections[f"cli.{name}"] = _shown_values(config.command(name))
-    if config.withholds():
-        config.warn_of_withheld()
+    config.warn_of_withheld()
     return sections
 
 
 def scheduler_options() -> dict[str, Any]:
     """Return the options of every scheduler; warn of those that cannot be loaded."""
-    found = {}
+    options = {}
     with get_runner() as runner:
         for name in runner.scheduler_backends():
             try:
-                found[name] = runner.scheduler_run_opts(name)
+                options[name] = runner.scheduler_run_opts(name)
             except ShunterError as error:
                 warn(f"{name}: {error.message}")
-    return found
+    return options
 
 
 def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
@@ -152,11 +151,7 @@ def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, Sho
 
 def _named(config: Config, table: str) -> list[str]:
     """Return the names of a table's subtables: ``[component."utils.echo"]``, ``[cli:list]``."""
-    names: dict[str, None] = {}
-    for source in config.sources:
-        names |= dict.fromkeys(source.tables.get(table, {}) if source.kind == "toml" else ())
-        names |= dict.fromkeys(key[len(table) + 1 :] for key in source.tables if key.startswith(f"{table}:"))
-    return sorted(names)
+    return sorted({name for source in config.sources for name in source.tables.get(table, {})})
 
 
 def _shown_values(settings: dict[str, Setting], options: Any = ()) -> dict[str, ShownValue]:

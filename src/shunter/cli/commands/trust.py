@@ -20,8 +20,8 @@ from argparse import ArgumentParser, Namespace
 from shunter.cli.console import is_tty, note, out, print_json
 from shunter.cli.parser import add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
-from shunter.runner.config import load_config, read_project_file
-from shunter.runner.config_files import Source
+from shunter.runner.config import load_config
+from shunter.runner.config_files import Source, read_project_file
 from shunter.runner.project_trust import SensitiveSetting, is_trusted, revoke, trust, trusted_files
 from shunter.terminal import clean
 
@@ -52,19 +52,19 @@ def _trust(directory: str, yes: bool) -> int:
     with contextlib.chdir(directory):  # paths in the files are relative to it
         config = load_config()
         sources = [source for source in config.sources if source.project]
-        found = {source.path: config.sensitive_settings(source) for source in sources}
+        settings = {source.path: config.sensitive_settings(source) for source in sources}
     if not sources:
         raise ConfigError(
             f"no project's configuration file was found from {os.path.abspath(directory)} upwards",
             hint="A project has shunter.toml, [tool.shunter] in pyproject.toml, or .torchxconfig.",
         )
-    pending = [source for source in sources if found[source.path] and not is_trusted(source)]
+    pending = [source for source in sources if settings[source.path] and not is_trusted(source)]
     for source in sources:
         if source not in pending:
-            state = "is trusted already" if found[source.path] else "needs no trust: it sets only defaults"
+            state = "is trusted already" if settings[source.path] else "needs no trust: it sets only defaults"
             note(f"{source.path} {state}")
     for source in pending:
-        _show(source, found[source.path])
+        _show(source, settings[source.path])
     if not pending:
         return EXIT_OK
     if not yes and not _agrees():
@@ -81,7 +81,7 @@ def _show(source: Source, settings: list[SensitiveSetting]) -> None:
     for name, setting, kind in settings:
         value = json.dumps(setting.value, ensure_ascii=False, default=str)
         out(f"  {clean(name)} = {clean(value)}")
-        out(f"      line {setting.origin.rpartition(':')[2]}, {kind}")
+        out(f"      {kind}")
 
 
 def _agrees() -> bool:
@@ -96,11 +96,11 @@ def _agrees() -> bool:
 
 def _revoke(directory: str) -> int:
     place = os.path.realpath(directory)
-    found = [path for path in trusted_files() if os.path.dirname(path) == place or path == place]
-    if not found and os.path.isdir(directory):  # the files may be those of a directory above
+    paths = [path for path in trusted_files() if os.path.dirname(path) == place or path == place]
+    if not paths and os.path.isdir(directory):  # the files may be those of a directory above
         with contextlib.chdir(directory):
-            found = [source.real_path for source in load_config().sources if source.project]
-    revoked = [path for path in found if revoke(path)]
+            paths = [source.real_path for source in load_config().sources if source.project]
+    revoked = [path for path in paths if revoke(path)]
     for path in revoked:
         note(f"{path} is trusted no more")
     if not revoked:
