@@ -20,7 +20,7 @@ from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from shunter.specs import AppDef, AppDryRunInfo, Role
-from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin, DockerWorkspaceOpts
 from tests.backends import need
 from tests.toolkit.image import DOCKER
 

@@ -44,7 +44,7 @@ from shunter.schedulers.lines import check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
-from shunter.workspace.images.image_shipment import ImageMaker
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
@@ -100,7 +100,8 @@ class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            return ImageMaker(names.BACKEND, self._docker_client).plan_shipment(app, workspace, cfg)
+            images = DockerWorkspaceMixin(docker_client=self._docker_client)
+            return images.plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
     def _make_request(

@@ -33,7 +33,7 @@ from shunter.specs.training import (
     script_of,
     specification,
 )
-from shunter.workspace.images.image_shipment import DockerWorkspaceMixin
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.
