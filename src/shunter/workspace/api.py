@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,7 +16,7 @@ from shunter.workspace.ignore import TorchxRules
 T = TypeVar("T")
 TORCHX_IGNORE = ".torchxignore"
 
-__all__ = ["TORCHX_IGNORE", "Workspace", "WorkspaceMixin", "merge_into", "walk_workspace"]
+__all__ = ["TORCHX_IGNORE", "Workspace", "WorkspaceMixin", "walk_workspace"]
 
 
 class WorkspaceMixin(Generic[T]):
@@ -57,7 +56,7 @@ class WorkspaceMixin(Generic[T]):
             self.build_workspace_and_update_role(role, str(workspace), cfg)
             return
         with tempfile.TemporaryDirectory(prefix="shunter-workspace-") as merged:
-            merge_into(workspace, merged)
+            workspace.merge_into(merged)
             self.build_workspace_and_update_role(role, merged, cfg)
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, Any]) -> None:
@@ -71,17 +70,6 @@ class WorkspaceMixin(Generic[T]):
     def push_images(self, images_to_push: T) -> None:
         """Push what `dryrun_push_images` returned."""
         raise NotImplementedError(f"{type(self).__name__} cannot push images")
-
-
-def merge_into(workspace: Workspace, directory: str) -> None:
-    """Copy the files of a workspace's projects into a directory, each project to its place."""
-    for source, place in workspace.projects.items():
-        target = os.path.join(directory, place)
-        if os.path.isdir(source):
-            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-            shutil.copy2(source, target)
 
 
 def walk_workspace(
