@@ -32,7 +32,7 @@ EXEMPT = {
     r"torchx\.apps\..*": "what TorchX's programs for jobs consist of; the programs exist",
     r"torchx\.cli\.(?!cmd_base|main).*": "what TorchX's own commands consist of",
     r"torchx\.cli\.main\.(?!main).*": "what TorchX's own commands consist of",
-    r"torchx\.schedulers\.(gcp_batch|kubernetes_mcad)_scheduler.*": "GCP Batch and MCAD, which TorchX removed",
+    r"torchx\.schedulers\.(gcp_batch|kubernetes_mcad)_scheduler.*": "GCP Batch, MCAD: gone from TorchX",
     r"torchx\.schedulers\.\w+_scheduler\.(?!\w+(Scheduler|Opts|Job)$|create_scheduler).*": (
         "helpers of TorchX's own schedulers"
     ),

@@ -86,7 +86,7 @@ def look_up(module: str, name: str) -> Any:
         whole = import_module(places["*"])
         if hasattr(whole, name) and not isinstance(getattr(whole, name), ModuleType):
             return getattr(whole, name)
-    if _places(f"{old}.{name}".lstrip(".")) is not None and not name.startswith("__"):
+    if not name.startswith("__") and _places(f"{old}.{name}".lstrip(".")) is not None:
         return import_module(f"{module}.{name}")
     raise AttributeError(f"shunter serves no {name!r} in {module}")
 
