@@ -8,6 +8,7 @@ from typing import Any
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.images.image_shipment import ImageShipment
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
 
@@ -42,7 +43,9 @@ class CodeInImages:
 class CodeInPushedImages(DockerWorkspaceMixin):
     """A `DockerWorkspaceMixin` in which an implicit workspace travels only if ``image_repo`` is given."""
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def plan_shipment(
+        self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
+    ) -> ImageShipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()

@@ -41,14 +41,14 @@ from shunter.schedulers.aws_sagemaker_scheduler.request import (
 from shunter.schedulers.aws_sagemaker_scheduler.submission import check_identity, prepare, submit
 from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.lines import check_combined, check_replicas
-from shunter.specs.app import AppDef
+from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
-class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
+class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     """Runs jobs on AWS SageMaker. See ``docs/schedulers/aws_sagemaker.md``.
 
     Args:
@@ -96,12 +96,16 @@ class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         check_options(app, self.opts_class(**cfg), region=self._region(cfg))
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def toolkit_place(self, role: Role) -> None:
+        """Return None: images are sent as they are, and SageMaker brings the code."""
+
+    def plan_shipment(  # type: ignore[override] # an archive in S3 is no image
+        self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
+    ) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            images = DockerWorkspaceMixin(docker_client=self._docker_client)
-            return images.plan_shipment(app, workspace, cfg)
+            return super().plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
     def _make_request(
