@@ -16,7 +16,7 @@ LEVELS = [
     ["cli.commands"],
     ["cli"],
     ["ui"],
-    ["metrics"],
+    ["metrics", "sweeps"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],

@@ -26,7 +26,7 @@ _LEFT_OUT = ("shunter._toolkit", "shunter.__main__")
 #: Names that each backend's folder may have: the same role there.
 ROLES = frozenset(
     {
-        *("doctor", "housekeeping", "logs", "names", "observe", "options"),
+        *("details", "doctor", "housekeeping", "logs", "names", "observe", "options"),
         *("reasons", "request", "rules", "scheduler", "submission"),
     }
 )

@@ -9,29 +9,29 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from dataclasses import replace
 
 from shunter.runner import get_runner
-from shunter.runner.submission import describe_submission
+from shunter.runner.records import JobRecord
+from shunter.runner.submit import intent_of
 from shunter.schedulers.ids import make_unique
 from shunter.specs.handles import make_app_handle
 from shunter.specs.status import AppState
 
 number, names = map(int, sys.argv[1:])
 handle = ""
-kinds: list[dict[str, Any]] = []
+kinds: list[JobRecord] = []
 with get_runner() as runner:
     scheduler, history = runner.scheduler("local_cwd"), runner.history
     for i in range(number):
         if i < names:
             info = runner.dryrun_component("utils.echo", ["--msg", f"hello {i}"], "local_cwd")
-            columns = describe_submission(scheduler, info, os.getcwd())
-            columns["name"] = f"{info.app.name}{i or ''}"
-            kinds.append(columns)
-        columns = kinds[i % names]
-        app_id = make_unique(columns["name"])
-        handle = make_app_handle("local_cwd", columns["session"], app_id)
-        key = history.add_intent(durable=False, **{**columns, "app_id": app_id, "handle": handle})
+            kinds.append(replace(intent_of(scheduler, info), name=f"{info.app.name}{i or ''}"))
+        kind = kinds[i % names]
+        app_id = make_unique(kind.name)
+        handle = make_app_handle("local_cwd", kind.session, app_id)
+        record = replace(kind, app_id=app_id, handle=handle, key=os.urandom(16).hex())
+        key = history.add_intent(record, durable=False)
         history.submitted(key, handle, app_id)
         state = AppState.FAILED if i % 10 == 9 else AppState.SUCCEEDED
         history.observe([(handle, state, "", time.time())])

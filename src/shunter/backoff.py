@@ -13,8 +13,6 @@ from threading import Event
 #: Seconds between two polls of a running job: at first, and at most.
 FIRST_POLL = 0.25
 LONGEST_POLL = 10.0
-#: The same for a job whose backend reports changes.
-LONGEST_NOTIFIED_POLL = 60.0
 
 
 class Clock:
@@ -123,15 +121,9 @@ class Backoff:
         return True
 
 
-def polling(timeout: float | None = None, changed: Event | None = None) -> Backoff:
-    """Return the delays between polls of a running job, for at most ``timeout`` seconds from now.
-
-    Args:
-        timeout: the limit.
-        changed: an event that is set when the job has changed; it ends a delay early.
-    """
-    longest = LONGEST_POLL if changed is None else LONGEST_NOTIFIED_POLL
-    return Backoff(FIRST_POLL, longest, factor=1.5, jitter=0, limit=timeout, stop=changed).start()
+def polling(timeout: float | None = None) -> Backoff:
+    """Return the delays between polls of a running job, for at most ``timeout`` seconds from now."""
+    return Backoff(FIRST_POLL, LONGEST_POLL, factor=1.5, jitter=0, limit=timeout).start()
 
 
 def retry_after(header: str | None, now: float | None = None) -> float:

@@ -77,7 +77,7 @@ def test_a_job_of_their_classes_is_taken_by_its_structure() -> None:
     assert isinstance(info.app, ours.AppDef)
     (role,) = info.app.roles
     assert (role.entrypoint, role.resource.memMB, role.retry_policy) == ("echo", 10, ours.RetryPolicy.REPLICA)
-    assert info.record["workspace"] == "."
+    assert info.travels == "."
     assert app.roles[0].env == {"A": "1"}
 
 

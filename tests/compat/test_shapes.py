@@ -34,7 +34,7 @@ def test_a_workspace_of_several_projects_is_recorded_so_that_it_can_be_read(tmp_
     with TorchxRunner("s") as runner:
         role = Role("r", "", entrypoint="cat", args=["file", "there/file"])
         info = runner.dryrun(AppDef("job", [role]), "local_cwd", workspace=workspace)
-        assert Workspace.from_str(info.record["workspace"]) == workspace
+        assert Workspace.from_str(info.travels) == workspace
         handle = runner.schedule(info)
         assert runner.wait(handle, 0.1).state == specs.AppState.SUCCEEDED
         assert "".join(runner.log_lines(handle, "r")) == "ab"
@@ -95,4 +95,4 @@ def test_states_that_torchx_does_not_know(ours: str, theirs: str, monkeypatch: p
 def test_roles_with_a_workspace() -> None:
     with torchx.runner.get_runner() as runner:
         roles = [Role(name, "", entrypoint="true", workspace=specs.Workspace({".": ""})) for name in "ab"]
-        assert runner.dryrun(AppDef("job", roles), "local_cwd").record["workspace"] == "."
+        assert runner.dryrun(AppDef("job", roles), "local_cwd").travels == "."

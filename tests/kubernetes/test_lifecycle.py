@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError, UnknownAppException
-from shunter.progress import Silent
 from shunter.runner import get_runner
 from shunter.runner.explanation import explain
-from shunter.schedulers.api import Check, Dependency
+from shunter.schedulers.api import Check, Dependency, attempt
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
@@ -115,14 +114,14 @@ def test_nothing_is_left_of_a_refused_job(stub: Stub, scheduler: Scheduler) -> N
 
 def test_the_server_checks_the_job_before_code_is_pushed(stub: Stub, scheduler: Scheduler) -> None:
     info = scheduler.submit_dryrun(app(role(num_replicas=2)), {})
-    scheduler.check_before_shipping(info, Silent())
+    scheduler._check_before_shipping(info)
     assert stub.objects == {}
     assert sum("dryRun=All" in each and "fieldValidation=Strict" in each for each in stub.requests) == 2
     stub.validate = lambda manifest: 'unknown field "spec.new"' if manifest["kind"] == "Job" else ""
     with pytest.raises(KubernetesError, match=r'unknown field "spec\.new"'):
-        scheduler.check_before_shipping(info, Silent())
+        scheduler._check_before_shipping(info)
     unchecked = scheduler.submit_dryrun(app(), {"validate_spec": False})
-    scheduler.check_before_shipping(unchecked, Silent())
+    scheduler._check_before_shipping(unchecked)
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -145,11 +144,7 @@ def test_a_cluster_that_ignores_what_a_job_needs(
     """As 1.20 does, without a word: an Indexed Job becomes one whose pods are all alike."""
     stub.ignored = {ignored}
     info = scheduler.submit_dryrun(job, cfg)
-    submit = (
-        partial(scheduler.check_before_shipping, info, Silent())
-        if checked
-        else partial(scheduler.schedule, info)
-    )
+    submit = partial(scheduler._check_before_shipping, info) if checked else partial(scheduler.schedule, info)
     with pytest.raises(ConfigError, match=f"v1.37.0-stub.* ignores the field {ignored} of Jobs.* {said}"):
         submit()
     assert stub.all("jobs") == stub.all("services") == stub.all("pods") == []
@@ -230,7 +225,7 @@ def test_kind_auto_is_a_jobset_where_there_is_jobset(stub: Stub, scheduler: Sche
 def test_after_is_refused(scheduler: Scheduler, stub: Stub) -> None:
     info = scheduler.submit_dryrun(app(), {})
     with pytest.raises(ConfigError, match="kubernetes cannot let a job wait for others"):
-        scheduler.depend_on(info, [Dependency("default:a", False)])
+        scheduler._depend_on(info, [Dependency("default:a", False)])
     assert not capabilities_of(scheduler)["after"]
 
 
@@ -334,11 +329,9 @@ def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch:
     for app_id in app_ids[:12]:
         stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
     before = len(stub.requests)
-    results = scheduler.delete_many(app_ids)
+    errors = [attempt(scheduler.delete, app_id) for app_id in app_ids]
     assert len(stub.all("jobs")) == 1
-    assert sum(isinstance(error, ConfigError) for error in results.values()) == 1
-    deletions = [each for each in stub.requests[before:] if each.startswith("DELETE")]
-    assert len(deletions) == 2
+    assert sum(isinstance(error, ConfigError) for error in errors) == 1
 
 
 def test_deleting_takes_everything(stub: Stub, scheduler: Scheduler) -> None:
@@ -482,7 +475,7 @@ def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grow
         image = "127.0.0.1:1/no/registry:1"
         role = Role("r", image, entrypoint="true", resource=Resource(cpu=2, gpu=gpus, memMB=1024))
         info = scheduler.submit_dryrun(AppDef("fits", [role]), cfg)
-        return {check.name: check for check in scheduler.check_job(info)}
+        return {check.name: check for check in scheduler.doctor({}, info)}
 
     taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
     stub.extra["/api/v1/nodes"] = {"items": [node("a", "4"), node("b", "8", taints=[taint])]}

@@ -8,6 +8,7 @@ from shunter.metrics import read
 from shunter.runner import get_runner
 from shunter.specs import AppDef, Resource, Role
 from shunter.specs.status import AppState
+from shunter.specs.submission import Submission
 from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.ray.conftest import cluster  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
@@ -33,7 +34,9 @@ def test_what_each_replica_reports(scheduler: str, place: str, request: pytest.F
     )  # fmt: skip
     expressions = {"acc": r"acc=(\S+)", "step": r"^step (\d+)"}
     with get_runner() as runner:
-        handle = runner.run(AppDef("train", [role]), scheduler, {}, workspace=None, metrics=expressions)
+        handle = runner.submit(
+            Submission(app=AppDef("train", [role]), scheduler=scheduler, metrics=expressions)
+        )
         status = runner.wait(handle)
         assert status is not None
         assert status.state is AppState.SUCCEEDED, status

@@ -19,6 +19,7 @@ from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.specs import AppDef, Role
 from shunter.specs.app import RetryPolicy
 from shunter.specs.status import AppState
+from shunter.specs.submission import Submission
 
 SCRIPT = """
 import json, sys
@@ -38,7 +39,7 @@ def start(runner, script, replicas=1, metrics=None, **fields):
     role = Role(
         "trainer", image="", entrypoint="python3", args=["-c", script], num_replicas=replicas, **fields
     )
-    return runner.run(AppDef("train", [role]), "local_cwd", metrics=metrics)
+    return runner.submit(Submission(app=AppDef("train", [role]), scheduler="local_cwd", metrics=metrics))
 
 
 def test_what_each_replica_reports_by_json_and_expressions(runner):

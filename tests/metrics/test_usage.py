@@ -122,7 +122,7 @@ def test_a_local_job_is_sampled_by_its_supervisor(tmp_path):
             go.write("\n")
         runner.wait(handle)
         events.close()
-        [sample, *_] = runner.scheduler("local_cwd").usage(job.name, 0.0)
+        [sample, *_] = runner.scheduler("local_cwd").details(job.name).usage(0.0)
     assert (sample.role, sample.replica) == ("trainer", 0)
     assert sample.levels["memory_bytes"] > 0
 

@@ -18,6 +18,7 @@ from shunter.specs import (
     AppDryRunInfo,
     AppState,
     ReplicaStatus,
+    Role,
     RoleStatus,
     Workspace,
     from_json,
@@ -25,6 +26,8 @@ from shunter.specs import (
     option,
     to_json,
 )
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.shipment import Shipment
 
 
 @dataclass
@@ -56,7 +59,7 @@ class FakeShipment:
         return {"planned:code": "exact@sha256:1234"}
 
 
-class FakeScheduler(Scheduler[FakeOpts]):
+class FakeScheduler(DockerWorkspaceMixin, Scheduler[FakeOpts]):
     opts_class = FakeOpts
 
     def __init__(self, session_name: str, backend: str = "fake", **params: Any) -> None:
@@ -76,17 +79,24 @@ class FakeScheduler(Scheduler[FakeOpts]):
     def close(self) -> None:
         self.closed += 1
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> FakeShipment | None:
+    def _plan_shipment(
+        self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
+    ) -> FakeShipment | None:
         if not workspace:
             return None
         for role in app.roles:
             role.image = "planned:code"
         return FakeShipment(self, workspace)
 
+    def _toolkit_place(self, role: Role) -> None:
+        return None
+
     def has_images(self, images: Sequence[str]) -> bool:
         return self.images.issuperset(images)
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[dict[str, Any]]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[dict[str, Any]]:
         app_id = make_unique(app.name)
         roles = []
         for role in app.roles:

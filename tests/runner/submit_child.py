@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from shunter.runner import Runner, database, submission
+from shunter.runner import Runner, database, submit
 from shunter.specs import AppDef, Role
 from tests.runner.fake_scheduler import FakeScheduler
 
@@ -53,8 +53,8 @@ stage = sys.argv[2] if len(sys.argv) > 2 else ""
 if stage.startswith("sql:"):
     kill_at_statement(int(stage[4:]))
 if stage == "after-submitted":
-    record = submission._record
-    submission._record = lambda *args, **columns: (record(*args, **columns), die())
+    record = submit._record
+    submit._record = lambda *args, **columns: (record(*args, **columns), die())
 with Runner("sess", {"fake": Killed}) as runner:
     handle = runner.run(AppDef(name, [Role("r", "img", entrypoint="true")]))
 print(handle)

@@ -19,7 +19,7 @@ from shunter.errors import StateStoreError
 from shunter.paths import history_path
 from shunter.runner import database, migrations
 from shunter.runner.history import History
-from shunter.runner.records import COLUMNS
+from shunter.runner.records import COLUMNS, JobRecord
 from shunter.specs import AppState
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def intent(history: History, name: str = "n", **columns: Any) -> str:
         "host": "h",
         "submitter": "1:2:3",
     }
-    return history.add_intent(**{**values, **columns})
+    return history.add_intent(JobRecord(**{**values, **columns}))
 
 
 def add(history: History, app_id: str, **columns: Any) -> str:

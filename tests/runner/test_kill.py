@@ -13,7 +13,7 @@ import pytest
 
 from shunter.errors import BackendError, UnreachableError
 from shunter.runner import Runner
-from shunter.runner.records import INTERRUPTED
+from shunter.runner.records import INTERRUPTED, JobRecord
 from shunter.schedulers.api import DescribeAppResponse
 from shunter.specs import AppDef, AppState
 from tests.runner.fake_scheduler import FakeScheduler
@@ -107,7 +107,8 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
         "user": "u",
         "host": os.uname().nodename,
     }
-    runner.history.add_intent(**columns, submitter=str(myself()), app_id="mine", handle="fake://sess/mine")
+    record = JobRecord(**columns, submitter=str(myself()), app_id="mine", handle="fake://sess/mine")
+    runner.history.add_intent(record)
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")
@@ -149,17 +150,19 @@ def test_whose_submitter_is_gone(runner: Runner, host: str, age: float, phase: s
     import time
 
     runner.history.add_intent(
-        scheduler="fake",
-        session="sess",
-        name="n",
-        cfg={},
-        app={},
-        cwd="/",
-        argv=[],
-        user="u",
-        host=host or os.uname().nodename,
-        submitter="1:1:another-boot",
-        created_at=time.time() - age,
+        JobRecord(
+            scheduler="fake",
+            session="sess",
+            name="n",
+            cfg={},
+            app={},
+            cwd="/",
+            argv=[],
+            user="u",
+            host=host or os.uname().nodename,
+            submitter="1:1:another-boot",
+            created_at=time.time() - age,
+        )
     )
     assert [job.phase for job in runner.jobs()] == [phase]
 

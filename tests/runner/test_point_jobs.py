@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from shunter.errors import BackendError, ConfigError
-from shunter.runner import Runner, get_runner, point_jobs
-from shunter.runner.sweeps import Point, grid
+from shunter.runner import Runner, get_runner
 from shunter.specs import AppState
+from shunter.sweeps import point_jobs, repeat, run_sweep
+from shunter.sweeps.planning import Point, grid
 
 COMPONENT = """\
 from shunter.specs import AppDef, Role
@@ -28,7 +29,7 @@ def pair(n: int, place: str, fail: int = -1) -> AppDef:
 CHILD = """\
 import os, signal, sys
 from shunter.runner import get_runner
-from shunter.runner.point_jobs import submit_points
+from shunter.sweeps.point_jobs import submit_points
 from shunter.schedulers.local_scheduler.scheduler import LocalScheduler
 
 app_id, moment, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -75,7 +76,7 @@ def app_id_of(handle: str) -> str:
 
 
 def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place: Path) -> None:
-    handle = runner.run_sweep("comp.py:pair", points(place, 3, fail=1), "local_cwd", parallel=3)
+    handle = run_sweep(runner, "comp.py:pair", points(place, 3, fail=1), "local_cwd", parallel=3)
     assert handle.startswith("sweep://")
     status = runner.wait(handle)
     assert (status.state, status.msg) == (AppState.FAILED, "1 of 3 points failed")
@@ -87,7 +88,7 @@ def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place
     from shunter.runner.jobsearch import JobFilter
 
     assert [record.handle for record in runner.search(JobFilter())[0]] == [handle]
-    again = runner.rerun(handle, only_failed=True)
+    again = repeat(runner, handle, only_failed=True)
     assert [(r.role, r.exit_code) for r in runner.wait(again).replicas()] == [("0.w", 1), ("0.w", 1)]
     scheduler = runner.scheduler("sweep")
     assert scheduler.leftovers({}, 3600.0) == []
@@ -103,7 +104,7 @@ def test_points_of_several_replicas_are_jobs_and_one_sweep(runner: Runner, place
 
 def test_limit_of_parallel_points_and_resuming_the_rest(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
-    handle = runner.run_sweep("comp.py:pair", points(place, 3), "local_cwd", parallel=2)
+    handle = run_sweep(runner, "comp.py:pair", points(place, 3), "local_cwd", parallel=2)
     status = runner.status(handle)
     assert status.state in (AppState.PENDING, AppState.RUNNING)
     assert status.msg == (
@@ -121,7 +122,7 @@ def test_limit_of_parallel_points_and_resuming_the_rest(runner: Runner, place: P
 
 def test_a_cancelled_sweep_submits_nothing_more(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
-    handle = runner.run_sweep("comp.py:pair", points(place, 3), "local_cwd", parallel=1)
+    handle = run_sweep(runner, "comp.py:pair", points(place, 3), "local_cwd", parallel=1)
     runner.cancel(handle)
     assert point_jobs.submit_points(runner, app_id_of(handle)) == 0
     status = runner.wait(handle)
@@ -132,7 +133,7 @@ def test_a_cancelled_sweep_submits_nothing_more(runner: Runner, place: Path) -> 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: str) -> None:
-    handle = runner.run_sweep("comp.py:pair", points(place, 4), "local_cwd", parallel=1)
+    handle = run_sweep(runner, "comp.py:pair", points(place, 4), "local_cwd", parallel=1)
     command = [sys.executable, "-c", CHILD, app_id_of(handle), moment, "2"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -144,7 +145,7 @@ def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: 
 
 def test_two_processes_do_not_submit_at_once(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
-    handle = runner.run_sweep("comp.py:pair", points(place, 2), "local_cwd", parallel=1)
+    handle = run_sweep(runner, "comp.py:pair", points(place, 2), "local_cwd", parallel=1)
     with point_jobs._alone(app_id_of(handle)):
         assert "no process" not in runner.status(handle).msg
         with pytest.raises(BackendError, match="another process is submitting"):
@@ -153,7 +154,7 @@ def test_two_processes_do_not_submit_at_once(runner: Runner, place: Path) -> Non
 
 def test_the_rest_is_submitted_in_the_background(place: Path) -> None:
     with get_runner() as runner:
-        handle = runner.run_sweep("comp.py:pair", points(place, 3), "local_cwd", parallel=1)
+        handle = run_sweep(runner, "comp.py:pair", points(place, 3), "local_cwd", parallel=1)
     with get_runner() as runner:  # nothing of the process that started it is needed
         assert runner.wait(handle).state == AppState.SUCCEEDED
         assert len(runner.history.of_sweep(app_id_of(handle))) == 3
@@ -161,7 +162,7 @@ def test_the_rest_is_submitted_in_the_background(place: Path) -> None:
 
 def test_points_may_need_different_things(runner: Runner, place: Path) -> None:
     Path("show.py").write_text("print('shown')")
-    handle = runner.run_sweep("utils.python", grid({"cpu": [1, 2]}, script="show.py"), "local_cwd")
+    handle = run_sweep(runner, "utils.python", grid({"cpu": [1, 2]}, script="show.py"), "local_cwd")
     status = runner.wait(handle)
     seen = [(each.role, each.id, each.exit_code) for each in status.replicas()]
     assert seen == [("python", 0, 0), ("python", 1, 0)]
@@ -171,5 +172,5 @@ def test_points_may_need_different_things(runner: Runner, place: Path) -> None:
 def test_a_wrong_point_starts_nothing(runner: Runner, place: Path) -> None:
     wrong = [*points(place, 1), Point({"n": "x"}, {"n": "x", "place": str(place)})]
     with pytest.raises(ConfigError, match="n=x: "):
-        runner.run_sweep("comp.py:pair", wrong, "local_cwd")
+        run_sweep(runner, "comp.py:pair", wrong, "local_cwd")
     assert runner.jobs() == []

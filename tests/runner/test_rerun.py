@@ -10,6 +10,7 @@ import pytest
 from shunter.errors import ConfigError, InvalidRunConfigException, UnknownAppException
 from shunter.runner import Runner
 from shunter.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, parse_app_handle
+from shunter.specs.submission import Submission
 from tests.runner.fake_scheduler import FakeScheduler
 
 
@@ -79,9 +80,8 @@ def test_another_scheduler_starts_from_its_own_defaults(app: AppDef) -> None:
 
 
 def test_component_and_arguments_are_kept_for_the_record(runner: Runner, app: AppDef) -> None:
-    info = runner.dryrun(app, "fake", parent_run_id="p")
-    info.record |= {"component": "a.b", "component_args": ["x"]}
-    first = runner.schedule(info)
+    submission = Submission(app=app, component="a.b", arguments=["x"], scheduler="fake", parent_run_id="p")
+    first = runner.submit(submission)
     record = runner.history.find(runner.rerun(first))
     assert record is not None
     assert (record.component, record.component_args, record.parent_run_id) == ("a.b", ["x"], "p")
@@ -192,6 +192,6 @@ def test_images_that_hold_the_code_are_used_again(runner: Runner, fake: FakeSche
 
 def test_dry_run_of_a_repetition_touches_nothing(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
     first = runner.run(app, "fake", {"queue": "gpu"})
-    info = runner.dryrun_rerun(first, cfg={"fast": True})
+    info = runner.plan(runner.repeated(first, cfg={"fast": True}))
     assert (info.cfg["queue"], info.cfg["fast"]) == ("gpu", True)
     assert len(fake.list()) == len(runner.history.rows()) == 1

@@ -78,7 +78,7 @@ def test_folders_of_roles_on_clusters(folders: Path, scheduler: str) -> None:
     assert info.app is not None
     chef = info.app.roles[0]
     assert (chef.entrypoint, chef.args[2:]) == ("sh", ["chef", "./greet.sh", "${img_root}/chef/data"])
-    assert info.record["workspace"] == f"{folders}/chef=chef,{folders}/guest=guest"
+    assert info.travels == f"{folders}/chef=chef,{folders}/guest=guest"
 
 
 def test_one_workspace_named_by_all_is_the_working_directory(folders: Path) -> None:
@@ -88,7 +88,7 @@ def test_one_workspace_named_by_all_is_the_working_directory(folders: Path) -> N
         info = runner.dryrun(app, "local_cwd", {})
     assert info.app is not None
     assert info.app.roles[0].entrypoint == "./greet.sh"
-    assert info.record["workspace"] == str(folders / "chef")
+    assert info.travels == str(folders / "chef")
 
 
 def test_what_cannot_be_put_together_is_refused(folders: Path) -> None:

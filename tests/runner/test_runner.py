@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from shunter.errors import (
     UnknownSchedulerException,
     UsageError,
 )
-from shunter.runner import Runner, get_runner, submission
+from shunter.runner import Runner, get_runner, submit
+from shunter.runner.records import JobRecord
 from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler
 from shunter.specs import AppDef, AppState, BindMount, Role, parse_app_handle
 from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
@@ -166,14 +168,14 @@ def test_close_closes_schedulers_and_can_be_repeated(app: AppDef) -> None:
 class PlainScheduler(FakeScheduler):
     """One that ships no code."""
 
-    plan_shipment = Scheduler.plan_shipment
+    _plan_shipment = Scheduler._plan_shipment
 
 
 def test_a_workspace_that_would_be_left_behind_is_refused(app: AppDef, tmp_path: Path) -> None:
     with Runner("s", {"plain": PlainScheduler}) as runner:
         with pytest.raises(ConfigError, match="cannot ship a workspace"):
             runner.dryrun(app, "plain", workspace=str(tmp_path))
-        assert runner.dryrun(app, "plain", workspace="").record["workspace"] is None
+        assert runner.dryrun(app, "plain", workspace="").travels is None
 
 
 def test_code_is_shipped_between_intent_and_request(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
@@ -218,7 +220,7 @@ def test_run_component_records_component_and_arguments(
             calls.append((args, defaults))
             return app
 
-    monkeypatch.setattr("shunter.components.finder.get_component", lambda name: Stub())
+    monkeypatch.setattr("shunter.runner.api.get_component", lambda name: Stub())
     runner.component_defaults = {
         "jobs.train": {"lr": "0.1", "n": "1"},
         "jobs.py:train": {"n": "2"},
@@ -453,8 +455,7 @@ def test_observing_works_where_the_history_cannot_be_written(
     handle = runner.run(app, "fake")
     dead = runner.dryrun(app, "fake")
     fake.schedule(dead)
-    columns = submission.describe_submission(fake, dead, "/")
-    runner.history.add_intent(**{**columns, "submitter": "1:1:another-boot"})
+    runner.history.add_intent(replace(submit.intent_of(fake, dead), submitter="1:1:another-boot"))
     fake.set(app_id(handle), state="SUCCEEDED")
 
     def fail(statements: object) -> None:
@@ -566,16 +567,18 @@ def test_an_ambiguous_prefix_lists_the_candidates(runner: Runner, app: AppDef) -
 def test_an_exact_id_wins_over_a_prefix(runner: Runner, fake: FakeScheduler) -> None:
     for number in ("12", "123"):
         key = runner.history.add_intent(
-            scheduler="fake",
-            session="s",
-            name="n",
-            cfg={},
-            app={},
-            cwd="/",
-            argv=[],
-            user="u",
-            host="h",
-            submitter="",
+            JobRecord(
+                scheduler="fake",
+                session="s",
+                name="n",
+                cfg={},
+                app={},
+                cwd="/",
+                argv=[],
+                user="u",
+                host="h",
+                submitter="",
+            )
         )
         runner.history.submitted(key, f"fake://s/{number}", number)
     assert runner.resolve_handle("12") == "fake://s/12"

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from shunter.components.finder import get_component
 from shunter.errors import ComponentArgumentError, ConfigError, UsageError
 from shunter.runner import get_runner
-from shunter.runner.sweeps import Point, grid, points_from_words, values_of
+from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import SELECT, label_of, own_command, points_of
+from shunter.sweeps import run_sweep
+from shunter.sweeps.planning import Point, grid, plan_sweep, points_from_words, values_of
 
 SCRIPT = """\
 import argparse, sys
@@ -125,7 +127,7 @@ def test_one_job_runs_each_point_and_the_failed_ones_again(script: str) -> None:
             Point({"seed": str(seed)}, ["--seed", str(seed), "--lr", "1e-3", "--note", note])
             for seed in range(3)
         ]
-        handle = runner.run_sweep(script, found, "local_cwd", parallel=2)
+        handle = run_sweep(runner, script, found, "local_cwd", parallel=2)
         status = runner.wait(handle)
         assert [each.exit_code for each in status.replicas()] == [0, 3, 0]
         lines = ["".join(runner.log_lines(handle, "train", k)).splitlines()[0] for k in range(3)]
@@ -133,7 +135,7 @@ def test_one_job_runs_each_point_and_the_failed_ones_again(script: str) -> None:
         again = runner.rerun(handle, only_failed=True)
         assert [each.exit_code for each in runner.wait(again).replicas()] == [3]
         assert points_of(runner.describe(again).roles[0].metadata)[0]["values"] == {"seed": "1"}
-        other = runner.run_sweep("utils.echo", grid({"msg": ["a", "b"]}), "local_cwd")
+        other = run_sweep(runner, "utils.echo", grid({"msg": ["a", "b"]}), "local_cwd")
         runner.wait(other)
         assert [line for k in (0, 1) for line in runner.log_lines(other, "echo", k)] == ["a\n", "b\n"]
         with pytest.raises(ConfigError, match="no point of the sweep has failed"):
@@ -150,8 +152,8 @@ def test_the_shell_that_stands_for_a_point_runs_its_command(script: str, tmp_pat
             Point({"n": str(n)}, ["sh", "-c", 'printf "%s|" "$@"', "sh", *each])
             for n, each in enumerate(words)
         ]
-        info = runner.dryrun_sweep("utils.sh", found, "local_cwd")
-        role = info.app.roles[0]
+        plan = plan_sweep(runner, Submission(component="utils.sh", scheduler="local_cwd"), found)
+        role = plan.info.app.roles[0]
         assert (role.entrypoint, role.args[1]) == ("sh", SELECT)
         for index, each in enumerate(words):
             done = subprocess.run(
@@ -167,9 +169,9 @@ def test_every_point_is_checked_before_anything_is_submitted(script: str) -> Non
     with get_runner() as runner:
         wrong = [Point({"cpu": "1"}, {"msg": "a"}), Point({"cpu": "x"}, {"cpus": 1})]
         with pytest.raises(ConfigError, match=r"cpu=x: utils.echo: .*cpus"):
-            runner.run_sweep("utils.echo", wrong, "local_cwd")
+            run_sweep(runner, "utils.echo", wrong, "local_cwd")
         with pytest.raises(ComponentArgumentError, match="missing: --script"):
-            runner.run_sweep("train.script", grid({"cpu": [1, 2]}), "local_cwd")
+            run_sweep(runner, "train.script", grid({"cpu": [1, 2]}), "local_cwd")
         assert runner.jobs() == []
 
 
@@ -182,8 +184,8 @@ def test_backends_with_arrays_get_one(scheduler: str, script: str, monkeypatch: 
     parallel = None if scheduler == "aws_batch" else 2
     with get_runner() as runner:
         found = grid({"msg": ["one", "two", "three"]}, image="busybox:1")
-        info = runner.dryrun_sweep("utils.echo", found, scheduler, cfg, parallel=parallel)
-        text = repr(info)
+        submission = Submission(component="utils.echo", scheduler=scheduler, options=cfg)
+        text = repr(plan_sweep(runner, submission, found, parallel).info)
     words = {
         "slurm": ["#SBATCH --array=0-2%2", "sweep 'echo one'"],
         "lsf": ["[1-3]%2", "sweep 'echo one'"],
@@ -202,7 +204,7 @@ def test_points_under_the_toolkit_store_apart(script: str, tmp_path: Path) -> No
         output = f"file://{tmp_path}/out"
         words = ["--output", output, "--script", "save.py", "--", "--n"]
         found = [Point({"n": n}, [*words, n]) for n in "12"]
-        handle = runner.run_sweep("train.script", found, "local_cwd")
+        handle = run_sweep(runner, "train.script", found, "local_cwd")
         status = runner.wait(handle)
         assert status.state.name == "SUCCEEDED", status
         app_id = handle.rpartition("/")[2]

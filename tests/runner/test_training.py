@@ -10,8 +10,9 @@ import pytest
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.runner import Runner
-from shunter.runner.preparation import start_toolkits
 from shunter.schedulers.api import Scheduler
+from shunter.schedulers.capabilities import Capabilities
+from shunter.schedulers.toolkit_start import start_toolkits
 from shunter.specs import AppDef, BindMount, Role
 from shunter.workspace.toolkit_files import ToolkitPlace
 from tests.runner.fake_scheduler import FakeScheduler
@@ -20,22 +21,22 @@ from tests.runner.fake_scheduler import FakeScheduler
 class Containers(FakeScheduler):
     """Runs containers on this machine."""
 
-    is_local = True
+    capabilities = Capabilities(is_local=True)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         return ToolkitPlace(("python3", "/opt/t.pyz"))
 
 
 class Elsewhere(Containers):
-    is_local = False
+    capabilities = Capabilities()
 
 
 class Native(FakeScheduler):
-    reads_training_specs = True
+    capabilities = Capabilities(reads_training_specs=True)
 
 
 def started(app: AppDef, scheduler: Scheduler[object]) -> tuple[Role, dict[str, object]]:
-    start_toolkits(app, scheduler)
+    start_toolkits(app, scheduler.backend, scheduler.capabilities, scheduler._toolkit_place)
     (role,) = app.roles
     return role, json.loads(role.env.get("SHUNTER_JOB", "{}"))
 

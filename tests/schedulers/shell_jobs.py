@@ -44,7 +44,7 @@ class ShellJobs:
         app = AppDef("job", [role(each) if isinstance(each, str) else each for each in roles])
         info = self.scheduler.submit_dryrun(app, cfg)
         if after:
-            self.scheduler.depend_on(info, after)
+            self.scheduler._depend_on(info, after)
         self.scheduler.ship(info)
         self.ids.append(self.scheduler.schedule(info))
         return self.ids[-1]

@@ -124,7 +124,7 @@ def test_pre_proc_leaves_the_request_alone() -> None:
     info = AppDryRunInfo({"a": 1}, lambda request: f"<{request}>")
     assert Role("r", "i").pre_proc("any", info) is info
     assert repr(info) == "<{'a': 1}>"
-    assert (info.app, info.app_id, info.client_token, info.record) == (None, None, "", {})
+    assert (info.app, info.app_id, info.client_token, info.submission) == (None, None, "", None)
 
 
 def test_resource_copy_adds_capabilities_and_shares_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from shunter.runner.history import History
+from shunter.runner.records import JobRecord
 from shunter.specs.app import AppDef, Role
 from shunter.specs.serialize import to_json
 from shunter.ui.browser_guard import BrowserGuard, Secrets
@@ -80,7 +81,7 @@ def record(
         "submitter": "1:1:1",
     }
     msg = columns.pop("msg", "")
-    key = history.add_intent(**{**defaults, **columns})
+    key = history.add_intent(JobRecord(**{**defaults, **columns}))
     ended = time.time() if state in ("SUCCEEDED", "FAILED", "CANCELLED") else None
     history.submitted(key, handle, app_id, state=state, msg=msg, ended_at=ended)
     return handle

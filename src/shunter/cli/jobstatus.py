@@ -58,7 +58,7 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
         return record is None or record.phase == REFUSED
     parsed = parse_app_handle(handle)
     scheduler = runner.scheduler(parsed.scheduler_backend)
-    if state == AppState.SUBMITTED and not scheduler.is_local:
+    if state == AppState.SUBMITTED and not scheduler.capabilities.is_local:
         return False  # a remote scheduler may take a while to show a job that it has accepted
     try:
         return not scheduler.exists(parsed.app_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -34,6 +35,7 @@ from shunter.runner.config import (
 from shunter.runner.config_files import INI
 from shunter.schedulers.registry import get_default_scheduler_name
 from shunter.specs.options import runopts
+from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 from shunter.system.ownership import why_not_used
 
@@ -85,14 +87,6 @@ class RunRequest:
                 hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
             )
 
-    def component_defaults(self) -> dict[str, dict[str, Any]]:
-        """Return the configured arguments of the component."""
-        return {self.component: {key: setting.value for key, setting in self._defaults().items()}}
-
-    def optional_defaults(self) -> dict[str, str]:
-        """Return the defaults that a ``.torchxconfig`` sets, with their places: unknown ones are allowed."""
-        return {key: setting.origin for key, setting in self._defaults().items() if setting.kind == INI}
-
     def _defaults(self) -> LayeredSettings:
         name = self.component
         settings = self._config.component(name)
@@ -120,8 +114,12 @@ class RunRequest:
             return error
         return ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip())
 
-    def arguments(self, runner: Runner) -> dict[str, Any]:
-        """Return the arguments of `Runner.run_component`."""
+    def submission(self, runner: Runner) -> Submission:
+        """Return what is to be run: command line, configuration and defaults resolved together.
+
+        Raises:
+            ShunterError: an option or a setting is wrong, or may not be set where it is.
+        """
         self._check_trust()
         given = runner.cfg_from_str(self.scheduler, *self._args.cfg) if self._args.cfg else {}
         opts = runner.scheduler_run_opts(self.scheduler)
@@ -133,16 +131,35 @@ class RunRequest:
         self._options = options
         cfg = {name: setting.value for name, setting in options.items()}
         metrics = self._metrics(cfg, opts)
-        return {
-            "component": self.component,
-            "component_args": self._args.component_args,
-            "scheduler": self.scheduler,
-            "cfg": cfg,
-            "workspace": self._travelling(runner),
-            "parent_run_id": self._args.parent_run_id,
-            "after": self._args.after,
-            "metrics": metrics,
-        }
+        return Submission(
+            component=self.component,
+            arguments=self._args.component_args,
+            defaults=self._component_defaults(),
+            scheduler=self.scheduler,
+            options=cfg,
+            workspace=self._travelling(runner),
+            parent_run_id=self._args.parent_run_id,
+            after=self._args.after,
+            metrics=metrics,
+        )
+
+    def _component_defaults(self) -> dict[str, Any]:
+        """Return the configured arguments of the component.
+
+        Those in a ``.torchxconfig`` that the component does not have are left out, with a warning.
+        """
+        defaults = {}
+        for key, setting in self._defaults().items():
+            if setting.kind == INI and get_component(self.component).options.by_name(key) is None:
+                warnings.warn(
+                    f"{setting.origin}: {self.component} has no parameter {key!r}, so this setting has "
+                    "no effect",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            else:
+                defaults[key] = setting.value
+        return defaults
 
     def _metrics(self, cfg: dict[str, Any], opts: runopts) -> dict[str, str] | None:
         """Return the metrics of the command line; a scheduler that searches itself gets them too."""
@@ -156,7 +173,7 @@ class RunRequest:
         return metrics
 
     def sources(self) -> dict[str, str]:
-        """Return where each option that is not a default was set. Call `arguments` first."""
+        """Return where each option that is not a default was set. Call `submission` first."""
         return {name: setting.origin for name, setting in self._options.items() if setting.kind != DEFAULT}
 
     def _check_trust(self) -> None:
@@ -178,12 +195,16 @@ class RunRequest:
     def announce(self, runner: Runner) -> None:
         """Print which scheduler a project's files chose, if that is not one of this machine."""
         setting = None if self._args.scheduler else self._settings.get("scheduler")
-        if setting is not None and setting.project and not runner.scheduler(self.scheduler).is_local:
+        if (
+            setting is not None
+            and setting.project
+            and not runner.scheduler(self.scheduler).capabilities.is_local
+        ):
             note(f"The project's files choose the scheduler {self.scheduler} ({setting.origin})")
 
     def _travelling(self, runner: Runner) -> Workspace:
         """Return the workspace: by default the current directory, if the scheduler ships code."""
-        if self._workspace is None and runner.scheduler(self.scheduler).ships_by_default:
+        if self._workspace is None and runner.scheduler(self.scheduler).capabilities.ships_by_default:
             # implicit, so an empty directory is not an error
             return Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
         return Workspace.from_str(self._workspace)

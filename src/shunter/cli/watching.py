@@ -9,11 +9,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from shunter.backoff import FIRST_POLL, Backoff, polling
+from shunter.backoff import polling
 from shunter.cli.console import is_tty, note, out, paint_state, wants_colour, warn
 from shunter.cli.jobstatus import check_not_gone, job_json, status_of, status_text
 from shunter.cli.lastmetrics import LastMetrics
@@ -22,7 +21,6 @@ from shunter.cli.logwriter import LogWriter, bytes_of
 from shunter.errors import BackendError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery
-from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 from shunter.terminal import clean, format_duration
 
@@ -149,53 +147,32 @@ def wait_for_end(
 
     While the job cannot be seen, it keeps asking, less and less often.
     """
-    with _changes(runner, handle) as changed:
-        scheduler = runner.scheduler(handle.partition("://")[0])
-        polls, warned = polling(timeout, changed), False
-        ended: AppStatus | None = None
-        while True:
-            status = ended or status_of(runner, handle, refusal_is_final=True)
-            left = polls.left()
-            if status.is_terminal() or left == 0:
-                if lines is not None:
-                    lines.finish(status)
-                return status
-            check_not_gone(runner, handle, status)
+    scheduler = runner.scheduler(handle.partition("://")[0])
+    polls, warned = polling(timeout), False
+    ended: AppStatus | None = None
+    while True:
+        status = ended or status_of(runner, handle, refusal_is_final=True)
+        left = polls.left()
+        if status.is_terminal() or left == 0:
             if lines is not None:
-                lines.show(status)
-            elif status.state == AppState.UNREACHABLE and not warned:
-                warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
-                warned = True
-            if scheduler.is_local:
-                if status.state == AppState.UNKNOWN:
-                    raise BackendError(
-                        f"cannot wait for the end of {handle}: {status.msg}",
-                        hint="Its files are damaged; `shunter log` may still show its output.",
-                    )
-                step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
-                ended = wait_locally(runner, handle, step if left is None else min(step, left))
-            else:
-                _pause(polls, changed)
-
-
-@contextlib.contextmanager
-def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
-    """Yield an event that is set whenever the job changes; None if the backend does not report changes."""
-    parsed = parse_app_handle(handle)
-    changed = threading.Event()
-    end = runner.scheduler(parsed.scheduler_backend).notify(parsed.app_id, changed)
-    try:
-        yield changed if end is not None else None
-    finally:
-        if end is not None:
-            end()
-
-
-def _pause(polls: Backoff, changed: threading.Event | None) -> None:
-    polls.pause()
-    if changed is not None and changed.is_set():
-        time.sleep(FIRST_POLL)  # changes come in bursts
-        changed.clear()
+                lines.finish(status)
+            return status
+        check_not_gone(runner, handle, status)
+        if lines is not None:
+            lines.show(status)
+        elif status.state == AppState.UNREACHABLE and not warned:
+            warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
+            warned = True
+        if scheduler.capabilities.is_local:
+            if status.state == AppState.UNKNOWN:
+                raise BackendError(
+                    f"cannot wait for the end of {handle}: {status.msg}",
+                    hint="Its files are damaged; `shunter log` may still show its output.",
+                )
+            step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
+            ended = wait_locally(runner, handle, step if left is None else min(step, left))
+        else:
+            polls.pause()
 
 
 def wait_locally(runner: Runner, handle: str, seconds: float) -> AppStatus | None:
@@ -210,20 +187,19 @@ def wait_locally(runner: Runner, handle: str, seconds: float) -> AppStatus | Non
 
 def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = False) -> AppStatus:
     """Show a job's status until it has ended; return the last one."""
-    is_local = runner.scheduler(handle.partition("://")[0]).is_local
+    is_local = runner.scheduler(handle.partition("://")[0]).capabilities.is_local
     view = StatusView(handle, roles, as_json)
-    with _changes(runner, handle) as changed:
-        polls = polling(None, changed)
-        while True:
-            status = status_of(runner, handle, refusal_is_final=True)
-            view.show(status)
-            if status.is_terminal():
-                return status
-            check_not_gone(runner, handle, status)
-            if is_local:
-                wait_locally(runner, handle, LOCAL_STEP)
-            else:
-                _pause(polls, changed)
+    polls = polling()
+    while True:
+        status = status_of(runner, handle, refusal_is_final=True)
+        view.show(status)
+        if status.is_terminal():
+            return status
+        check_not_gone(runner, handle, status)
+        if is_local:
+            wait_locally(runner, handle, LOCAL_STEP)
+        else:
+            polls.pause()
 
 
 class StatusView:

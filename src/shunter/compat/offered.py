@@ -69,7 +69,7 @@ def make_class(name: str) -> type:
     from torchx.workspace import WorkspaceMixin
 
     ours = get_scheduler_factory(name)("torchx")
-    ships = ours.ships_by_default
+    ships = ours.capabilities.ships_by_default
     ours.close()
     bases = (_Offered, *((_Workspace, WorkspaceMixin) if ships else ()), TheirScheduler)
     return type("OfferedScheduler", bases, {"__module__": __name__})
@@ -123,7 +123,7 @@ class _Offered:
         self._workspace = ""
         given = {key: value for key, value in cfg.items() if value is not None}
         info = self._ours.submit_dryrun(job, given, workspace)
-        info.record |= {"app": definition, "workspace": str(workspace) or None}
+        info.definition, info.travels = definition, str(workspace) or None
         offered = AppDryRunInfo(info.request, lambda _: _shown(info))
         offered.shunter = info
         return offered

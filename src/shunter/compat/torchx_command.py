@@ -364,7 +364,7 @@ def _configured(config: Config, command: str, key: str) -> str | None:
 
 def _is_local(scheduler: str) -> bool:
     with get_runner() as runner:
-        return scheduler.startswith("local") or runner.scheduler(scheduler).is_local
+        return scheduler.startswith("local") or runner.scheduler(scheduler).capabilities.is_local
 
 
 if __name__ == "__main__":

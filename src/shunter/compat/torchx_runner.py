@@ -9,6 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shunter.compat.states import torchx_rows, torchx_status
@@ -20,6 +21,7 @@ from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppStatus
+from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
 DEFAULT_SESSION = "torchx"
@@ -59,7 +61,7 @@ class TorchxRunner(Runner):
         if not logger.handlers and logger.level == logging.NOTSET:
             logger.propagate = False
 
-    def run(  # type: ignore[override]
+    def run(
         self,
         app: AppDef,
         scheduler: str | None = None,
@@ -67,27 +69,20 @@ class TorchxRunner(Runner):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
         dryrun: bool = False,
-        **more: Any,
     ) -> Any:
         """Submit a job and return its handle; with ``dryrun`` only make the request, and return that."""
         if dryrun:
-            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
-        return super().run(app, scheduler, cfg, workspace, parent_run_id, **more)
+            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+        return super().run(app, scheduler, cfg, workspace, parent_run_id)
 
-    def dryrun(  # type: ignore[override]
-        self,
-        app: AppDef,
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        parent_run_id: str | None = None,
-        **more: Any,
-    ) -> AppDryRunInfo[Any]:
-        """Make the request that `run` would send. A workspace without files is left out, with a warning."""
+    def plan(self, submission: Submission) -> AppDryRunInfo[Any]:
+        """Make the request for a submission. A workspace without files is left out, with a warning."""
+        workspace = submission.workspace
         if workspace and _holds_no_files(str(workspace)):
             warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
-            workspace = None
-        return super().dryrun(_split_variables(app), scheduler, cfg, workspace, parent_run_id, **more)
+            submission = replace(submission, workspace=None)
+        app = self.app_of(submission)
+        return super().plan(replace(submission, app=_split_variables(app)))
 
     def status(self, app_handle: str, **more: Any) -> AppStatus | None:
         """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""

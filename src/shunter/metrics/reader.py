@@ -1,7 +1,7 @@
 """Reading the metrics of a job on any scheduler: once, or repeatedly while it runs.
 
-A `MetricReader` keeps its position, so each update reads only what is new. Where the scheduler has files
-(`Scheduler.log_growth`) an update opens them; elsewhere a thread follows the log as `shunter log -f` does.
+A `MetricReader` that follows a job has a thread that follows its log, as `shunter log -f` does; an update
+reads what the thread has received.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from shunter.diagnosis.log_end import without_prefix
@@ -24,7 +24,7 @@ from shunter.metrics.usage import PREFIX, UsageMetrics
 from shunter.runner import Runner
 from shunter.runner.records import JobRecord
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.responses import LogBlock, LogGrowth, LogQuery, ReplicaUsage
+from shunter.schedulers.responses import LogBlock, LogQuery, ReplicaUsage
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, is_terminal
 from shunter.specs.training import local_path, specification
@@ -76,8 +76,8 @@ class MetricReader:
         asked: names that are found in the text of the log if the job has no such metric; ``names`` are too.
         discovers: whether to look for metrics in the text of the log if the job has no others.
         files: directories with event files or databases of the job, in addition to its results.
-        follow: whether `update` will be called again and again. Without it, a job whose scheduler has no
-            files is read from the beginning at each call.
+        follow: whether `update` will be called again and again. Without it, the log is read from its
+            beginning at each call.
 
     Attributes:
         is_over: whether the job has ended and all of it has been read.
@@ -109,7 +109,6 @@ class MetricReader:
         self._asked = [name for name in (*(names or ()), *asked) if name not in self.definitions]
         self._discovers = discovers and not self.definitions
         self._forget_values()
-        self._position: dict[str, Any] = {}
         self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
         self._replicas: list[tuple[str, int]] = []
         self._problems: dict[str, None] = {}
@@ -166,8 +165,8 @@ class MetricReader:
             raise UnknownAppException(f"there is no job {self.handle}")
         ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
         is_new = False
-        for growth in self._new_lines(ended, timeout):
-            is_new = self._read_block(growth.role, growth.replica, growth.data, growth.times) or is_new
+        for block in self._new_blocks(timeout):
+            is_new = self._read_block(block) or is_new
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
         is_new = self._usage.add_to(self._table, self._samples()) or is_new
@@ -183,7 +182,11 @@ class MetricReader:
 
     def _samples(self) -> Iterator[ReplicaUsage]:
         parsed = parse_app_handle(self.handle)
-        return self._runner.scheduler(parsed.scheduler_backend).usage(parsed.app_id, self._usage.last_time)
+        return (
+            self._runner.scheduler(parsed.scheduler_backend)
+            .details(parsed.app_id)
+            .usage(self._usage.last_time)
+        )
 
     def _result_files(self) -> Iterator[ResultFiles]:
         """Yield the directories that may hold files with metrics."""
@@ -209,31 +212,21 @@ class MetricReader:
 
     # ---- lines
 
-    def _new_lines(self, ended: bool, timeout: float) -> Iterator[LogGrowth]:
-        parsed = parse_app_handle(self.handle)
-        scheduler, app_id = self._runner.scheduler(parsed.scheduler_backend), parsed.app_id
+    def _new_blocks(self, timeout: float) -> Iterator[LogBlock]:
         if not self._replicas:
             self._replicas = self._runner.replicas(self.handle)
-        if self._blocks is None and (self.status is not None and self.status.state != AppState.UNREACHABLE):
-            grown = scheduler.log_growth(app_id, self._replicas, self._position, to_the_end=ended)
-            if grown is not None:
-                yield from grown
-                return
         if not self._follow:
             self._forget_values()
-            yield from map(
-                _as_growth, self._runner.log_blocks(self.handle, self._replicas, self._query(False))
-            )
+            yield from self._runner.log_blocks(self.handle, self._replicas, LogQuery(timed=True))
             return
         yield from self._followed(timeout)
 
-    def _query(self, follow: bool) -> Any:
-        return LogQuery(should_tail=follow, timed=True)
-
-    def _followed(self, timeout: float) -> Iterator[LogGrowth]:
+    def _followed(self, timeout: float) -> Iterator[LogBlock]:
         if self._blocks is None:
             self._blocks = queue.Queue(_WAITING_BLOCKS)
-            blocks = self._runner.log_blocks(self.handle, self._replicas, self._query(True))
+            blocks = self._runner.log_blocks(
+                self.handle, self._replicas, LogQuery(should_tail=True, timed=True)
+            )
             threading.Thread(
                 target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
             ).start()
@@ -249,11 +242,13 @@ class MetricReader:
             if isinstance(item, Exception):
                 self._blocks = None
                 raise item
-            yield _as_growth(item)
+            yield item
 
-    def _read_block(self, role: str, replica: int, data: bytes, times: Callable[[int], float]) -> bool:
+    def _read_block(self, block: LogBlock) -> bool:
         """Read the metrics of a block of lines; returns whether there were any."""
-        place = (role, replica)
+        data, place = block.data, (block.role, block.replica)
+        time_ns = getattr(block, "time_ns", 0) or 0  # plugins may not tell it
+        moment = time_ns / 1e9 if time_ns else math.nan
         found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
         if self.definitions or self._asked or self._discovers:
             for at, line in lines_of(data):
@@ -266,13 +261,13 @@ class MetricReader:
             found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
             self._undeclared.discovers = False
         found.sort(key=lambda each: (each[0], each[3] != STEP))
-        for at, rank, table, name, value, step in found:
+        for _, rank, table, name, value, step in found:
             if name == STEP:
                 self._steps[(*place, rank)] = value
                 continue
             if step is None:
                 step = self._steps.get((*place, rank))
-            table.add(name, place, value, step, times(at), rank=rank, source=LOG)
+            table.add(name, place, value, step, moment, rank=rank, source=LOG)
         return bool(found)
 
 
@@ -288,12 +283,6 @@ def _of_one_source(several: Sequence[Series]) -> list[Series]:
         ):
             found[key] = series
     return list(found.values())
-
-
-def _as_growth(block: LogBlock) -> LogGrowth:
-    time_ns = getattr(block, "time_ns", 0) or 0
-    moment = time_ns / 1e9 if time_ns else math.nan
-    return LogGrowth(block.role, block.replica, block.data, lambda at: moment)
 
 
 def _pump(blocks: Iterator[LogBlock], target: queue.Queue[LogBlock | Exception | None]) -> None:

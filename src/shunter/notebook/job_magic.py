@@ -184,10 +184,9 @@ def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
     args.workspace = get_workspace()
     with get_runner() as runner:
         request = RunRequest(args, runner.config)
-        runner.component_defaults = request.component_defaults()
-        runner.optional_defaults = request.optional_defaults()
-        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
-        return CellJob(runner.run_component(**request.arguments(runner))), plan.waits
+        is_local = runner.scheduler(request.scheduler).capabilities.is_local
+        following = FollowPlan(args, is_local, request.following)
+        return CellJob(runner.submit(request.submission(runner))), following.waits
 
 
 def _for_ipython(error: ShunterError) -> Exception:

@@ -1,29 +1,30 @@
-"""The runner: what the command line does, as a Python API.
-
-What only submissions need is imported by the methods that submit: commands that read start faster without.
-"""
+"""The runner: what the command line does, as a Python API."""
 
 from __future__ import annotations
 
 import builtins
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
+from shunter.components.finder import get_component
+from shunter.errors import AccessError, ShunterError, StateStoreError
 from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
-from shunter.runner.dependencies import depend_on
+from shunter.runner.dependencies import open_dependencies
 from shunter.runner.events import log_event
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.many_jobs import cancel_all, delete_all
 from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
+from shunter.runner.preparation import prepare
 from shunter.runner.records import DELETED, JobRecord
+from shunter.runner.rerun import repeated, working_in
+from shunter.runner.submit import record_git_facts, submit
 from shunter.schedulers.api import (
+    Context,
     DescribeAppResponse,
     ListAppResponse,
     LogBlock,
@@ -34,6 +35,7 @@ from shunter.schedulers.api import (
     Stream,
 )
 from shunter.schedulers.registry import (
+    SWEEPS,
     SchedulerFactory,
     as_scheduler,
     get_default_scheduler_name,
@@ -46,7 +48,7 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import AppHandle, make_app_handle, parse_app_handle
 from shunter.specs.options import runopts
 from shunter.specs.status import AppStatus
-from shunter.specs.sweep_points import Point
+from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
 DEFAULT_SESSION = "shunter"
@@ -86,8 +88,6 @@ class Runner:
         self._factories = scheduler_factories
         #: By component, values of parameters that are not given.
         self.component_defaults = component_defaults or {}
-        #: Defaults that are dropped, with a warning, if the component has no such parameter: name -> place.
-        self.optional_defaults: Mapping[str, str] = {}
         self._scheduler_params = dict(scheduler_params or {})
         self._history = history
         self._config: Config | None = None
@@ -145,17 +145,11 @@ class Runner:
         Raises:
             UnknownSchedulerException: there is none.
         """
-        from shunter.runner.point_jobs import PointJobs
-
         if name not in self._schedulers:
-            if name == "sweep":
-                self._schedulers[name] = PointJobs(self)
-                return self._schedulers[name]
             made = self._factory(name)(self._name, **self._scheduler_params)
             scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
-            scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
-            scheduler.configured = lambda: self._configured(scheduler)
+            scheduler.context = RunnerContext(self, scheduler)
             self._schedulers[name] = scheduler
         return self._schedulers[name]
 
@@ -178,29 +172,60 @@ class Runner:
         return cfg
 
     def _factory(self, name: str) -> SchedulerFactory:
-        if self._factories is None:
+        if self._factories is None or name == SWEEPS:
             return get_scheduler_factory(name)
         if name in self._factories:
             return self._factories[name]
         raise unknown_scheduler(name, self._factories)
 
-    def _default_scheduler(self) -> str:
+    def default_scheduler(self) -> str:
+        """Return the name of the scheduler that is used when none is named."""
         return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))
 
-    def _configured(self, scheduler: Scheduler[Any]) -> dict[str, Any]:
-        options = effective_options(
-            self.config, scheduler.backend, scheduler.run_opts(), refuse_withheld=False
-        )
-        return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
-
-    def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
-        try:
-            record = self.history.find(make_app_handle(scheduler.backend, scheduler.session_name, app_id))
-        except StateStoreError:
-            return None  # the backend can be asked
-        return None if record is None else record.native_id
-
     # ---- submitting
+
+    def plan(self, submission: Submission) -> AppDryRunInfo[Any]:
+        """Make the request for a submission and check it. Touches nothing, and leaves its job as it is.
+
+        Raises:
+            ConfigError: the component, its arguments, or the options are wrong.
+            UnknownAppException: a job to wait for does not exist.
+        """
+        scheduler = self.scheduler(submission.scheduler or self.default_scheduler())
+        app = self.app_of(submission)
+        text = _text_of(submission.workspace)
+        with (
+            working_in(submission.directory, submission.rerun_of or ""),
+            log_event("dryrun", scheduler.backend, self._name, workspace=text, app_metadata=app.metadata),
+        ):
+            after = open_dependencies(self, scheduler, submission.after)
+            return prepare(scheduler, app, submission, after, self.trackers(), self.config.image())
+
+    def submit(self, submission: Submission) -> AppHandle:
+        """Submit a job; returns its handle. See `plan` and `schedule` for what can go wrong."""
+        return self.schedule(self.plan(submission))
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
+        """Ship a job's code and send the request that `plan` made; returns the job's handle.
+
+        The history holds an intent before anything is sent, and the outcome afterwards.
+
+        Raises:
+            StateStoreError: the intent cannot be recorded; nothing was sent.
+            ShunterError: the code could not be shipped; nothing was started.
+            BackendError: the scheduler refused.
+        """
+        scheduler = self.scheduler(dryrun_info.scheduler)
+        submission = dryrun_info.submission or Submission()
+        with (
+            working_in(submission.directory, submission.rerun_of or ""),
+            log_event("schedule", scheduler.backend, self._name) as event,
+        ):
+            app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
+            event.app_id = app_id
+            if probe is not None:
+                self._running_probes.append((key, probe))
+        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
 
     def run_component(
         self,
@@ -210,32 +235,15 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
-        """Make a job from a component and submit it; returns its handle.
-
-        Args:
-            component: a builtin's name, ``file.py:function``, or a plugin's component.
-            component_args: its arguments, as on the command line or by parameter name.
-            scheduler: name of the scheduler; None for the default one.
-            cfg: scheduler options, as a mapping or the scheduler's options dataclass.
-            workspace: the code that travels with the job, see `Workspace.from_str`; none by default.
-            parent_run_id: the run that this one belongs to.
-            after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
-                takes them; with ``:any`` after the handle, any outcome will do.
-            metrics: names and regular expressions of the metrics in its log, kept with the job; the first
-                group is the value.
+        """Make a job from a component and submit it; returns its handle. See `Submission` for the rest.
 
         Raises:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
             BackendError: the scheduler refused.
         """
         with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            self.scheduler(scheduler or self._default_scheduler()).expect_submission()
-            info = self.dryrun_component(
-                component, component_args, scheduler, cfg, workspace, parent_run_id, after, metrics
-            )
+            info = self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -247,91 +255,17 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
-        app = self.component_app(component, component_args)
-        more = _given(after=after, metrics=metrics)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
-        info.record |= {"component": component, "component_args": component_args}
-        return info
-
-    def component_app(self, component: str, component_args: builtins.list[str] | dict[str, Any]) -> AppDef:
-        """Return the job that a component makes with these arguments and the configured defaults."""
-        from shunter.components.finder import get_component
-
-        found = get_component(component)
-        defaults: dict[str, Any] = {}
-        for name in (found.config_name, component):  # a script's own defaults win over train.script's
-            defaults |= self.component_defaults.get(name, {})
-        for key, place in self.optional_defaults.items():
-            if key in defaults and found.options.by_name(key) is None:
-                del defaults[key]
-                warnings.warn(
-                    f"{place}: {component} has no parameter {key!r}, so this setting has no effect",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        return found.parse(component_args, defaults)
-
-    def run_sweep(
-        self,
-        component: str,
-        points: Sequence[Point],
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
-        parallel: int | None = None,
-    ) -> AppHandle:
-        """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
-
-        Where that is not possible each point is a job, and the handle stands for all of them.
-
-        Args:
-            component: see `run_component`.
-            points: as `shunter.runner.sweeps.grid` makes them.
-            scheduler, cfg, workspace, parent_run_id, after, metrics: see `run_component`.
-            parallel: how many points run at a time; None for as many as there is room for.
-
-        Raises:
-            ConfigError: a point is wrong, or the scheduler has no arrays; nothing was submitted.
-            BackendError: the scheduler refused.
-        """
-        info = self.dryrun_sweep(
-            component, points, scheduler, cfg, workspace, parent_run_id, after, metrics, parallel
-        )
-        return self.schedule(info)
-
-    def dryrun_sweep(
-        self,
-        component: str,
-        points: Sequence[Point],
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
-        parallel: int | None = None,
-    ) -> AppDryRunInfo[Any]:
-        """Like `run_sweep`, but only check all points and make the request. Touches nothing."""
-        from shunter.runner.sweeps import dryrun_sweep
-
-        return dryrun_sweep(
-            self,
-            component,
-            points,
-            scheduler or self._default_scheduler(),
-            cfg,
-            parallel,
-            workspace=workspace,
-            parent_run_id=parent_run_id,
-            after=after,
-            metrics=metrics,
+        return self.plan(
+            Submission(
+                component=component,
+                arguments=component_args,
+                scheduler=scheduler or "",
+                options=cfg or {},
+                workspace=workspace,
+                parent_run_id=parent_run_id,
+            )
         )
 
     def run(
@@ -341,13 +275,10 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
     ) -> AppHandle:
-        """Submit a job; returns its handle. See `run_component`."""
+        """Submit a job; returns its handle. See `Submission`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            more = _given(after=after, metrics=metrics)
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -358,54 +289,32 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
-        after: Sequence[str] = (),
-        metrics: Mapping[str, str] | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
-        from shunter.runner.preparation import prepare
-
-        name = scheduler or self._default_scheduler()
-        with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
-            info = prepare(
-                self.scheduler(name),
-                app,
-                cfg,
-                workspace,
-                parent_run_id,
-                self.trackers(),
-                self.config.image(),
+        return self.plan(
+            Submission(
+                app=app,
+                scheduler=scheduler or "",
+                options=cfg or {},
+                workspace=workspace,
+                parent_run_id=parent_run_id,
             )
-            if after:
-                depend_on(self, info, after)
-            if metrics:
-                info.record["metrics"] = dict(metrics)
-            return info
+        )
 
-    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
-        """Ship a job's code and send the request that `dryrun` made; returns the job's handle.
+    def rerun(self, app_handle: AppHandle, **changes: Any) -> AppHandle:
+        """Submit a job of the history again, exactly: same definition, code, options and directory.
 
-        The history holds an intent before anything is sent, and the outcome afterwards.
+        Args:
+            app_handle: the job to repeat.
+            changes: see `repeated`.
 
         Raises:
-            StateStoreError: the intent cannot be recorded; nothing was sent.
-            ShunterError: the code could not be shipped; nothing was started.
-            BackendError: the scheduler refused.
+            UnknownAppException: it is not in the history.
+            ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
-        if "point_jobs" in dryrun_info.record:
-            from shunter.runner.point_jobs import start
+        return self.submit(self.repeated(app_handle, **changes))
 
-            return start(self, dryrun_info)
-        from shunter.runner.submission import submit
-
-        scheduler = self.scheduler(dryrun_info.scheduler)
-        with log_event("schedule", scheduler.backend, self._name) as event:
-            app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
-            event.app_id = app_id
-            if probe is not None:
-                self._running_probes.append((key, probe))
-        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
-
-    def rerun(
+    def repeated(
         self,
         app_handle: AppHandle,
         *,
@@ -414,54 +323,37 @@ class Runner:
         workspace: Workspace | str | None = None,
         after: Sequence[str] = (),
         only_failed: bool = False,
-    ) -> AppHandle:
-        """Submit a job of the history again, exactly: same definition, code, options and directory.
+    ) -> Submission:
+        """Return the submission that repeats a job of the history.
 
         Args:
             app_handle: the job to repeat.
             scheduler: another scheduler; the old options are then left out.
             cfg: options that replace the old ones.
             workspace: other code than the job had.
-            after: jobs to wait for, see `run_component`. Those of the original job are not taken over.
+            after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
             only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
-
-        Raises:
-            UnknownAppException: it is not in the history.
-            ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
-        from shunter.runner.point_jobs import repeat
-        from shunter.runner.rerun import planned_rerun
+        return repeated(self, app_handle, scheduler, cfg, workspace, after, only_failed)
 
-        if app_handle.startswith("sweep://"):
-            if scheduler or workspace or after:
-                raise ConfigError(
-                    "the points of a sweep are rerun on the same scheduler with the same code: scheduler, "
-                    "workspace and after cannot be given"
-                )
-            return repeat(self, app_handle, cfg, only_failed=only_failed)
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
-            return self.schedule(info)
+    def component_app(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
+        """Return the job that a component makes with these arguments and the configured defaults."""
+        return self.app_of(Submission(component=component, arguments=component_args))
 
-    def dryrun_rerun(
-        self,
-        app_handle: AppHandle,
-        *,
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        after: Sequence[str] = (),
-        only_failed: bool = False,
-    ) -> AppDryRunInfo[Any]:
-        """Like `rerun`, but only make the request. Touches nothing."""
-        from shunter.runner.rerun import planned_rerun
-
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after, only_failed) as info:
-            return info
+    def app_of(self, submission: Submission) -> AppDef:
+        """Return the job of a submission: its own, or what its component makes."""
+        if submission.app is not None:
+            return submission.app
+        found = get_component(submission.component or "")
+        defaults: dict[str, Any] = {}
+        for name in (found.config_name, submission.component):  # a script's own win over train.script's
+            defaults |= self.component_defaults.get(name or "", {})
+        arguments = submission.arguments
+        words = dict(arguments) if isinstance(arguments, Mapping) else list(arguments)
+        return found.parse(words, {**defaults, **submission.defaults})
 
     def _record_git_facts(self, only_done: bool = False) -> None:
         """Record what git reports of jobs that were submitted before it had finished."""
-        from shunter.runner.submission import record_git_facts
-
         if not self._running_probes:
             return
         probes, self._running_probes = self._running_probes, []
@@ -584,7 +476,7 @@ class Runner:
         self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
     ) -> builtins.list[ListAppResponse]:
         """Return the jobs that the filter's scheduler lists and the history does not know."""
-        name = wanted.scheduler or self._default_scheduler()
+        name = wanted.scheduler or self.default_scheduler()
         return unrecorded(
             self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
         )
@@ -646,12 +538,6 @@ class Runner:
     def stop(self, app_handle: AppHandle) -> None:
         """Do what `cancel` does; TorchX's older name for it."""
         self.cancel(app_handle)
-
-    def interrupt(self, app_handle: AppHandle, absence: float = 0.0) -> None:
-        """Simulate a spot interruption of a job; see `Scheduler.interrupt`."""
-        scheduler, app_id = self._locate(app_handle)
-        with log_event("interrupt", scheduler.backend, self._name, app_id=app_id):
-            scheduler.interrupt(app_id, absence)
 
     def delete(self, app_handle: AppHandle) -> None:
         """Remove what the scheduler keeps of a job that has ended, and leave it out of lists.
@@ -729,7 +615,7 @@ class Runner:
             return observation.unseen_status(self.history, self.scheduler, app_handle)
         status = response.to_status()
         # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
-        if self._history is not None or not scheduler.is_local:
+        if self._history is not None or not scheduler.capabilities.is_local:
             observation.record_states(self.history, [(app_handle, status)])
         return status
 
@@ -740,9 +626,28 @@ class Runner:
         return self.history
 
 
-def _given(**parameters: Any) -> dict[str, Any]:
-    """Return the parameters that are set: `dryrun` of subclasses written for TorchX does not have them."""
-    return {name: value for name, value in parameters.items() if value}
+class RunnerContext(Context):
+    """Tells a scheduler what the runner's history and configuration hold for it."""
+
+    def __init__(self, runner: Runner, scheduler: Scheduler[Any]) -> None:
+        self.runner = runner
+        self._scheduler = scheduler
+
+    def native_id(self, app_id: str) -> str | None:
+        """Return the backend's own id of a job of this scheduler, if the history has it."""
+        handle = make_app_handle(self._scheduler.backend, self._scheduler.session_name, app_id)
+        try:
+            record = self.runner.history.find(handle)
+        except StateStoreError:
+            return None  # the backend can be asked
+        return None if record is None else record.native_id
+
+    def configured_options(self) -> dict[str, Any]:
+        """Return the scheduler's options that are configured for this directory, without defaults."""
+        options = effective_options(
+            self.runner.config, self._scheduler.backend, self._scheduler.run_opts(), refuse_withheld=False
+        )
+        return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
 
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:

@@ -37,6 +37,12 @@ class FileChange:
 class Comparison:
     """The differences between two jobs.
 
+    Args:
+        first: the one job.
+        second: the other; it may be planned.
+        store: where the code of both is.
+        manifest: the code of the second job, if it is not stored yet.
+
     Attributes:
         first: the one job.
         second: the other.
@@ -45,10 +51,12 @@ class Comparison:
         values: section -> name -> pair of the old and the new value, None where there was none.
     """
 
-    def __init__(self, first: JobRecord, second: JobRecord | PlannedJob, store: Store) -> None:
+    def __init__(
+        self, first: JobRecord, second: JobRecord, store: Store, manifest: Manifest | None = None
+    ) -> None:
         self.first = first
         self.second = second
-        self.code, self.files = _compare_code(first, second, store)
+        self.code, self.files = _compare_code(first, second, store, manifest)
         self.values = {
             section: _differences(_facts(first)[section], _facts(second)[section]) for section in SECTIONS
         }
@@ -85,32 +93,8 @@ class Comparison:
         }
 
 
-class PlannedJob:
-    """A job that is not submitted yet, with the values that the history would store.
-
-    Args:
-        columns: of `shunter.runner.submission.describe_submission`.
-        manifest: its code; None without a workspace.
-    """
-
-    def __init__(self, columns: Mapping[str, Any], manifest: Manifest | None) -> None:
-        self.handle = "the planned job"
-        self.app: dict[str, Any] = columns["app"]
-        self.component: str | None = columns["component"]
-        self.component_args: Any = columns["component_args"]
-        self.scheduler: str = columns["scheduler"]
-        self.cfg: dict[str, Any] = columns["cfg"]
-        self.fingerprint: str | None = columns["fingerprint"]
-        self.images: dict[str, str] | None = columns["images"]
-        self.python: str | None = columns["python"]
-        self.workspace: str | None = columns["workspace"]
-        self.cwd, self.user, self.host = columns["cwd"], columns["user"], columns["host"]
-        self.git_commit = self.git_dirty = None  # asked for by those who need them
-        self.manifest = manifest
-
-
 def _compare_code(
-    first: JobRecord, second: JobRecord | PlannedJob, store: Store
+    first: JobRecord, second: JobRecord, store: Store, manifest: Manifest | None
 ) -> tuple[str, list[FileChange]]:
     without = [record.handle for record in (first, second) if not record.fingerprint]
     if len(without) == 2:
@@ -120,7 +104,7 @@ def _compare_code(
     if first.fingerprint == second.fingerprint:
         return "same", []
     old = store.manifest(str(first.fingerprint))
-    new = second.manifest if isinstance(second, PlannedJob) else store.manifest(str(second.fingerprint))
+    new = manifest or store.manifest(str(second.fingerprint))
     if old is None or new is None:
         gone = first if old is None else second
         return f"changed, but the code of {gone.handle} is no longer stored", []
@@ -146,7 +130,7 @@ def _content(entry: Any, store: Store) -> bytes | None:
     return store.read_blob(entry.digest) if entry.kind == "file" else b""
 
 
-def _facts(record: JobRecord | PlannedJob) -> dict[str, dict[str, Any]]:
+def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
     """Return the facts of a job that are compared, by section and name."""
     app = record.app
     roles = {role["name"]: role for role in app.get("roles", [])}

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from shunter.errors import BackendError, ConfigError, UsageError
 from shunter.runner.observation import unknown_job
-from shunter.schedulers.api import Dependency, Scheduler
+from shunter.schedulers.api import Dependency, Scheduler, cannot_wait
 from shunter.schedulers.capabilities import has_own
-from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 
@@ -20,10 +19,13 @@ if TYPE_CHECKING:
 ANY_END = ":any"
 
 
-def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) -> None:
-    """Let the job of a request start after others. Called before anything is shipped.
+def open_dependencies(runner: Runner, scheduler: Scheduler[Any], after: Iterable[str]) -> list[Dependency]:
+    """Return those of the jobs to wait for that have not ended.
 
-    These are named as users do (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
+    Args:
+        runner: finds the jobs and their states.
+        scheduler: where the job that waits is to run.
+        after: the jobs, as users name them (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
 
     Raises:
         ConfigError: the scheduler cannot do that, a job is on another one, or has failed already.
@@ -31,21 +33,17 @@ def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) ->
         BackendError: the state of a job cannot be determined now.
     """
     texts = [after] if isinstance(after, str) else list(after)
-    if not texts:
-        return
-    scheduler = runner.scheduler(info.scheduler)
-    if not has_own(scheduler, "depend_on"):
-        scheduler.depend_on(info, [])  # says why not
-    wanted: dict[str, bool] = {}
+    if texts and not has_own(scheduler, "_depend_on"):
+        raise cannot_wait(scheduler.backend)
+    any_ends: dict[str, bool] = {}
     for text in texts:
         name = text.removesuffix(ANY_END)
         if not name:
             raise UsageError(f"--after {text!r} names no job", hint="Write HANDLE, or HANDLE:any.")
         handle = runner.resolve_handle(name)
         _check_scheduler(handle, scheduler)
-        wanted[handle] = wanted.get(handle, True) and text.endswith(ANY_END)  # requiring success is stricter
-    scheduler.depend_on(info, _still_open(runner, wanted))
-    info.record["after"] = [handle + ANY_END * any_end for handle, any_end in wanted.items()]
+        any_ends[handle] = any_ends.get(handle, True) and text.endswith(ANY_END)  # success is stricter
+    return _still_open(runner, any_ends)
 
 
 def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
@@ -57,11 +55,11 @@ def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
         )
 
 
-def _still_open(runner: Runner, wanted: dict[str, bool]) -> list[Dependency]:
+def _still_open(runner: Runner, any_ends: dict[str, bool]) -> list[Dependency]:
     """Return the jobs that have not ended yet. A job that has ended as required need not be waited for."""
-    found = runner.statuses(wanted)
+    found = runner.statuses(any_ends)
     dependencies = []
-    for handle, any_end in wanted.items():
+    for handle, any_end in any_ends.items():
         status = found[handle]
         if status is None:
             raise unknown_job(handle)

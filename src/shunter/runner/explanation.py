@@ -15,7 +15,7 @@ from shunter.redaction import Redactor
 from shunter.runner import Runner
 from shunter.runner.compare import Comparison
 from shunter.runner.records import JobRecord
-from shunter.schedulers.api import LogQuery, Scheduler, Stream
+from shunter.schedulers.api import JobDetails, LogQuery, Stream
 from shunter.schedulers.lines import end_of
 from shunter.specs.retries import NODE
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus
@@ -118,10 +118,10 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
             explanation, record
         )
     elif status.state in _WAITS:
-        position = _asked(runner, handle, lambda scheduler, app_id: scheduler.queue_position(app_id))
+        position = _asked(runner, handle, lambda details: details.queue_position())
         explanation.waiting = waiting = explain_waiting(status, position)
         if waiting.kind == "no_capacity":
-            change = _asked(runner, handle, lambda scheduler, app_id: scheduler.smallest_change(app_id))
+            change = _asked(runner, handle, lambda details: details.smallest_change())
             waiting.advice = change or waiting.advice
         explanation.try_command = _next_command(explanation, None)
     elif status.state == AppState.RUNNING and explanation.scheduler in _HANGS_IN_LOGS:
@@ -164,7 +164,7 @@ def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
 
     def job_output() -> Sequence[str]:
         try:
-            return runner.scheduler(handle.partition("://")[0]).job_output(_id(handle))
+            return runner.scheduler(handle.partition("://")[0]).details(_id(handle)).backend_output()
         except (ShunterError, OSError):
             return ()  # it would only have added detail
 
@@ -207,10 +207,10 @@ def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | N
         ]
 
 
-def _asked(runner: Runner, handle: str, question: Callable[[Scheduler[Any], str], str]) -> str:
+def _asked(runner: Runner, handle: str, question: Callable[[JobDetails], str]) -> str:
     """Return what the scheduler answers about a job; "" if it cannot be asked."""
     try:
-        return question(runner.scheduler(handle.partition("://")[0]), _id(handle))
+        return question(runner.scheduler(handle.partition("://")[0]).details(_id(handle)))
     except (ShunterError, OSError):
         return ""
 

@@ -63,32 +63,20 @@ class History:
 
     # ---- writing
 
-    def add_intent(self, *, durable: bool = True, **columns: Any) -> str:
+    def add_intent(self, record: JobRecord, *, durable: bool = True) -> str:
         """Record that a job is about to be submitted; returns the row's key.
 
         Args:
+            record: the submission. Secrets must have been removed.
             durable: whether the row must survive a power failure; not needed if the job would not.
-            columns: fields of `JobRecord`. Secrets must have been removed.
         """
-        row: dict[str, Any] = {
-            "key": os.urandom(16).hex(),
-            "phase": INTENT,
-            "handle": "",
-            "app_id": "",
-            "created_at": time.time(),
-            "state": AppState.UNSUBMITTED.name,
-            "msg": "",
-            **columns,
-        }
-        for name in JSON_COLUMNS & row.keys():
-            if row[name] is not None:
-                row[name] = json.dumps(row[name])
+        row = record.to_row()
         names = ", ".join(row)
         self._write(
             [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))],
             synchronous="FULL" if durable else "NORMAL",
         )
-        return str(row["key"])
+        return record.key
 
     def submitted(self, key: str, handle: str, app_id: str, **columns: Any) -> None:
         """Record that the scheduler accepted the job and gave it an id."""
@@ -265,7 +253,10 @@ class History:
     def _read(
         self, condition: str, *values: Any, functions: Functions = MappingProxyType({})
     ) -> list[JobRecord]:
-        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, functions=functions)]
+        return [
+            JobRecord.from_row(row)
+            for row in self._query(f"{_SELECT} {condition}", *values, functions=functions)
+        ]
 
     def _first(self, condition: str, *values: Any) -> JobRecord | None:
         return next(iter(self._read(f"WHERE {condition} LIMIT 1", *values)), None)

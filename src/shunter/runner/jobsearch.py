@@ -204,7 +204,9 @@ def unrecorded(
     states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
     if states == set():
         return []
-    jobs = listed({**(cfg or {}), **_for_scheduler(wanted, states, scheduler.list_filters)} or None)
+    jobs = listed(
+        {**(cfg or {}), **_for_scheduler(wanted, states, scheduler.capabilities.list_filters)} or None
+    )
     # by id: the session in a handle is only a label
     known = history.known(scheduler.backend, [job.app_id for job in jobs])
     return [
@@ -216,7 +218,7 @@ def unrecorded(
 
 
 def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
-    """Return the part of the filter that the scheduler applies itself; see `Scheduler.list_filters`."""
+    """Return the part of the filter that the scheduler applies itself; see `Capabilities.list_filters`."""
     named = None if states is None else {AppState[name] for name in states}
     filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
     return {key: value for key, value in filters.items() if key in taken and value is not None}

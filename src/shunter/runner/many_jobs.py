@@ -9,7 +9,7 @@ from shunter.errors import BackendError, ConfigError, ShunterError
 from shunter.runner.events import log_event
 from shunter.runner.observation import mark_deleted, unknown_job
 from shunter.runner.records import DELETED
-from shunter.schedulers.api import Scheduler
+from shunter.schedulers.api import Scheduler, attempt
 from shunter.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ def delete_all(runner: Runner, handles: Iterable[str]) -> Results:
             if not runner.scheduler(parsed.scheduler_backend).exists(parsed.app_id):
                 results[handle] = unknown_job(handle)
     rest = [handle for handle in records if handle not in results]
-    found = _for_each_scheduler(
-        runner, rest, "delete", lambda scheduler, app_ids: scheduler.delete_many(app_ids)
-    )
+    found = _for_each_scheduler(runner, rest, "delete", _delete_each)
     for handle, error in found.items():
         if error is None and records[handle] is not None:
             mark_deleted(runner.history, handle)
     return {handle: results.get(handle, found.get(handle)) for handle in records}
+
+
+def _delete_each(scheduler: Scheduler[Any], app_ids: list[str]) -> Results:
+    return {app_id: attempt(scheduler.delete, app_id) for app_id in app_ids}
 
 
 def _for_each_scheduler(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError
@@ -13,45 +14,68 @@ from shunter.runner.jobsearch import recorded
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef
-from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.serialize import from_json
 from shunter.specs.status import AppStatus
+from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import nothing_failed, points_of
 from shunter.specs.training import SWEEP_KEY
 from shunter.specs.workspace import Workspace
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 
 if TYPE_CHECKING:
     from shunter.runner.api import Runner
 
 
-@contextlib.contextmanager
-def planned_rerun(
+def repeated(
     runner: Runner,
     app_handle: str,
-    scheduler: str | None,
-    cfg: Mapping[str, Any] | None,
-    workspace: Workspace | str | None,
+    scheduler: str | None = None,
+    cfg: Mapping[str, Any] | None = None,
+    workspace: Workspace | str | None = None,
     after: Sequence[str] = (),
     only_failed: bool = False,
-) -> Iterator[AppDryRunInfo[Any]]:
-    """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
+) -> Submission:
+    """Return the submission that repeats a job of the history; see `Runner.rerun`."""
     record = recorded(runner.history, app_handle, "repeat")
-    with working_in(record.cwd, record.handle):
-        name = scheduler or record.scheduler
-        app, options = _recover(record, name, cfg)
-        if only_failed:
-            _keep_failed(app, runner.status(record.handle))
-        reused = workspace is None and frozen_code(record, runner.scheduler(name), app)
-        info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id, after)
-        info.record |= {
-            "component": record.component,
-            "component_args": record.component_args,
-            "rerun_of": record.handle,
-            "metrics": record.metrics,
-        }
-        if workspace is None and not reused:  # its images, if it has any, hold the code already
-            info.record |= {"fingerprint": record.fingerprint, "images": record.images}
-        yield info
+    name = scheduler or record.scheduler
+    app, options = _recover(record, name, cfg)
+    if only_failed:
+        _keep_failed(app, runner.status(record.handle))
+    submission = Submission(
+        app=app,
+        component=record.component,
+        arguments=record.component_args or (),
+        scheduler=name,
+        options=options,
+        workspace=workspace,
+        after=after,
+        metrics=record.metrics,
+        parent_run_id=record.parent_run_id,
+        directory=record.cwd,
+        rerun_of=record.handle,
+    )
+    return submission if workspace is not None else with_code_of(submission, record, runner.scheduler(name))
+
+
+def with_code_of(submission: Submission, record: JobRecord, scheduler: Scheduler[Any]) -> Submission:
+    """Return a submission with the code of a recorded job.
+
+    If that job had its code in images that still exist, they are used again: the submission's ``app`` is
+    changed. Otherwise the code comes from the code store, or else from the workspace that was named.
+    """
+    images = record.images or {}
+    if (
+        images
+        and submission.app is not None
+        and record.scheduler == scheduler.backend
+        and isinstance(scheduler, DockerWorkspaceMixin)
+        and scheduler.has_images(list(images.values()))
+    ):
+        for role in submission.app.roles:
+            role.image = images.get(role.name, role.image)
+        return replace(submission, workspace=None, fingerprint=record.fingerprint, images=images)
+    code = f"@{record.fingerprint}" if record.fingerprint else record.workspace
+    return replace(submission, workspace=code)
 
 
 def _recover(
@@ -96,22 +120,15 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
     role.num_replicas = len(kept)
 
 
-def frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
-    """Return the workspace that holds the code that a job had; None if its images hold it.
-
-    Images that still exist are used again: ``app`` is changed.
-    """
-    images = record.images or {}
-    if images and record.scheduler == scheduler.backend and scheduler.has_images(list(images.values())):
-        for role in app.roles:
-            role.image = images.get(role.name, role.image)
-        return None
-    return f"@{record.fingerprint}" if record.fingerprint else record.workspace
-
-
 @contextlib.contextmanager
-def working_in(directory: str, job: str) -> Iterator[None]:
-    """Work in the directory that a job was submitted from, so that relative paths mean the same."""
+def working_in(directory: str | None, job: str) -> Iterator[None]:
+    """Work in the directory that a job was submitted from, so that relative paths mean the same.
+
+    None leaves the current directory as it is. ``job`` names the job in errors.
+    """
+    if directory is None:
+        yield
+        return
     before = os.getcwd()
     try:
         os.chdir(directory)

@@ -51,9 +51,9 @@ COLUMNS = {
 # The methods of each capability: a scheduler has the capability if it overrides one of them.
 _METHODS = {
     "follow": ("log_blocks", "log_iter"),
-    "workspaces": ("plan_shipment",),
+    "workspaces": ("_plan_shipment",),
     "exec": ("execute",),
-    "after": ("depend_on",),
+    "after": ("_depend_on",),
     "delete": ("delete", "_delete_existing"),
     "doctor": ("doctor",),
     "gc": ("leftovers",),
@@ -62,7 +62,7 @@ _METHODS = {
 INTERFACES = ("shunter.schedulers.api", "shunter.compat.plugin_scheduler", "torchx.schedulers.api")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Capabilities:
     """What a scheduler declares, since no method shows it.
 
@@ -78,6 +78,15 @@ class Capabilities:
             warning. Without this, such a job is refused.
         notes: by column, some words instead of "yes", such as ``{"exec": "srun"}``. What the scheduler
             cannot do stays "no".
+        is_local: whether jobs run on this machine, so that a command that starts one follows it by default.
+        ships_by_default: whether the current directory travels with a job by default, as an image needs the
+            user's code.
+        runs_images: whether every role needs an image, so that a role without one gets the default image.
+        ships_roles: whether the scheduler itself ships the workspaces that roles name, as plugins for TorchX
+            of 2026 do.
+        reads_training_specs: whether it runs a role's ``metadata["train"]`` itself, without the toolkit.
+        list_filters: the filters that `Scheduler.list` accepts in ``cfg`` in addition to options: ``states``
+            (a set of `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     """
 
     streams: tuple[str, ...] = ("combined",)
@@ -89,6 +98,12 @@ class Capabilities:
     detached: bool = True
     ignores: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    is_local: bool = False
+    ships_by_default: bool = False
+    runs_images: bool = False
+    ships_roles: bool = False
+    reads_training_specs: bool = False
+    list_filters: frozenset[str] = frozenset()
 
 
 #: Capabilities of schedulers that declare none, as plugins may; jobs are not checked against them.
@@ -108,7 +123,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
         "elastic": declared.elastic,
         "mounts": ", ".join(declared.mounts) or False,
         "retries": ", ".join(declared.retries) or False,
-        "training": bool(scheduler.reads_training_specs) or has_own(scheduler, "toolkit_place"),
+        "training": declared.reads_training_specs or has_own(scheduler, "_toolkit_place"),
         "chain": "chain" in scheduler.run_opts(),
         "notify": "notify" in scheduler.run_opts(),
         "retry": "retry" in scheduler.run_opts() and (words_of(scheduler.backend) or True),

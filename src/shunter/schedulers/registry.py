@@ -43,6 +43,11 @@ OFFERED = "shunter.compat."
 #: Where TorchX's built-in schedulers are. Plugins register them again, since a plugin hides them in TorchX.
 THE_SAME = "torchx.schedulers."
 
+#: The first part of handles of sweeps whose points are jobs.
+SWEEPS = "sweep"
+#: What answers for handles that no backend gave.
+_WITHOUT_BACKEND = {SWEEPS: "shunter.sweeps.point_jobs"}
+
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
 
 #: Schedulers of TorchX that shunter does not have: when TorchX removed them, and what to use instead.
@@ -75,7 +80,7 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
     Raises:
         UnknownSchedulerException: there is no such scheduler.
     """
-    if name in DEFAULT_SCHEDULER_MODULES:
+    if name in DEFAULT_SCHEDULER_MODULES or name in _WITHOUT_BACKEND:
         return _builtin_factory(name)
     factories = get_scheduler_factories()
     if name not in factories:
@@ -134,7 +139,8 @@ def get_default_scheduler_name() -> str:
 def _builtin_factory(name: str) -> SchedulerFactory:
     def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
         try:
-            factory: SchedulerFactory = import_module(DEFAULT_SCHEDULER_MODULES[name]).create_scheduler
+            module = DEFAULT_SCHEDULER_MODULES.get(name) or _WITHOUT_BACKEND[name]
+            factory: SchedulerFactory = import_module(module).create_scheduler
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             extra = _EXTRA_OF_MODULE.get(missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -214,24 +214,6 @@ class LogPart:
 
 
 @dataclass
-class LogGrowth:
-    """Whole lines that one output stream of a replica has grown by.
-
-    Args:
-        role: name of its role.
-        replica: its index.
-        data: the lines; the last may lack its end.
-        times: tells when the byte at an offset of ``data`` was written, in seconds since the epoch; nan where
-            that is unknown.
-    """
-
-    role: str
-    replica: int
-    data: bytes
-    times: Callable[[int], float]
-
-
-@dataclass
 class ReplicaUsage:
     """What a replica uses at one point in time.
 
@@ -250,3 +232,30 @@ class ReplicaUsage:
     attempt: int
     levels: Mapping[str, float]
     totals: Mapping[str, float]
+
+
+class JobDetails:
+    """What a scheduler can tell about one job beyond its description; fetched when it is asked for.
+
+    Schedulers override what their backend can answer, see `Scheduler.details`.
+    """
+
+    def queue_position(self) -> str:
+        """Return a waiting job's place in the queue and its expected start, in words; "" if unknown."""
+        return ""
+
+    def smallest_change(self) -> str:
+        """Return in words what change would let a waiting job start right now; "" if unknown."""
+        return ""
+
+    def backend_output(self) -> Sequence[str]:
+        """Return the last lines that the backend's own programs wrote about the job, beside its logs."""
+        return ()
+
+    def directory_of(self, role: str, replica: int) -> str:
+        """Return the working directory that a point of a sweep has for itself; "" if that is not known."""
+        return ""
+
+    def usage(self, after: float) -> Iterator[ReplicaUsage]:
+        """Return the samples of what replicas used, taken after a time in seconds since the epoch."""
+        return iter(())

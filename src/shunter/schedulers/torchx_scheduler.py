@@ -10,7 +10,8 @@ from __future__ import annotations
 import builtins
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +20,9 @@ from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers import responses
 from shunter.schedulers.api import Scheduler
 from shunter.schedulers.capabilities import INTERFACES, Capabilities
-from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
-from shunter.specs.app import AppDef
+from shunter.schedulers.responses import Dependency, DescribeAppResponse, ListAppResponse, Stream
+from shunter.schedulers.toolkit_start import start_toolkits
+from shunter.specs.app import AppDef, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopt, runopts
 from shunter.specs.translation import classes_of, translated
@@ -40,10 +42,12 @@ class TorchXScheduler(Scheduler["Any"]):
     def __init__(self, made: Any, name: str, session_name: str) -> None:
         super().__init__(name, session_name)
         self.made = made
-        self.is_local = bool(getattr(made, "is_local", False))
-        self.ships_by_default = hasattr(made, "build_workspace_and_update_role")
-        self.builds_roles = hasattr(made, "build_workspaces")
-        self.capabilities = getattr(made, "capabilities", None) or UNCHECKED
+        self.capabilities = replace(
+            getattr(made, "capabilities", None) or UNCHECKED,
+            is_local=bool(getattr(made, "is_local", False)),
+            ships_by_default=hasattr(made, "build_workspace_and_update_role"),
+            ships_roles=hasattr(made, "build_workspaces"),
+        )
 
     def close(self) -> None:
         """Close the plugin's scheduler."""
@@ -71,13 +75,19 @@ class TorchXScheduler(Scheduler["Any"]):
 
     # ---- submitting
 
-    def make_dryrun(
-        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    def submit_dryrun(
+        self,
+        app: AppDef,
+        cfg: Any,
+        workspace: Workspace | str | None = None,
+        after: Sequence[Dependency] = (),
     ) -> AppDryRunInfo[Any]:
         """Make the request in TorchX's order: options, workspace, checks, request.
 
         A workspace is built now, since the request names the resulting image.
         """
+        validate_app(app)
+        start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
         resolved = self._resolved(cfg)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
@@ -95,6 +105,8 @@ class TorchXScheduler(Scheduler["Any"]):
         info.app, info.cfg = app, dict(resolved)
         info.scheduler, info.session = self.backend, self.session_name
         info.warnings += warnings
+        if after:
+            self._depend_on(info, after)
         return info
 
     def _check(self, method: str, app: Any, cfg: Mapping[str, Any]) -> None:
@@ -108,7 +120,9 @@ class TorchXScheduler(Scheduler["Any"]):
     def _build(self, app: Any, workspace: Workspace, cfg: Mapping[str, Any]) -> builtins.list[str]:
         """Have the plugin put the code into the images: of the first role, or of all that name their own."""
         # a workspace that is given is that of the first role
-        if self.builds_roles and any(role.workspace for role in app.roles[1 if workspace else 0 :]):
+        if self.capabilities.ships_roles and any(
+            role.workspace for role in app.roles[1 if workspace else 0 :]
+        ):
             if workspace:
                 app.roles[0].workspace = translated_for(self.made, workspace)
             self.made.build_workspaces(app.roles, cfg)
@@ -126,12 +140,14 @@ class TorchXScheduler(Scheduler["Any"]):
         build(app.roles[0], str(workspace), cfg)
         return []
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan nothing: the plugin ships the code itself."""
         return None
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
-        return self.make_dryrun(app, cfg)
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[Any]:
+        return self.submit_dryrun(app, cfg)
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """Have the plugin send the request."""
@@ -192,7 +208,7 @@ class TorchXScheduler(Scheduler["Any"]):
 
     def implements(self, *methods: str) -> bool:
         """Tell whether the plugin has one of these methods itself."""
-        known = {"plan_shipment": "build_workspace_and_update_role", "log_blocks": "log_iter"}
+        known = {"_plan_shipment": "build_workspace_and_update_role", "log_blocks": "log_iter"}
         named = [getattr(type(self.made), known.get(name, name), None) for name in methods]
         return any(getattr(each, "__module__", INTERFACES[0]) not in INTERFACES for each in named)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from shunter.specs.app import AppDef
+    from shunter.specs.submission import Submission
 
 T = TypeVar("T")
 
@@ -30,7 +31,13 @@ class AppDryRunInfo(Generic[T]):
         shipment: the code that goes with the job, planned but not shipped, as a
             `shunter.workspace.shipment.Shipment`; None without code.
         warnings: what the job asks for and will not get, in sentences.
-        record: what the runner stores in the history: component, arguments, workspace, ....
+        submission: what the request was made from; None if it was made without a runner.
+        definition: the job as JSON values, before the runner added its variables.
+        travels: the workspace that goes with the job, as text; None without one.
+        images: by role, the exact image that holds the code. Set by `Scheduler.ship`.
+        native_id: the backend's own id of the job, where it is not ``app_id``. Set by `Scheduler.schedule`.
+        python: version and path of the job's Python, where that is one of this machine.
+        python_origin: what chose that Python, in words.
     """
 
     def __init__(self, request: T, fmt: Callable[[T], str] = repr) -> None:
@@ -44,7 +51,13 @@ class AppDryRunInfo(Generic[T]):
         self.client_token = ""
         self.shipment: Any = None
         self.warnings: list[str] = []
-        self.record: dict[str, Any] = {}
+        self.submission: Submission | None = None
+        self.definition: dict[str, Any] | None = None
+        self.travels: str | None = None
+        self.images: Mapping[str, str] | None = None
+        self.native_id: str | None = None
+        self.python: str | None = None
+        self.python_origin = ""
 
     def __repr__(self) -> str:
         return self._fmt(self.request)

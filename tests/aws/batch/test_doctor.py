@@ -88,7 +88,7 @@ def test_a_job_is_compared_with_the_hosts_of_its_queue(still: FakeAws, scheduler
     def look(cpu: int) -> Check:
         role = Role("r", "127.0.0.1:1/no/registry:1", entrypoint="true", resource=Resource(cpu, 1, 1024))
         info = scheduler.submit_dryrun(AppDef("fits", [role]), {"queue": "mine"})
-        checks = {check.name: check for check in scheduler.check_job(info)}
+        checks = {check.name: check for check in scheduler.doctor({}, info)}
         assert checks["image 127.0.0.1:1/no/registry:1"].ok is None
         return checks["the job"]
 

@@ -18,6 +18,7 @@ from shunter.specs import Resource
 from tests.aws.batch.jobs import app, role
 from tests.aws.batch.test_observing import submit
 from tests.aws.fake import FakeAws
+from tests.schedulers.known_context import KnownContext
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_following_begins_before_the_stream_is_there_and_ends_with_the_job(
 def test_live_tail_is_used_where_it_is_asked_for(
     still: FakeAws, scheduler: AWSBatchScheduler, live_tail: bool
 ) -> None:
-    scheduler.configured = lambda: {"live_tail": live_tail}
+    scheduler.context = KnownContext({"live_tail": live_tail})
     app_id, job_id = submit(still, scheduler)
     still.batch.advance(job_id, "RUNNING")
     still.batch.log(job_id, "one")

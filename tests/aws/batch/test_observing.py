@@ -19,6 +19,7 @@ from shunter.specs import AppState, Resource
 from shunter.specs.status import ReplicaStatus
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
+from tests.schedulers.known_context import KnownContext
 
 CFG = {"queue": "queue"}
 Submitted = tuple[str, str]
@@ -47,7 +48,7 @@ def replicas(response: DescribeAppResponse) -> list[ReplicaStatus]:
 def test_a_job_of_the_history_is_one_call(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     app_id, job_id = submit(still, scheduler)
     other = create_scheduler("test")
-    other.recall = {app_id: f"arn:aws:batch:eu-west-1:123456789012:job/{job_id}"}.get
+    other.context = KnownContext(ids={app_id: f"arn:aws:batch:eu-west-1:123456789012:job/{job_id}"})
     still.calls.clear()
     assert look(other, app_id).state is AppState.PENDING
     assert [call.operation for call in still.calls] == ["DescribeJobs"]
@@ -466,8 +467,10 @@ def test_the_place_in_the_queue_is_that_of_batchs_snapshot(
     jobs = [submit(still, scheduler) for _ in range(3)]
     for _, job_id in jobs[:2]:
         still.batch.advance(job_id, "RUNNABLE")
-    assert scheduler.queue_position(jobs[1][0]) == "number 2 of the first 2 runnable jobs of its queue"
-    assert scheduler.queue_position(jobs[2][0]) == ""
+    assert (
+        scheduler.details(jobs[1][0]).queue_position() == "number 2 of the first 2 runnable jobs of its queue"
+    )
+    assert scheduler.details(jobs[2][0]).queue_position() == ""
 
 
 # ---- lists

@@ -20,6 +20,7 @@ from shunter.schedulers.aws.batch_jobs import JobRef
 from shunter.schedulers.aws_batch_scheduler import submission
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.specs import AppState
+from shunter.sweeps import run_sweep
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 
@@ -34,12 +35,12 @@ def test_points_that_run_some_at_a_time_are_jobs(
     still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from shunter.runner import Runner, point_jobs
-    from shunter.runner.sweeps import grid
+    from shunter.sweeps.planning import grid
 
     monkeypatch.setattr(point_jobs, "_feed_in_background", lambda handle: None)
     with Runner("test", {"aws_batch": lambda *_, **__: scheduler}) as runner:
         found = grid({"msg": ["one", "two", "three"]}, image="busybox:1")
-        handle = runner.run_sweep("utils.echo", found, "aws_batch", {"queue": "queue"}, parallel=2)
+        handle = run_sweep(runner, "utils.echo", found, "aws_batch", {"queue": "queue"}, parallel=2)
         assert handle.startswith("sweep://")
         assert len(still.batch.jobs) == 2
         first = next(iter(still.batch.jobs))
@@ -65,7 +66,7 @@ def test_history_learns_where_the_job_is(still: FakeAws, scheduler: AWSBatchSche
     app_id = scheduler.schedule(info)
     assert app_id == info.app_id
     (job,) = still.batch.jobs.values()
-    ref = JobRef.from_text(info.record["native_id"])
+    ref = JobRef.from_text(info.native_id)
     assert (ref.job_id, ref.region, ref.profile) == (job.id, "eu-west-1", "")
     assert JobRef.from_text(ref._replace(profile="a b").to_text()).profile == "a b"
     assert JobRef.from_text("an-id profile=p") == JobRef("an-id", "", "p")

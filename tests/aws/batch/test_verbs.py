@@ -19,6 +19,7 @@ from shunter.schedulers.aws_batch_scheduler import submission
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs import AppState
 from shunter.specs.handles import parse_app_handle
+from shunter.specs.submission import Submission
 from tests.aws.batch.jobs import app, request, role
 from tests.aws.fake import FakeAws
 
@@ -48,7 +49,7 @@ def native_id(aws: FakeAws, handle: str) -> str:
 
 def test_a_job_depends_on_others(still: FakeAws, runner: Runner) -> None:
     parents = [runner.run(app(), "aws_batch", CFG) for _ in range(2)]
-    info = runner.dryrun(app(), "aws_batch", CFG, after=parents)
+    info = runner.plan(Submission(app=app(), scheduler="aws_batch", options=CFG, after=parents))
     ids = [native_id(still, parent) for parent in parents]
     assert info.request.submission["dependsOn"] == [{"jobId": job_id} for job_id in ids]
     child = runner.schedule(info)
@@ -63,17 +64,17 @@ def test_a_parent_that_has_succeeded_is_no_longer_needed(still: FakeAws, runner:
     good, bad = (runner.run(app(), "aws_batch", CFG) for _ in range(2))
     still.batch.finish(native_id(still, good), 0)
     still.batch.finish(native_id(still, bad), 1)
-    info = runner.dryrun(app(), "aws_batch", CFG, after=[good, bad + ":any"])
+    info = runner.plan(Submission(app=app(), scheduler="aws_batch", options=CFG, after=[good, bad + ":any"]))
     assert "dependsOn" not in info.request.submission
     with pytest.raises(ConfigError, match="would never start"):
-        runner.dryrun(app(), "aws_batch", CFG, after=[bad])
+        runner.plan(Submission(app=app(), scheduler="aws_batch", options=CFG, after=[bad]))
 
 
 def test_any_end_is_refused_with_what_to_do(still: FakeAws, runner: Runner) -> None:
     parent = runner.run(app(), "aws_batch", CFG)
     sent = still.count("SubmitJob")
     with pytest.raises(ConfigError, match="success of others only") as caught:
-        runner.run(app(), "aws_batch", CFG, after=[parent + ":any"])
+        runner.submit(Submission(app=app(), scheduler="aws_batch", options=CFG, after=[parent + ":any"]))
     assert "shunter wait" in caught.value.hint
     assert still.count("SubmitJob") == sent
 
@@ -82,10 +83,10 @@ def test_limits_of_dependencies(still: FakeAws, scheduler: AWSBatchScheduler) ->
     ids = [scheduler.submit(app(), CFG) for _ in range(21)]
     info = scheduler.submit_dryrun(app(), CFG)
     with pytest.raises(ConfigError, match="at most 20"):
-        scheduler.depend_on(info, [Dependency(app_id) for app_id in ids])
+        scheduler._depend_on(info, [Dependency(app_id) for app_id in ids])
     elsewhere = scheduler.submit_dryrun(app(), {**CFG, "region": "us-west-2"})
     with pytest.raises(ConfigError, match="cannot wait for it"):
-        scheduler.depend_on(elsewhere, [Dependency(ids[0])])
+        scheduler._depend_on(elsewhere, [Dependency(ids[0])])
 
 
 # ---- ending many

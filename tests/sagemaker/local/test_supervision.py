@@ -108,8 +108,8 @@ def test_a_container_that_hangs_is_marked_and_sampled(
         return response.roles_statuses[0].replicas[0].reason
 
     until(lambda: reason().startswith("it hangs: no output for 2 s and no GPU activity"))
-    until(lambda: bool(list(scheduler.usage(app_id, 0.0))))
-    sample = next(iter(scheduler.usage(app_id, 0.0)))
+    until(lambda: bool(list(scheduler.details(app_id).usage(0.0))))
+    sample = next(iter(scheduler.details(app_id).usage(0.0)))
     assert (sample.role, sample.replica) == ("sh", 0)
     assert sample.levels["memory_bytes"] > 0
     response = scheduler.describe(app_id)
@@ -121,8 +121,8 @@ def test_a_container_that_hangs_is_marked_and_sampled(
 @pytest.mark.slow
 def test_processes_are_sampled(processes: str, scheduler: Scheduler) -> None:
     app_id = scheduler.submit(job("while :; do :; done"), {})
-    until(lambda: bool(list(scheduler.usage(app_id, 0.0))))
-    sample = next(iter(scheduler.usage(app_id, 0.0)))
+    until(lambda: bool(list(scheduler.details(app_id).usage(0.0))))
+    sample = next(iter(scheduler.details(app_id).usage(0.0)))
     assert (sample.role, sample.replica, sample.attempt) == ("sh", 0, 0)
     assert sample.totals["cpu"] > 0
     scheduler.cancel(app_id)

@@ -29,21 +29,21 @@ def test_no_daemon(monkeypatch, tmp_path):
 
 
 def test_a_job_that_fits(jobs):
-    found = checks(jobs.scheduler.check_job(jobs.dryrun(jobs.role("true"))))
+    found = checks(jobs.scheduler.doctor({}, jobs.dryrun(jobs.role("true"))))
     assert found["role r"].ok
     assert found[f"image {jobs.image}"].ok
 
 
 def test_a_job_that_does_not_fit(jobs):
     info = jobs.dryrun(jobs.role("true", resource=Resource(cpu=9999, gpu=1, memMB=999_999_999)))
-    text = checks(jobs.scheduler.check_job(info))["role r"].text
+    text = checks(jobs.scheduler.doctor({}, info))["role r"].text
     assert "9999 CPUs of" in text
     assert "999999999 MiB of" in text
 
 
 def test_an_image_for_another_platform(jobs):
     info = jobs.dryrun(jobs.role("true"), platform="linux/s390x")
-    found = checks(jobs.scheduler.check_job(info))[f"image {jobs.image}"]
+    found = checks(jobs.scheduler.doctor({}, info))[f"image {jobs.image}"]
     assert found.ok is False
     assert "jobs run on linux/s390x" in found.text
 
@@ -55,7 +55,7 @@ def test_images_of_a_registry(jobs, logged_in):  # noqa: F811
     image_store.remove(jobs.engine, name)
     images = [name, name.replace(":1", ":2")]
     info = jobs.dryrun(*(jobs.role("true", f"r{k}", image=image) for k, image in enumerate(images)))
-    found = checks(jobs.scheduler.check_job(info))
+    found = checks(jobs.scheduler.doctor({}, info))
     there, absent = (found[f"image {image}"] for image in images)
     assert there.ok
     assert "it will be pulled" in there.text

@@ -14,6 +14,7 @@ from shunter.components import utils
 from shunter.docker.engine import EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.runner.history import History
+from shunter.runner.records import JobRecord
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.schedulers.exec.container import housekeeping, labels
 from shunter.schedulers.exec.container import inventory as docker_jobs
@@ -472,16 +473,18 @@ def test_the_command_leaves_alone_what_others_left(jobs, capsys):
     ours, _ = jobs.run(jobs.role("exit 0"))
     history = History()
     key = history.add_intent(
-        scheduler="local_docker",
-        session="s",
-        name="n",
-        cfg={},
-        app={},
-        cwd="/",
-        argv=[],
-        user="u",
-        host="h",
-        submitter="",
+        JobRecord(
+            scheduler="local_docker",
+            session="s",
+            name="n",
+            cfg={},
+            app={},
+            cwd="/",
+            argv=[],
+            user="u",
+            host="h",
+            submitter="",
+        )
     )
     history.submitted(key, f"local_docker://s/{ours}", ours)
     history.close()

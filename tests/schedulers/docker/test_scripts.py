@@ -10,10 +10,11 @@ import pytest
 from shunter.docker.engine import Engine, EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
-from shunter.runner.sweeps import Point
 from shunter.schedulers.exec.container import housekeeping, submission
 from shunter.schedulers.exec.container.inventory import results_dir
 from shunter.specs import AppState
+from shunter.sweeps import run_sweep
+from shunter.sweeps.planning import Point
 from tests.toolkit.image import docker
 
 WRITE = """
@@ -153,7 +154,7 @@ def test_a_sweep_of_containers_has_one_handle_and_one_copy_of_the_code(
 ) -> None:
     args = {"image": image, "script": "train.py"}
     found = [Point({"n": n}, {**args, "script_args": [n]}) for n in "12"]
-    handle = runner.run_sweep("train.script", found, "local_docker", workspace=".", parallel=2)
+    handle = run_sweep(runner, "train.script", found, "local_docker", workspace=".", parallel=2)
     try:
         status = runner.wait(handle)
         assert status is not None

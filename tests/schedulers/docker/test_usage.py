@@ -58,19 +58,19 @@ def test_running_containers_are_measured(jobs):
     app_id = jobs.submit(jobs.role("exec sleep 1000", num_replicas=2))
     seen = set()
     while seen != {("r", 0), ("r", 1)}:  # until both have started, and their watcher has sampled them
-        found = list(jobs.scheduler.usage(app_id, 0.0)) and kept(app_id)
+        found = list(jobs.scheduler.details(app_id).usage(0.0)) and kept(app_id)
         seen = {(sample.role, sample.replica) for sample in found}
     assert all(sample.levels["memory_bytes"] > 0 for sample in found)
     jobs.scheduler.cancel(app_id)
     jobs.scheduler.wait(app_id, 50)
-    assert list(jobs.scheduler.usage(app_id, 0.0)) == kept(app_id)
+    assert list(jobs.scheduler.details(app_id).usage(0.0)) == kept(app_id)
 
 
 @pytest.mark.slow
 def test_a_job_without_a_watcher_is_given_one_for_samples(jobs):
     app_id = jobs.submit(jobs.role("exec sleep 1000"))
     while not kept(app_id):
-        list(jobs.scheduler.usage(app_id, 0.0))  # of this moment, until there are some that are kept
+        list(jobs.scheduler.details(app_id).usage(0.0))  # of this moment, until there are some that are kept
     jobs.scheduler.cancel(app_id)
     jobs.scheduler.wait(app_id, 50)
-    assert all(sample.levels["memory_bytes"] > 0 for sample in jobs.scheduler.usage(app_id, 0.0))
+    assert all(sample.levels["memory_bytes"] > 0 for sample in jobs.scheduler.details(app_id).usage(0.0))

@@ -13,6 +13,7 @@ from shunter.components.train import script as train_script
 from shunter.errors import BackendError, ConfigError, UnknownAppException, UnreachableError, UsageError
 from shunter.runner import Runner
 from shunter.runner.preparation import prepare
+from shunter.schedulers.api import attempt
 from shunter.schedulers.hpc.commands import LocalCommands
 from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from shunter.schedulers.hpc.scheduler import Place
@@ -280,7 +281,7 @@ def test_following_goes_on_with_the_next_attempt(cluster, queue, tmp_path):
 def test_no_link_of_a_chain_starts_after_a_failure_that_it_must_not_follow(cluster, queue, tmp_path):
     first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
     info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {"chain": 2})
-    cluster.depend_on(info, [Dependency(first)])
+    cluster._depend_on(info, [Dependency(first)])
     after = cluster.schedule(info)
     (tmp_path / "go").touch()
     assert cluster.wait(after, 50).state == AppState.CANCELLED
@@ -292,18 +293,18 @@ def test_no_link_of_a_chain_starts_after_a_failure_that_it_must_not_follow(clust
 def test_a_job_waits_for_others(cluster, queue, tmp_path):
     first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
     info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {})
-    cluster.depend_on(info, [Dependency(first)])
+    cluster._depend_on(info, [Dependency(first)])
     assert "--after 1" in repr(info)
     after = cluster.schedule(info)
     info = cluster.submit_dryrun(AppDef("any", [role("echo ran")]), {})
-    cluster.depend_on(info, [Dependency(first, any_end=True)])
+    cluster._depend_on(info, [Dependency(first, any_end=True)])
     any_end = cluster.schedule(info)
     assert cluster.describe(after).state == AppState.PENDING
     (tmp_path / "go").touch()
     assert cluster.wait(after, 50).state == AppState.CANCELLED
     assert cluster.wait(any_end, 50).state == AppState.SUCCEEDED
     with pytest.raises(UnknownAppException):
-        cluster.depend_on(info, [Dependency("no-such-job")])
+        cluster._depend_on(info, [Dependency("no-such-job")])
 
 
 # ---- what travels
@@ -395,7 +396,7 @@ def test_jobs_with_the_same_code_share_one_copy(cluster, queue, project):
     assert texts == ["version 1\n", "version 1\n", "version 2\n"]
     shared = cluster.default_place().shared
     assert len(cluster.storage("").names(os.path.join(shared, "code"))) == 2
-    assert cluster.delete_many([first, third]) == {first: None, third: None}
+    assert [attempt(cluster.delete, app_id) for app_id in (first, third)] == [None, None]
     long_ago = time.time() - 10 * 86400
     for name in cluster.storage("").names(os.path.join(shared, "code")):
         os.utime(os.path.join(shared, "code", name), (long_ago, long_ago))

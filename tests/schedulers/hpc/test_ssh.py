@@ -26,6 +26,7 @@ from tests.schedulers.hpc.conftest import (
     wait_until,
 )
 from tests.schedulers.hpc.fake_cluster import FakeCluster
+from tests.schedulers.known_context import KnownContext
 
 # ---- commands
 
@@ -258,7 +259,7 @@ def test_storage_that_cannot_be_written_is_reported(storage):
 @pytest.fixture
 def remote(login_node, queue, tmp_path):
     scheduler = FakeCluster(environment=f"FAKE_QUEUE={queue}")
-    scheduler.configured = lambda: {"host": "login1", "shared_dir": str(tmp_path / "shared")}
+    scheduler.context = KnownContext({"host": "login1", "shared_dir": str(tmp_path / "shared")})
     yield scheduler
     scheduler.close()
 

@@ -9,6 +9,7 @@ from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import get_runner
 from shunter.schedulers.api import Stream
 from shunter.specs import AppDef, AppState, RetryPolicy
+from shunter.specs.submission import Submission
 from tests.schedulers.local.conftest import PATIENCE, linux_only, role, wait_until
 
 
@@ -33,7 +34,8 @@ def runner():
 
 def submit(runner, script, name="job", **fields):
     cfg = fields.pop("cfg", {})
-    return runner.run(AppDef(name, [role(script)]), "local_cwd", cfg, **fields)
+    app = AppDef(name, [role(script)])
+    return runner.submit(Submission(app=app, scheduler="local_cwd", options=cfg, **fields))
 
 
 def gate(path) -> str:

@@ -33,8 +33,8 @@ def test_a_state_directory_that_cannot_be_made(tmp_path, monkeypatch):
 
 def test_a_job_is_compared_with_the_machine(home):
     scheduler = create_scheduler("test")
-    (small,) = scheduler.check_job(scheduler.submit_dryrun(job(cpu=-1, gpu=-1, memMB=1), {}))
+    *_, small = scheduler.doctor({}, scheduler.submit_dryrun(job(cpu=-1, gpu=-1, memMB=1), {}))
     assert small.ok
-    (large,) = scheduler.check_job(scheduler.submit_dryrun(job(cpu=9999, gpu=0, memMB=1), {}))
+    *_, large = scheduler.doctor({}, scheduler.submit_dryrun(job(cpu=9999, gpu=0, memMB=1), {}))
     assert large.ok is None
     assert "ask for 19998 CPUs of" in large.text

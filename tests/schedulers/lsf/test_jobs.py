@@ -120,7 +120,7 @@ def test_hosts_are_compared_with_the_job(
     scheduler: LsfScheduler, fields: dict[str, Any], cfg: dict[str, Any], ok: bool | None, text: str
 ) -> None:
     info = scheduler.submit_dryrun(AppDef("job", [role("true", **fields)]), cfg)
-    (check,) = scheduler.check_job(info)
+    (check,) = scheduler.examine_job(info)
     assert (check.name, check.ok) == ("the job", ok), check
     assert text in check.text
 
@@ -129,7 +129,7 @@ def test_what_lsf_does_not_say_of_hosts_is_not_known(scheduler: LsfScheduler, ls
     info = scheduler.submit_dryrun(AppDef("job", [role("true", gpu=5)]), {"queue": "gpu"})
 
     def found() -> tuple[bool | None, str]:
-        (check,) = scheduler.check_job(info)
+        (check,) = scheduler.examine_job(info)
         return check.ok, f"{check.text}. {check.hint}"
 
     assert found()[0] is False

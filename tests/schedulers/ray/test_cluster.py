@@ -81,11 +81,11 @@ def test_a_job_without_room_waits_and_says_for_what(cluster: RayCluster, schedul
     assert "waits for room for 1 x {CPU 64, memory" in response.msg
     after = AppDef("later", [role("echo later")])
     info = scheduler.submit_dryrun(after, {})
-    scheduler.depend_on(info, [Dependency(app_id, any_end=True)])
+    scheduler._depend_on(info, [Dependency(app_id, any_end=True)])
     scheduler.ship(info)
     later = scheduler.schedule(info)
     info = scheduler.submit_dryrun(after, {})
-    scheduler.depend_on(info, [Dependency(app_id)])
+    scheduler._depend_on(info, [Dependency(app_id)])
     never = scheduler.schedule(info)
     wait_until(lambda: f"waits for {app_id}" in described(scheduler, later).msg, "the next waits for it")
     assert described(scheduler, later).state is AppState.PENDING
@@ -221,7 +221,7 @@ def room(
     """Return what is said of whether the nodes could hold a job, and the hint."""
     amounts = {"cpu": 1, "gpu": 0, "memMB": 32, **fields.pop("resource", {})}
     replica = role("true", resource=Resource(**amounts), **fields)
-    (check,) = scheduler.check_job(scheduler.submit_dryrun(AppDef("job", [replica]), cfg or {}))
+    *_, check = scheduler.doctor({}, scheduler.submit_dryrun(AppDef("job", [replica]), cfg or {}))
     assert check.name == "the job"
     return check.ok, f"{check.text}. {check.hint}"
 

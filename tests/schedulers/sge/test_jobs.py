@@ -21,6 +21,7 @@ from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler, create_sche
 from shunter.specs import AppDef, AppState, is_terminal
 from tests.grid_engine import GridEngine
 from tests.schedulers.hpc.conftest import wait_until
+from tests.schedulers.known_context import KnownContext
 from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -297,7 +298,7 @@ def test_grid_engine_says_whether_queues_could_run_a_job(
     jobs: ShellJobs, fields: dict[str, Any], cfg: dict[str, Any], ok: bool | None, text: str
 ) -> None:
     info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true", **fields)]), cfg)
-    (check,) = jobs.scheduler.check_job(info)
+    (check,) = jobs.scheduler.examine_job(info)
     assert (check.name, check.ok) == ("the job", ok), check
     assert text in check.text
     assert info.request.app_id not in {row.app_id for row in jobs.scheduler.list()}  # nothing was submitted
@@ -308,7 +309,7 @@ def test_whether_a_job_fits_is_not_known_while_qmaster_does_not_answer(
 ) -> None:
     info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true")]), {})
     monkeypatch.setenv("SGE_QMASTER_PORT", "6499")
-    (check,) = jobs.scheduler.check_job(info)
+    (check,) = jobs.scheduler.examine_job(info)
     assert check.ok is None
     assert "it was not compared with the queues: cannot verify the job here" in check.text
 
@@ -320,7 +321,7 @@ def test_a_qmaster_that_is_somewhere_else_does_not_answer(
     jobs.end_of(app_id)
     monkeypatch.setenv("SGE_QMASTER_PORT", "6499")
     fresh: SgeScheduler = create_scheduler("other")
-    fresh.recall = {app_id: f"1 - {jobs.scheduler.default_place().shared}"}.get
+    fresh.context = KnownContext(ids={app_id: f"1 - {jobs.scheduler.default_place().shared}"})
     response = fresh.describe(app_id)
     assert response is not None
     assert response.state == AppState.SUCCEEDED  # its own record tells, though the queue does not answer

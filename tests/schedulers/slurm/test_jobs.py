@@ -11,6 +11,7 @@ from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.api import Dependency, LogQuery, Stream
 from shunter.schedulers.hpc.commands import LocalCommands
 from shunter.specs import AppDef, AppState, Resource
+from shunter.sweeps import run_sweep
 from tests import backends
 
 from .conftest import SMALL, Jobs, role
@@ -153,7 +154,7 @@ def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatc
 def test_a_job_waits_for_others(jobs):
     def submit_after(script: str, *dependencies: Dependency, **cfg) -> str:
         info = jobs.scheduler.submit_dryrun(AppDef("job", [role(script)]), cfg)
-        jobs.scheduler.depend_on(info, list(dependencies))
+        jobs.scheduler._depend_on(info, list(dependencies))
         jobs.ids.append(jobs.scheduler.schedule(info))
         return jobs.ids[-1]
 
@@ -330,13 +331,13 @@ def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkey
 @pytest.mark.slow
 def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path, monkeypatch):
     from shunter.runner import get_runner
-    from shunter.runner.sweeps import Point
+    from shunter.sweeps.planning import Point
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(sys.argv[1] == '2')")
     with get_runner() as runner:
         found = [Point({"n": n}, ["--cpu", "1", "--script", "train.py", "--", n, "a 'b'"]) for n in "123"]
-        handle = runner.run_sweep("train.script", found, "slurm", {**jobs.cfg, "time": "5"}, parallel=2)
+        handle = run_sweep(runner, "train.script", found, "slurm", {**jobs.cfg, "time": "5"}, parallel=2)
         status = runner.wait(handle)
         assert [each.state.name for each in status.replicas()] == ["SUCCEEDED", "FAILED", "SUCCEEDED"], status
         first = [next(iter(runner.log_lines(handle, "train", k, streams=Stream.STDOUT))) for k in range(3)]

@@ -17,6 +17,7 @@ from shunter.testing import SchedulerConformance
 from tests import backends
 from tests.receiver import receiving
 from tests.schedulers.hpc.conftest import LoginNode, forget_connections, run_on_terminal, use_config
+from tests.schedulers.known_context import KnownContext
 from tests.slurm_cluster import private_cluster
 
 from .conftest import Jobs, only, role
@@ -79,7 +80,7 @@ class TestSlurmOverSsh(SchedulerConformance):
     def scheduler(self, laptop):
         self.cfg = {"host": "login1"}
         with closing(create_scheduler("test")) as scheduler:
-            scheduler.configured = lambda: self.cfg
+            scheduler.context = KnownContext(self.cfg)
             yield scheduler
 
 
@@ -128,7 +129,7 @@ def test_the_login_node_is_asked_whether_nodes_could_run_a_job(laptop, tmp_path)
     assert "FAIL the job: the job can never start on Slurm on login1: no node of the partition" in said
     with closing(create_scheduler("test")) as scheduler:
         info = scheduler.submit_dryrun(AppDef("job", [role("true")]), {})
-        (check,) = scheduler.check_job(info)  # here, where there is no Slurm
+        (check,) = scheduler.examine_job(info)  # here, where there is no Slurm
     assert (check.ok, check.text.partition(":")[0]) == (None, "it was not checked")
 
 
@@ -173,7 +174,7 @@ def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(laptop, tmp_path)
     app_id = jobs.submit(
         role(f"seq 1 1000; while [ ! -e {go} ]; do sleep 0.1; done; seq 1001 2000; printf end")
     )
-    jobs.scheduler.configured = lambda: {"host": "login1"}
+    jobs.scheduler.context = KnownContext({"host": "login1"})
     before, lines = laptop.logins(), []
     for block in jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True)):
         lines += block.data.splitlines()
@@ -188,7 +189,7 @@ def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(laptop, tmp_path)
 def test_what_follows_on_the_end_needs_no_connection(laptop, cluster):
     """The login node is out of reach while a job fails, is submitted again, and succeeds."""
     jobs, go = Jobs(host="login1"), laptop.directory / "hungry"
-    jobs.scheduler.configured = lambda: {"host": "login1"}
+    jobs.scheduler.context = KnownContext({"host": "login1"})
     with receiving(f"{cluster.net}.1") as receiver:
         common = {"notify": [receiver.url], "notify_secret": "s3"}
         waits = f"echo up; while [ ! -e {go} ]; do sleep 0.1; done; {HUNGRY}"
@@ -210,7 +211,7 @@ ASKING = """
 import sys
 from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
 scheduler = create_scheduler("test")
-scheduler.configured = lambda: {"host": "login1"}
+scheduler.context = KnownContext({"host": "login1"})
 print("jobs", len(scheduler.list()))
 """
 
@@ -268,7 +269,7 @@ def test_a_folder_that_the_nodes_do_not_see_is_named_as_the_reason(cluster, tmp_
         )
         assert mount.wait(50) == 0, log.read_text()
     jobs = Jobs(shared_dir=str(hidden), requeue=False)
-    jobs.scheduler.configured = lambda: {"shared_dir": str(hidden)}
+    jobs.scheduler.context = KnownContext({"shared_dir": str(hidden)})
     _, found = jobs.run(role("true"))
     assert found.state == AppState.FAILED
     assert "does its node see the shared folder?" in found.msg

@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
 
 def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
     """Return the path of a job's results on this machine, or ""."""
-    if not runner.scheduler(parse_app_handle(handle).scheduler_backend).is_local:
+    if not runner.scheduler(parse_app_handle(handle).scheduler_backend).capabilities.is_local:
         return ""
     path = local_path(status.results) if status.results else ""
     return path if path and os.path.exists(path) else ""

@@ -23,12 +23,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command. It fails if a check fails."""
     with get_runner() as runner:
-        try:
-            scheduler = runner.scheduler(args.scheduler)
-            options = {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
-            checks = scheduler.doctor(options)
-        except NotImplementedError as nothing:
-            checks = [Check(args.scheduler, None, str(nothing))]
+        scheduler = runner.scheduler(args.scheduler)
+        given = runner.cfg_from_str(args.scheduler, *args.cfg)
+        checks = scheduler.doctor({**scheduler.context.configured_options(), **given})
+    checks = checks or [Check(args.scheduler, None, f"{args.scheduler} has no checks")]
     checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:

@@ -11,8 +11,9 @@ from argparse import ArgumentParser, Namespace
 from shunter.cli.console import note
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.units import parse_duration
-from shunter.errors import EXIT_OK, UnknownAppException
+from shunter.errors import EXIT_OK, ConfigError, UnknownAppException
 from shunter.runner import Runner, get_runner
+from shunter.schedulers.sagemaker_local_scheduler import SageMakerLocalScheduler
 
 SCHEDULER = "sagemaker_local"
 
@@ -32,7 +33,10 @@ def run(args: Namespace) -> int:
     absence = parse_duration(args.absence)
     with get_runner() as runner:
         handle = _resolve(runner, args.handle)
-        runner.interrupt(handle, absence)
+        scheduler = runner.scheduler(handle.partition("://")[0])
+        if not isinstance(scheduler, SageMakerLocalScheduler):
+            raise ConfigError(f"{scheduler.backend} cannot simulate interruptions", hint=f"{SCHEDULER} can.")
+        scheduler.interrupt(handle.rpartition("/")[2], absence)
     note(f"{handle.rpartition('/')[2]}: simulating a spot interruption")
     return EXIT_OK
 

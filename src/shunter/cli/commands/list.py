@@ -226,7 +226,10 @@ def own_rows(
     if wanted.scheduler is None or not cfg:
         records, total = runner.search(wanted, limit, by_time=wanted.scheduler is not None)
     else:
-        lists = runner.scheduler(wanted.scheduler).lists
-        records = [record for record in runner.search(wanted, by_time=True)[0] if lists(record.app_id, cfg)]
+        records = [
+            record
+            for record in runner.search(wanted, by_time=True)[0]
+            if all(value in ("*", record.cfg.get(name, value)) for name, value in cfg.items())
+        ]
         total = len(records)
     return [Row(record) for record in records], total

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from shunter.cli.commands import run as run_command
@@ -24,10 +24,11 @@ from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
 from shunter.git import GitProbe
 from shunter.runner import Runner, get_runner
-from shunter.runner.compare import Comparison, PlannedJob
-from shunter.runner.submission import describe_submission
+from shunter.runner.compare import Comparison
+from shunter.runner.records import JobRecord
+from shunter.runner.submit import intent_of
 from shunter.schedulers.api import Check
-from shunter.schedulers.capabilities import capabilities_of, has_own
+from shunter.schedulers.capabilities import capabilities_of
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.terminal import clean
 from shunter.workspace.code_store import Store
@@ -65,11 +66,7 @@ def run(args: Namespace) -> int:
 
 def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
     scheduler = runner.scheduler(info.scheduler)
-    found = scheduler.doctor(info.cfg) if has_own(scheduler, "doctor") else []
-    if all(check.ok is not False for check in found):
-        check_job = getattr(scheduler, "check_job", None)  # plugins may lack it
-        found = [*found, *(check_job(info) if check_job else ())]
-    return found or [Check(info.scheduler, None, "has no checks")]
+    return scheduler.doctor(info.cfg, info) or [Check(info.scheduler, None, "has no checks")]
 
 
 def _plan(
@@ -77,18 +74,18 @@ def _plan(
 ) -> dict[str, Any]:
     """Return the plan as JSON values, without secrets."""
     scheduler = runner.scheduler(info.scheduler)
-    columns = describe_submission(scheduler, info, os.getcwd())
+    planned = intent_of(scheduler, info)
     sources = request.sources()
-    last, changes = _changes(runner, columns, info)
+    last, changes = _changes(runner, planned, info)
     lacking = [name for name, how in capabilities_of(scheduler).items() if not how]
     return {
         "scheduler": info.scheduler,
-        "app": columns["app"],
+        "app": planned.app,
         "options": {
             name: {"value": value, "source": sources.get(name, "default")}
-            for name, value in columns["cfg"].items()
+            for name, value in planned.cfg.items()
         },
-        "python": columns["python"] and f"{columns['python']} ({info.record['python_origin']})",
+        "python": planned.python and f"{planned.python} ({info.python_origin})",
         "code": _code(info),
         "lacking": lacking,
         "last": last,
@@ -98,13 +95,13 @@ def _plan(
     }
 
 
-def _changes(runner: Runner, columns: Mapping[str, Any], info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
+def _changes(runner: Runner, planned: JobRecord, info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
     """Return the id of the last job of this name ("" without one), and what would differ from it."""
-    last = runner.history.latest_named(columns["name"])
+    last = runner.history.latest_named(planned.name)
     if last is None:
         return "", []
-    planned = PlannedJob(columns, None if info.shipment is None else info.shipment.manifest)
-    return last.app_id, list(Comparison(last, planned, Store()).summary())
+    manifest = None if info.shipment is None else info.shipment.manifest
+    return last.app_id, list(Comparison(last, planned, Store(), manifest).summary())
 
 
 def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:

@@ -108,6 +108,7 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
     role = next((role for role in (app.roles if app else []) if points_of(role.metadata)), None)
     if role is None:
         raise ConfigError(f"{handle} is not a sweep, so it has no points", hint="`shunter sweep` starts one.")
+    details = scheduler.details(parsed.app_id)
     rows = []
     for index, point in enumerate(points_of(role.metadata)):
         own = [
@@ -128,7 +129,7 @@ def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str,
                 "state": status.state.name if worst is None else worst.state.name,
                 "exit_code": None if worst is None else worst.exit_code,
                 "reason": "" if worst is None else worst.reason,
-                "directory": scheduler.own_directory(parsed.app_id, role.name, index),
+                "directory": details.directory_of(role.name, index),
                 "seconds": max(ends) - min(starts) if starts and ends else None,
             }
         )

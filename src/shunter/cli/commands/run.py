@@ -94,10 +94,8 @@ def hint_at_misplaced(error: ComponentArgumentError, args: Namespace, command: s
 def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[Any]]:
     """Return the request of a command line and the job that it makes, without submitting it."""
     request = RunRequest(_with_stdin(args), runner.config)
-    runner.component_defaults = request.component_defaults()
-    runner.optional_defaults = request.optional_defaults()
     try:
-        return request, runner.dryrun_component(**request.arguments(runner))
+        return request, runner.plan(request.submission(runner))
     except (ComponentArgumentError, UnknownSchedulerException) as error:
         raise request.located(error) from None
 
@@ -113,8 +111,6 @@ def _with_stdin(args: Namespace) -> Namespace:
 def _run(args: Namespace) -> int:
     args = _with_stdin(args)
     with get_runner() as runner:
-        if args.scheduler and not args.dryrun:  # its preparations take longest, so they start first
-            runner.scheduler(args.scheduler).expect_submission()
         request = RunRequest(args, runner.config)
         try:
             return _submit_and_follow(args, runner, request)
@@ -123,26 +119,15 @@ def _run(args: Namespace) -> int:
 
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
-    runner.component_defaults = request.component_defaults()
-    runner.optional_defaults = request.optional_defaults()
     scheduler = runner.scheduler(request.scheduler)
-    if not args.dryrun:
-        scheduler.expect_submission()
-    plan = FollowPlan(args, scheduler.is_local, request.following)
-    arguments = request.arguments(runner)
+    following = FollowPlan(args, scheduler.capabilities.is_local, request.following)
+    info = runner.plan(request.submission(runner))
     if args.dryrun:
-        return show_plan(runner, runner.dryrun_component(**arguments), args.json)
+        return show_plan(runner, info, args.json)
+    roles = info.app.roles if info.app is not None else []
+    replicas = [(role.name, k) for role in roles for k in range(role.num_replicas)]
+    check_exit_code_source(following.source, replicas)
     request.announce(runner)
     with submitting(runner):
-        handle = _submit(runner, arguments, plan)
-    return after_submission(runner, handle, plan)
-
-
-def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
-    if plan.source is None:
-        return runner.run_component(**arguments)
-    info = runner.dryrun_component(**arguments)
-    roles = info.app.roles if info.app is not None else []
-    # before anything is started
-    check_exit_code_source(plan.source, [(role.name, k) for role in roles for k in range(role.num_replicas)])
-    return runner.schedule(info)
+        handle = runner.schedule(info)
+    return after_submission(runner, handle, following)

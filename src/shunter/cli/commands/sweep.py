@@ -27,10 +27,11 @@ from shunter.components.finder import get_component
 from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
 from shunter.redaction import Redactor
 from shunter.runner import Runner, get_runner
-from shunter.runner.point_jobs import SWEEP, submit_points
-from shunter.runner.sweeps import points_at_a_time, points_from_words
+from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.sweep_points import Point, label_of
+from shunter.sweeps.planning import plan_sweep, points_from_words
+from shunter.sweeps.point_jobs import submit_points
 from shunter.terminal import clean
 
 SHOWN = 50
@@ -88,26 +89,25 @@ def run(args: Namespace) -> int:
 
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
-    runner.component_defaults = request.component_defaults()
-    runner.optional_defaults = request.optional_defaults()
-    plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
-    if plan.source:
+    is_local = runner.scheduler(request.scheduler).capabilities.is_local
+    following = FollowPlan(args, is_local, request.following)
+    if following.source:
         raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
-    arguments = request.arguments(runner)
-    words = arguments.pop("component_args")
-    points = points_from_words(get_component(request.component), words, args.sample, args.seed_of_sample)
-    info = runner.dryrun_sweep(points=points, parallel=args.parallel, **arguments)
+    submission = request.submission(runner)
+    component, words = get_component(request.component), list(submission.arguments)
+    points = points_from_words(component, words, args.sample, args.seed_of_sample)
+    plan = plan_sweep(runner, submission, points, args.parallel)
     if args.dryrun:
         if not args.json:
             out(f"# points\n{points_table(points)}\n")
-        return show_plan(runner, info, args.json)
+        return show_plan(runner, plan.info, args.json)
     request.announce(runner)
-    parallel = args.parallel or points_at_a_time(info)
+    parallel = args.parallel or plan.parallel
     at_once = f", at most {parallel} at a time" if parallel else ""
     note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
     with submitting(runner):
-        handle = runner.schedule(info)
-    return after_submission(runner, handle, plan)
+        handle = plan.submit(runner)
+    return after_submission(runner, handle, following)
 
 
 def _resume(args: Namespace, runner: Runner) -> int:
@@ -115,7 +115,7 @@ def _resume(args: Namespace, runner: Runner) -> int:
         raise UsageError("--resume takes no component: the sweep already has one")
     handle = runner.resolve_handle(args.resume)
     parsed = parse_app_handle(handle)
-    if parsed.scheduler_backend != SWEEP:
+    if parsed.scheduler_backend != SWEEPS:
         raise UsageError(
             f"{handle} is a single job, so none of its points can be missing",
             hint="`shunter rerun --failed` repeats the points that failed.",

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ShunterError, UnknownAppException
-from shunter.progress import Progress
 from shunter.schedulers.api import (
     Check,
     Dependency,
     DescribeAppResponse,
+    JobDetails,
     Leftover,
     ListAppResponse,
     LogBlock,
@@ -27,7 +27,7 @@ from shunter.schedulers.api import (
 )
 from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import names, observe
+from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.container_session import run_in_task
 from shunter.schedulers.aws_batch_scheduler.doctor import examine, examine_job
 from shunter.schedulers.aws_batch_scheduler.housekeeping import delete, deregister, unused
@@ -50,16 +50,17 @@ from shunter.schedulers.aws_batch_scheduler.submission import (
     terminate_all,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
-from shunter.schedulers.code_in_images import CodeInPushedImages
 from shunter.schedulers.lines import check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import is_terminal
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.shipment import Shipment
 
 Job = dict[str, Any]
 
 
-class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
+class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -70,6 +71,9 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
     """
 
     capabilities = Capabilities(
+        ships_by_default=True,
+        runs_images=True,
+        list_filters=frozenset({"states", "since", "all"}),
         arrays=True,
         mounts=ALL_MOUNTS,
         ignores=("elastic",),
@@ -82,9 +86,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
             "hangs": "train.script",
         },
     )
-    ships_by_default = True
-    runs_images = True
-    list_filters = frozenset({"states", "since", "all"})
     opts_class = AWSBatchOpts
 
     def __init__(
@@ -94,10 +95,11 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
         log_client: Any | None = None,
         docker_client: Any | None = None,
     ) -> None:
-        super().__init__("aws_batch", session_name)
+        super().__init__("aws_batch", session_name, docker_client=docker_client)
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
-        self._docker_client = docker_client
-        self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
+        self._jobs = JobFinder(
+            given, lambda app_id: self.context.native_id(app_id), lambda: self.context.configured_options()
+        )
         self._inspector: QueueInspector | None = None
 
     def close(self) -> None:
@@ -113,19 +115,21 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
 
     # ---- submitting
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[BatchJob]:
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
         return info
 
-    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+    def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Check with one call that the queue accepts jobs, and so the credentials."""
         job = info.request
         check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
 
-    def depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
+    def _depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
         """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
         parents = {}
         for item in dependencies:
@@ -156,7 +160,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
         self._jobs.remember(job.app_id, ref)
-        dryrun_info.record["native_id"] = ref.to_text()
+        dryrun_info.native_id = ref.to_text()
         return job.app_id
 
     # ---- observing
@@ -193,11 +197,6 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
             session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
         )
 
-    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
-        """Tell whether the job is in the queue that is listed."""
-        queue = cfg.get("queue")
-        return not queue or app_id.startswith(f"{names.queue_name(queue)}:")
-
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
         return self._jobs.find(app_id) is not None or app_id in self._jobs.just_submitted
@@ -206,6 +205,10 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
         """Block until the job ends, polling only the job and not its replicas."""
         response = poll_until_ended(lambda: self.describe_many([app_id])[app_id], timeout)
         return None if response is None else self.describe(app_id)
+
+    def details(self, app_id: str) -> BatchJobDetails:
+        """Return what else can be asked about a job: its place in the queue."""
+        return BatchJobDetails(self._jobs, app_id)
 
     # ---- entering
 
@@ -256,25 +259,16 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
 
     # ---- housekeeping
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check credentials, queue, roles, log group and image, and show the policy that is needed."""
-        return examine(self._jobs.session_of(cfg), cfg)
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check credentials, queue, roles, log group and image, and show the policy that is needed.
 
-    def queue_position(self, app_id: str) -> str:
-        """Return a job's place among the first hundred runnable jobs of its queue, as Batch lists them."""
-        found = self._jobs.find(app_id)
-        if found is None:
-            return ""
-        session, job = found
-        answer = session.call("batch", "GetJobQueueSnapshot", jobQueue=job["jobQueue"])
-        jobs = (answer.get("frontOfQueue") or {}).get("jobs") or []
-        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == job.get("jobArn")), 0)
-        return f"number {place} of the first {len(jobs)} runnable jobs of its queue" if place else ""
-
-    def check_job(self, info: AppDryRunInfo[BatchJob]) -> builtins.list[Check]:
-        """Check that hosts of the queue could hold a replica, and that the images are there."""
-        job = info.request
-        return examine_job(self._jobs.sessions.get(job.region, job.profile), info)
+        With a job, check that hosts of the queue could hold a replica, and that the images are there.
+        """
+        checks = examine(self._jobs.session_of(cfg), cfg)
+        if job is None:
+            return checks
+        session = self._jobs.sessions.get(job.request.region, job.request.profile)
+        return [*checks, *examine_job(session, job)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs."""
@@ -296,7 +290,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
         """Return the lines of several replicas and all their attempts."""
         check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         session, job, places = self._find_replicas(app_id, replicas)
-        live = bool(self.configured().get("live_tail"))
+        live = bool(self.context.configured_options().get("live_tail"))
         return read_logs(session, job, places, query, live=live)
 
     # ---- parts
@@ -320,6 +314,25 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
             for kind, value in observe.needs_of(place.container).items():
                 needs[kind] = max(needs.get(kind, 0), value)
         return self._inspector.why(session, job.get("jobQueue", ""), needs)
+
+
+class BatchJobDetails(JobDetails):
+    """What AWS Batch can tell about the job with an id beside its description."""
+
+    def __init__(self, jobs: JobFinder, app_id: str) -> None:
+        self._jobs = jobs
+        self._app_id = app_id
+
+    def queue_position(self) -> str:
+        """Return its place among the first hundred runnable jobs of its queue, as Batch lists them."""
+        found = self._jobs.find(self._app_id)
+        if found is None:
+            return ""
+        session, job = found
+        answer = session.call("batch", "GetJobQueueSnapshot", jobQueue=job["jobQueue"])
+        jobs = (answer.get("frontOfQueue") or {}).get("jobs") or []
+        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == job.get("jobArn")), 0)
+        return f"number {place} of the first {len(jobs)} runnable jobs of its queue" if place else ""
 
 
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:

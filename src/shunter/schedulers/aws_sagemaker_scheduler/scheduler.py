@@ -59,6 +59,10 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     """
 
     capabilities = Capabilities(
+        ships_by_default=True,
+        runs_images=True,
+        reads_training_specs=True,
+        list_filters=frozenset({"states", "since", "all"}),
         retries=("application",),
         notes={
             "retries": "application, in a Batch queue",
@@ -67,10 +71,6 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             "hangs": "train.script",
         },
     )
-    ships_by_default = True
-    runs_images = True
-    reads_training_specs = True
-    list_filters = frozenset({"states", "since", "all"})
     opts_class = AWSSageMakerOpts
 
     def __init__(
@@ -80,10 +80,9 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         docker_client: Any | None = None,
         clients: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(names.BACKEND, session_name)
+        super().__init__(names.BACKEND, session_name, docker_client=docker_client)
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
-        self._docker_client = docker_client
-        self._sessions = SessionPool(self._given, lambda: self.configured())
+        self._sessions = SessionPool(self._given, lambda: self.context.configured_options())
         self._refs: dict[str, JobRef] = {}
         self._made_queued: QueuedJobs | None = None
 
@@ -96,20 +95,20 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         check_options(app, self.opts_class(**cfg), region=self._region(cfg))
 
-    def toolkit_place(self, role: Role) -> None:
+    def _toolkit_place(self, role: Role) -> None:
         """Return None: images are sent as they are, and SageMaker brings the code."""
 
-    def plan_shipment(  # type: ignore[override] # an archive in S3 is no image
+    def _plan_shipment(  # type: ignore[override] # an archive in S3 is no image
         self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
     ) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            return super().plan_shipment(app, workspace, cfg)
+            return super()._plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         code = shipment if isinstance(shipment, CodePackage) else None
         planned = code.planned if code is not None else None
@@ -125,9 +124,6 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         info.warnings += job.warnings
         return info
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:
-        return self._make_request(app, cfg, None)
-
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Upload code and data, look up the role, make the bucket; images are pushed.
 
@@ -139,7 +135,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         code: CodePackage | None = None
         if isinstance(info.shipment, CodePackage):
             code = info.shipment
-            info.record["images"] = {}
+            info.images = {}
         else:
             super().ship(info, progress)
         shown = Silent() if progress is None or cfg.get("quiet") else progress
@@ -149,9 +145,9 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             if code is not None:
                 code.close()
 
-    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+    def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Check credentials and role before an image is pushed; code for S3 is sent after the same check."""
-        check_identity(info.request, self._session_of(info.cfg), progress)
+        check_identity(info.request, self._session_of(info.cfg), Silent())
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
         """Create the training job, or give it to its queue, once.
@@ -168,7 +164,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         if batch_id:
             self._queued.remember(job.app_id, batch_id)
         ref = self._refs[job.app_id] = JobRef.from_arn(arn, cfg.get("profile") or "")
-        dryrun_info.record["native_id"] = ref.to_text()
+        dryrun_info.native_id = ref.to_text()
         return job.app_id
 
     # ---- observing
@@ -213,11 +209,6 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         states = cfg.get("states")
         rows = rows if states is None else [row for row in rows if row.state in states]
         return sorted(rows, key=lambda row: row.submitted_at or 0.0)
-
-    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
-        """Tell whether the job is in the queue that is listed."""
-        queue = names.queue_name(str(cfg.get("batch_queue") or ""))
-        return not queue or app_id.startswith(f"{queue}:")
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this name exists."""
@@ -268,13 +259,14 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
 
     # ---- keeping house
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check credentials, role, permissions, buckets, logs and image, and print the policies needed."""
         try:
             region = self._region(cfg)
         except ConfigError:
             region = ""
-        return examine(self._session_of(cfg), region, cfg)
+        checks = examine(self._session_of(cfg), region, cfg)
+        return [*checks, *super().doctor(cfg, job)]
 
     # ---- logs
 
@@ -302,7 +294,9 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     def _queued(self) -> QueuedJobs:
         """The jobs that go through a queue; made when it is asked for."""
         if self._made_queued is None:
-            self._made_queued = QueuedJobs(self._session_of_job, lambda app_id: self.recall(app_id))
+            self._made_queued = QueuedJobs(
+                self._session_of_job, lambda app_id: self.context.native_id(app_id)
+            )
         return self._made_queued
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
@@ -313,7 +307,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     def _ref(self, app_id: str) -> JobRef:
         """Return where a job is, as far as the history knows."""
         if app_id not in self._refs:
-            self._refs[app_id] = JobRef.from_text(self.recall(app_id) or "")
+            self._refs[app_id] = JobRef.from_text(self.context.native_id(app_id) or "")
         return self._refs[app_id]
 
     def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.docker.engine import Engine
-from shunter.errors import ConfigError, UnknownAppException
+from shunter.errors import UnknownAppException
 from shunter.paths import existing
 from shunter.schedulers.api import (
     Check,
@@ -21,20 +21,18 @@ from shunter.schedulers.api import (
     ListAppResponse,
     LogBlock,
     LogQuery,
-    ReplicaUsage,
     Scheduler,
     not_ended,
     not_running,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.code_in_images import CodeInImages
+from shunter.schedulers.docker_scheduler.details import DockerJobDetails
 from shunter.schedulers.docker_scheduler.doctor import examine, examine_job
 from shunter.schedulers.docker_scheduler.options import DockerOpts
-from shunter.schedulers.docker_scheduler.request import LocalImages, make_request
+from shunter.schedulers.docker_scheduler.request import make_request
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.container import housekeeping, inventory, labels
 from shunter.schedulers.exec.container.container_command import run_in_container
-from shunter.schedulers.exec.container.container_usage import usage_of
 from shunter.schedulers.exec.container.inventory import Job
 from shunter.schedulers.exec.container.job_events import wait_until
 from shunter.schedulers.exec.container.judge import Judgement, judge
@@ -47,9 +45,11 @@ from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import NONE, is_terminal
 from shunter.system.identity import user_name
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.shipment import Shipment
 
 
-class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
+class DockerScheduler(DockerWorkspaceMixin, Scheduler[DockerOpts]):
     """Runs jobs as containers of a Docker daemon.
 
     Args:
@@ -58,16 +58,19 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
             ``docker`` command finds it.
     """
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, mounts=ALL_MOUNTS, ignores=("elastic",))
-    is_local = True
-    ships_by_default = True
-    runs_images = True
+    capabilities = Capabilities(
+        is_local=True,
+        ships_by_default=True,
+        runs_images=True,
+        streams=SEPARATE_STREAMS,
+        mounts=ALL_MOUNTS,
+        ignores=("elastic",),
+    )
     opts_class = DockerOpts
+    requires_image_repo = False
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
-        super().__init__("local_docker", session_name)
-        self._given_client = docker_client
-        self._made: Engine | None = None
+        super().__init__("local_docker", session_name, docker_client=docker_client)
 
     @property
     def engine(self) -> Engine:
@@ -76,44 +79,17 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
         Raises:
             ConfigError: the environment does not name a daemon.
         """
-        if self._made is None:
-            client = self._given_client
-            self._made = Engine.from_env() if client is None else Engine.adopt(client)
-        return self._made
-
-    @property
-    def _docker_client(self) -> Any:
-        """A `docker.DockerClient` for programs that are built on TorchX; shunter itself does not use it.
-
-        Raises:
-            ConfigError: the package is not installed.
-        """
-        if self._given_client is None:
-            try:
-                import docker
-            except ModuleNotFoundError:
-                raise ConfigError(
-                    "a client of the Python package docker is needed, which is not installed",
-                    hint="Install it: pip install docker",
-                ) from None
-            self._given_client = docker.from_env()
-        return self._given_client
+        return self.docker_engine()
 
     def close(self) -> None:
         """Close the connections to the daemon; a client that was handed in stays open."""
-        made, self._made = self._made, None
-        if made is not None:
-            made.close()
-
-    # ---- code
-
-    def _images(self) -> LocalImages:
-        """Return the image builder; it is not a base class, since commands that only read never need it."""
-        return LocalImages(self.backend, self.engine)
+        self._close_images()
 
     # ---- submitting
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[DockerRequest]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[DockerRequest]:
         app_id = make_unique(app.name)
         request = make_request(
             app, self.opts_class(**cfg), app_id, self.session_name, shares_files=self.engine.is_local
@@ -131,13 +107,9 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
         """
         return submit(self.engine, dryrun_info.request)
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check the daemon, and the network of the options."""
-        return examine(self.engine, cfg)
-
-    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
-        """Check that the daemon has the images or can pull them, and is large enough."""
-        return examine_job(self.engine, info)
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check the daemon, and the network of the options; with a job, that it has the images and room."""
+        return [*examine(self.engine, cfg), *(examine_job(self.engine, job) if job is not None else [])]
 
     # ---- observing
 
@@ -257,10 +229,9 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
 
     # ---- what it uses
 
-    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
-        """Return the samples that its watcher has kept; what it uses now if there are none."""
-        job = inventory.load_job(self.engine, app_id)
-        return iter(()) if job is None else usage_of(self.engine, job, after)
+    def details(self, app_id: str) -> DockerJobDetails:
+        """Return what else can be asked about a job: what it uses."""
+        return DockerJobDetails(self.engine, app_id)
 
     # ---- logs
 

@@ -21,6 +21,7 @@ from shunter.schedulers.api import (
     Check,
     Dependency,
     DescribeAppResponse,
+    JobDetails,
     Leftover,
     ListAppResponse,
     LogBlock,
@@ -58,6 +59,8 @@ from shunter.workspace.directory_shipment import DirectoryShipment
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
 
+#: The filters that `HpcScheduler.list` takes.
+LIST_FILTERS = frozenset({"states", "since", "all"})
 #: How long a submission may go on after an interrupt: its job can only be cancelled once it is known.
 FINISH_SECONDS = 5.0
 
@@ -84,8 +87,7 @@ class Place:
 class HpcScheduler(Scheduler[HpcOpts]):
     """What the schedulers of clusters have in common. See `shunter.schedulers.hpc` for how one is added."""
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, retries=("application",))
-    list_filters = frozenset({"states", "since", "all"})
+    capabilities = Capabilities(list_filters=LIST_FILTERS, streams=SEPARATE_STREAMS, retries=("application",))
     #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
     unreachable_words = r"connection refused|timed out|timeout"
     #: Which of them mean that a submission has not even reached the queue.
@@ -144,6 +146,10 @@ class HpcScheduler(Scheduler[HpcOpts]):
             cfg: options; missing ones are not checked.
         """
         raise NotImplementedError(f"{self.backend} has no checks")
+
+    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Check whether a job could run now, for `doctor`. Changes nothing."""
+        return []
 
     def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
         """Merge the results of several calls of `dependency_options` into what the submit command accepts."""
@@ -269,7 +275,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def default_place(self, cfg: Mapping[str, Any] | None = None) -> Place:
         """Return where to find jobs that are not in the history: by these options, or as configured here."""
         options = {
-            **self.configured(),
+            **self.context.configured_options(),
             **{key: value for key, value in (cfg or {}).items() if value is not None},
         }
         host = str(options.get("host") or "")
@@ -278,7 +284,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def place_of(self, app_id: str) -> Place:
         """Return where a job is."""
-        recalled = self.recall(app_id)
+        recalled = self.context.native_id(app_id)
         return Place.parse(recalled) if recalled else self.default_place()
 
     def _at_home(self, host: str, path: str) -> str:
@@ -295,13 +301,13 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     # ---- submitting
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan a folder with the workspace on shared storage."""
         if not workspace:
             return None
         return DirectoryShipment(workspace)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be on shared storage; each replica gets a base directory."""
         return ToolkitPlace(
             ("python", "-S", TOOLKIT),
@@ -310,11 +316,8 @@ class HpcScheduler(Scheduler[HpcOpts]):
             env={"SHUNTER_INSTALLER": "none"},
         )
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[HpcRequest]:
-        return self._make_request(app, cfg, None)
-
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[HpcRequest]:
         assert self.opts_class is not None
         opts = self.opts_class(**cfg)
@@ -332,17 +335,10 @@ class HpcScheduler(Scheduler[HpcOpts]):
             request.details["retry"] = True
         info = AppDryRunInfo(request, str)
         info.app_id = app_id
+        info.warnings += request.warnings  # of what has no effect
         return info
 
-    def make_dryrun(
-        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
-    ) -> AppDryRunInfo[Any]:
-        """Make the request; what has no effect is also said when the job is submitted."""
-        info = super().make_dryrun(app, cfg, workspace)
-        info.warnings = [*info.warnings, *info.request.warnings]
-        return info
-
-    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+    def _depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others, by the queue itself."""
         options: list[str] = []
         for any_end in (False, True):
@@ -355,7 +351,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         info.request.dependencies = self.merge_dependencies(options)
 
     def _last_native_id(self, app_id: str, host: str) -> str:
-        place, native, job = self._observe(app_id)
+        place, native, job = self.observed(app_id)
         if place.host != host:
             raise ConfigError(
                 f"{app_id} was submitted on another cluster",
@@ -421,7 +417,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
             storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find, follows
         )
         dryrun_info.request = request
-        dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
+        dryrun_info.native_id = str(Place(request.host, request.shared_dir, native))
         return request.app_id
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
@@ -450,7 +446,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     # ---- observing
 
-    def _observe(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
+    def observed(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
         """Return where a job is, what the queue says and what its folder tells; raises what goes wrong."""
         found = self._observe_many([app_id])[app_id]
         if found.problem:
@@ -582,11 +578,15 @@ class HpcScheduler(Scheduler[HpcOpts]):
         ]
         return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
+    def details(self, app_id: str) -> JobDetails:
+        """Return what else can be asked about a job: what the queue's programs wrote."""
+        return HpcJobDetails(self, app_id)
+
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command where a replica runs, by the queue's own means."""
-        place, native, job = self._observe(app_id)
+        place, native, job = self.observed(app_id)
         if job is None and not native:
             raise UnknownAppException(f"there is no job {app_id!r}")
         running = next((item for item in native if item.state == AppState.RUNNING), None)
@@ -649,36 +649,23 @@ class HpcScheduler(Scheduler[HpcOpts]):
             self._query(host).forget([app_id for app_id, _ in items])
         return results
 
-    def _delete_existing(self, app_id: str) -> None:
-        error = self.delete_many([app_id])[app_id]
-        if error is not None:
-            raise error
+    def delete(self, app_id: str) -> None:
+        """Remove the folder of a job that has ended."""
+        seen = self._observe_many([app_id])[app_id]
+        response = describe(app_id, seen.native, seen.job, seen.problem, time.time())
+        if response is not None and not is_terminal(response.state):
+            raise not_ended(app_id, response.state)
+        if seen.job is not None:
+            self.storage(seen.place.host).remove([job_folder(seen.place.shared, app_id)])
+            self._query(seen.place.host).forget([app_id])
 
-    def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
-        """Remove the folders of jobs that have ended: one query, and one removal for each cluster."""
-        results: dict[str, ShunterError | None] = {}
-        by_host: dict[str, builtins.list[tuple[str, str]]] = {}
-        for app_id, each in self._observe_many(app_ids).items():
-            found = describe(app_id, each.native, each.job, each.problem, time.time())
-            results[app_id] = None
-            if found is not None and not is_terminal(found.state):
-                results[app_id] = not_ended(app_id, found.state)
-            elif each.job is not None:
-                folder = job_folder(each.place.shared, app_id)
-                by_host.setdefault(each.place.host, []).append((app_id, folder))
-        for host, items in by_host.items():
-            try:
-                self.storage(host).remove([folder for _, folder in items])
-                self._query(host).forget([app_id for app_id, _ in items])
-            except ShunterError as error:
-                results.update({app_id: error for app_id, _ in items})
-        return results
-
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check whether jobs with these options could run, and show which hosts retries avoid."""
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check whether jobs with these options, or this job, could run; show which hosts retries avoid."""
         checks = self.examine(cfg)
         if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
             return checks
+        if job is not None:
+            checks = [*checks, *self.examine_job(job)]
         try:
             place = self.default_place({**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")})
             return [*checks, *avoided_hosts(self.storage(place.host), place.shared, time.time())]
@@ -712,11 +699,6 @@ class HpcScheduler(Scheduler[HpcOpts]):
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
 
-    def job_output(self, app_id: str) -> Sequence[str]:
-        """Return the end of what the queue's programs wrote: why a step was killed or not started."""
-        place = self.place_of(app_id)
-        return scripts_output(self.storage(place.host), job_folder(place.shared, app_id))
-
     def log_part(self, app_id: str, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log, found by the indexes of its attempts."""
         place = self.place_of(app_id)
@@ -739,6 +721,20 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
         return found is None or is_terminal(found.state)
+
+
+class HpcJobDetails(JobDetails):
+    """What a queue can tell about the job with an id beside its description."""
+
+    def __init__(self, scheduler: HpcScheduler, app_id: str) -> None:
+        self._scheduler = scheduler
+        self._app_id = app_id
+
+    def backend_output(self) -> Sequence[str]:
+        """Return the end of what the queue's programs wrote: why a step was killed or not started."""
+        place = self._scheduler.place_of(self._app_id)
+        storage = self._scheduler.storage(place.host)
+        return scripts_output(storage, job_folder(place.shared, self._app_id))
 
 
 @dataclass

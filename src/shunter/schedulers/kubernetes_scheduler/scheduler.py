@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError, ShunterError, UnknownAppException
-from shunter.progress import Progress
 from shunter.schedulers.api import (
     Check,
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -24,13 +24,11 @@ from shunter.schedulers.api import (
     Scheduler,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
-from shunter.schedulers.code_in_images import CodeInPushedImages
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.api_server import (
     WATCH_SECONDS,
     ApiServer,
     Watch,
-    notify_of_changes,
 )
 from shunter.schedulers.kubernetes_scheduler.doctor import examine, examine_job
 from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete_jobs, unused
@@ -41,7 +39,6 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     FoundJob,
     app_reason,
     brief,
-    core_path,
     describe,
     find_jobs,
     group_pods,
@@ -61,9 +58,11 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import as_mapping
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.shipment import Shipment
 
 
-class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
+class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """Runs jobs on Kubernetes. See ``docs/schedulers/kubernetes.md``.
 
     Args:
@@ -72,10 +71,10 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
         docker_client: a client of docker-py for making images.
     """
 
-    ships_by_default = True
-    runs_images = True
-    list_filters = frozenset({"states", "since"})
     capabilities = Capabilities(
+        ships_by_default=True,
+        runs_images=True,
+        list_filters=frozenset({"states", "since"}),
         arrays=True,
         elastic=True,
         mounts=ALL_MOUNTS,
@@ -92,8 +91,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
     def __init__(
         self, session_name: str, client: Any | None = None, docker_client: Any | None = None
     ) -> None:
-        super().__init__("kubernetes", session_name)
-        self._docker_client = docker_client
+        super().__init__("kubernetes", session_name, docker_client=docker_client)
         self._servers: dict[tuple[str, str], ApiServer] = {}
         self._refs: dict[str, ClusterJobRef] = {}
 
@@ -106,8 +104,12 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
 
     # ---- submitting
 
-    def make_dryrun(
-        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    def submit_dryrun(
+        self,
+        app: AppDef,
+        cfg: Any,
+        workspace: Workspace | str | None = None,
+        after: Sequence[Dependency] = (),
     ) -> AppDryRunInfo[Any]:
         """Make the request; options of TorchX's ``kubernetes_mcad`` are refused with what replaces them."""
         for name, replacement in REPLACED.items():
@@ -116,17 +118,18 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
                     f"{name} was an option of kubernetes_mcad, which no longer exists",
                     hint=f"Give instead: {replacement}.",
                 )
-        info = super().make_dryrun(app, cfg, workspace)
-        info.warnings += info.request.warnings
-        return info
+        return super().submit_dryrun(app, cfg, workspace, after)
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[KubernetesJob]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[KubernetesJob]:
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
+        info.warnings += job.warnings
         return info
 
-    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+    def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Have the API server check the job, admission and quota included, before code is pushed."""
         self._adapt(info)
         if info.cfg.get("validate_spec", True):
@@ -152,13 +155,13 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
         submit(self._server(job.context, job.kubeconfig), job)
         ref = ClusterJobRef(job.kind, job.context, job.kubeconfig)
         self._refs[job.app_id] = ref
-        dryrun_info.record["native_id"] = ref.to_text()
+        dryrun_info.native_id = ref.to_text()
         return job.app_id
 
     # ---- finding
 
     def _server(self, context: str, kubeconfig: str) -> ApiServer:
-        configured: Mapping[str, Any] = {} if context and kubeconfig else self.configured()
+        configured: Mapping[str, Any] = {} if context and kubeconfig else self.context.configured_options()
         key = (context or configured.get("context") or "", kubeconfig or configured.get("kubeconfig") or "")
         if key not in self._servers:
             self._servers[key] = ApiServer(*key)
@@ -169,7 +172,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
 
     def _ref(self, app_id: str) -> ClusterJobRef:
         if app_id not in self._refs:
-            text = self.recall(app_id)
+            text = self.context.native_id(app_id)
             if not text:
                 return ClusterJobRef("")
             self._refs[app_id] = ClusterJobRef.from_text(text)
@@ -234,11 +237,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
             key=lambda each: each.submitted_at or 0.0,
         )
 
-    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
-        """Tell whether the job is in the namespace that is listed."""
-        namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
-        return namespace == "*" or names.split_app_id(app_id)[0] == namespace
-
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
         return self._find(app_id) is not None
@@ -269,17 +267,6 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
             if job is not None:
                 job = self._find(app_id)
         return self.describe(app_id)
-
-    def notify(self, app_id: str, changed: threading.Event) -> Callable[[], object] | None:
-        """Watch a job's objects and pods in the background."""
-        try:
-            job = self._find(app_id)
-        except ShunterError:  # asking for the state reports it
-            return None
-        if job is None:
-            return None
-        paths = (core_path("pods", job.namespace), list_path(job.kind, job.namespace))
-        return notify_of_changes(job.server, paths, selector([job.name]), changed)
 
     # ---- entering
 
@@ -325,28 +312,25 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
                 results[app_id] = error
         return results
 
-    def delete_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
-        """Delete jobs that have ended, many with one call."""
-        jobs = self._find_many(app_ids)
-        there = [job for job in jobs.values() if job is not None]
-        results = {job.app_id: error for job, error in delete_jobs(there)}
-        return {app_id: results.get(app_id) for app_id in jobs}
-
-    def _delete_existing(self, app_id: str) -> None:
-        error = self.delete_many([app_id])[app_id]
-        if error is not None:
-            raise error
+    def delete(self, app_id: str) -> None:
+        """Delete the objects of a job that has ended."""
+        job = self._find(app_id)
+        for _, error in delete_jobs([job] if job is not None else []):
+            if error is not None:
+                raise error
 
     # ---- housekeeping
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check connection, permissions, namespace, queue and what the cluster has."""
-        return examine(self._server_of(cfg), cfg)
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check connection, permissions, namespace, queue and what the cluster has.
 
-    def check_job(self, info: AppDryRunInfo[KubernetesJob]) -> builtins.list[Check]:
-        """Have the API server check the job, and compare it with the nodes; check its images."""
-        checks = super().check_job(info)
-        return [*checks, *examine_job(self._server(info.request.context, info.request.kubeconfig), info)]
+        With a job, the API server checks it too, and it is compared with the nodes and its images.
+        """
+        checks = examine(self._server_of(cfg), cfg)
+        if job is None:
+            return checks
+        server = self._server(job.request.context, job.request.kubeconfig)
+        return [*checks, *super().doctor(cfg, job), *examine_job(server, job)]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""

@@ -19,11 +19,9 @@ from shunter.schedulers.api import (
     Leftover,
     ListAppResponse,
     LogBlock,
-    LogGrowth,
     LogPart,
     LogQuery,
     LogRange,
-    ReplicaUsage,
     Scheduler,
     Stream,
     not_ended,
@@ -33,18 +31,17 @@ from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.exec.process.job_watch import JobWatch, wait_for_end
-from shunter.schedulers.exec.process.launcher import Launcher
-from shunter.schedulers.exec.process.log_growth import growth
 from shunter.schedulers.exec.process.log_ranges import read_part
 from shunter.schedulers.exec.process.log_reader import ReplicaLog, follow_logs, read_logs
 from shunter.schedulers.exec.process.process_command import run_beside
-from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import check_replicas, compile_regex
+from shunter.schedulers.local_scheduler.details import LocalJobDetails
+from shunter.schedulers.local_scheduler.doctor import examine, examine_job
 from shunter.schedulers.local_scheduler.housekeeping import leftovers, remove, remove_job
 from shunter.schedulers.local_scheduler.observe import describe
 from shunter.schedulers.local_scheduler.options import LocalOpts
-from shunter.schedulers.local_scheduler.request import LocalRequest, cpus_of, fitting, make_request
+from shunter.schedulers.local_scheduler.request import LocalRequest, make_request
 from shunter.schedulers.local_scheduler.submission import submit
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -65,37 +62,23 @@ _STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 class LocalScheduler(Scheduler[LocalOpts]):
     """Runs jobs as processes of this machine. See `shunter.schedulers.local_scheduler`."""
 
-    capabilities = Capabilities(streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic"))
-    is_local = True
+    capabilities = Capabilities(
+        is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
+    )
     opts_class = LocalOpts
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
-        self._launcher: Launcher | None = None
-
-    def close(self) -> None:
-        """End a supervisor that was started ahead of its job, if no job was submitted."""
-        launcher, self._launcher = self._launcher, None
-        if launcher is not None:
-            launcher.discard()
 
     # ---- submitting
 
-    def expect_submission(self) -> None:
-        """Start a supervisor ahead of its job, so that it loads while the job is being prepared."""
-        if self._launcher is None:
-            try:
-                self._launcher = Launcher()
-            except OSError:  # tried again, and reported, when the job is submitted
-                pass
-
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
         return DirectoryShipment(workspace)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica gets a base directory."""
         base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: the user decides which requirements of a project are installed there.
@@ -103,11 +86,8 @@ class LocalScheduler(Scheduler[LocalOpts]):
             local_command(), code=macros.img_root, base=base, env={"SHUNTER_INSTALLER": "none"}
         )
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
-        return self._make_request(app, cfg, None)
-
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[LocalRequest]:
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest
@@ -115,15 +95,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
         request = make_request(app, self.opts_class(**cfg), app_id, manifest, sources)
         info = AppDryRunInfo(request, str)
         info.app_id = app_id
-        info.record |= {"python": request.python, "python_origin": request.python_origin}
+        info.python, info.python_origin = request.python, request.python_origin
         return info
 
-    def jobs_at_a_time(self, app: AppDef, cfg: Mapping[str, Any]) -> int | None:
-        """Return how many jobs like this one the CPUs suffice for, unless jobs queue for them by `slots`."""
-        cpus = sum(role.num_replicas * cpus_of(role) for role in app.roles)
-        return None if cfg.get("slots") else fitting(cpus)
-
-    def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
+    def _depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
         """Have the job's supervisor wait for others' ends before it starts the replicas."""
         info.request.after = [
             {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
@@ -136,26 +111,17 @@ class LocalScheduler(Scheduler[LocalOpts]):
             StateStoreError: the state directory cannot be written.
             BackendError: the supervisor could not be started.
         """
-        launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any(
             "train" in role.metadata or "program" in role.metadata for role in dryrun_info.app.roles
         ):
             put_toolkit()
         if dryrun_info.shipment is None:
-            return submit(dryrun_info, launcher)
-        return _submit_with_workspace(dryrun_info, launcher)
+            return submit(dryrun_info)
+        return _submit_with_workspace(dryrun_info)
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check where jobs keep their files, and say what this machine has."""
-        from shunter.schedulers.local_scheduler.doctor import examine
-
-        return examine()
-
-    def check_job(self, info: AppDryRunInfo[Any]) -> builtins.list[Check]:
-        """Compare what the job asks for with what this machine has."""
-        from shunter.schedulers.local_scheduler.doctor import examine_job
-
-        return [] if info.app is None else examine_job(info.app)
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check where jobs keep their files, and say what this machine has; compare a job with it."""
+        return [*examine(), *(examine_job(job.app) if job is not None and job.app is not None else [])]
 
     # ---- observing
 
@@ -193,11 +159,11 @@ class LocalScheduler(Scheduler[LocalOpts]):
         wait_for_end(job, timeout)
         return self.describe(app_id)
 
-    # ---- entering
+    def details(self, app_id: str) -> LocalJobDetails:
+        """Return what else can be asked about a job: its points' directories, and what it uses."""
+        return LocalJobDetails(app_id)
 
-    def own_directory(self, app_id: str, role: str, replica: object) -> str:
-        """Return the working directory that a point of a sweep has for itself; "" if it has none."""
-        return ProcessJob.of(app_id).own_directory(role, replica)
+    # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
@@ -268,22 +234,6 @@ class LocalScheduler(Scheduler[LocalOpts]):
         check_replicas(app_id, [(role_name, k)], log_dirs)
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
 
-    def log_growth(
-        self, app_id: str, replicas: Sequence[tuple[str, int]], position: dict[str, Any], *, to_the_end: bool
-    ) -> Iterator[LogGrowth] | None:
-        """Return what the replicas' files have grown by since a position."""
-        job = _find(app_id)
-        log_dirs = _log_dirs(job)
-        logs = {key: (log_dirs[key], job.index_path(*key)) for key in replicas if key in log_dirs}
-        return growth(logs, position, to_the_end=to_the_end)
-
-    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
-        """Return the samples that the job's supervisor has taken."""
-        job = ProcessJob.find(app_id)
-        if job is None:
-            return iter(())
-        return replica_usage(job.usage_path(), list(job.log_dirs()), after)
-
 
 def _find(app_id: str) -> ProcessJob:
     job = ProcessJob.find(app_id)
@@ -317,7 +267,7 @@ def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:
     return replica
 
 
-def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
+def _submit_with_workspace(info: AppDryRunInfo[LocalRequest]) -> str:
     """Make the job's working directory and start the job; remove the directory if the job cannot start."""
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
@@ -326,7 +276,7 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
         raise BackendError(f"the job {app_id} has been submitted already")
     make_view(info.shipment, app_id)
     try:
-        return submit(info, launcher)
+        return submit(info)
     except BaseException:
         if not ProcessJob.of(app_id).exists():
             remove_view(app_id)

@@ -24,10 +24,8 @@ from shunter.specs.serialize import to_json
 from shunter.system.identity import Process, machine, myself
 
 
-def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
+def submit(info: AppDryRunInfo[LocalRequest]) -> str:
     """Write the job's directory and start its supervisor; returns the id.
-
-    A launcher may have been started ahead of time.
 
     Raises:
         StateStoreError: the state directory cannot be written.
@@ -37,11 +35,10 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     for warning in request.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = ProcessJob(request.job_dir)
-    if launcher is None or not launcher.is_waiting():
-        try:
-            launcher = Launcher()
-        except OSError as error:
-            raise _not_started(request.app_id, f"cannot start its supervisor: {error}") from error
+    try:
+        launcher = Launcher()
+    except OSError as error:
+        raise _not_started(request.app_id, f"cannot start its supervisor: {error}") from error
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)

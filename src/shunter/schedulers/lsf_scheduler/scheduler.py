@@ -16,7 +16,7 @@ from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.hpc.ssh import CONNECT_SECONDS
 from shunter.schedulers.lsf_scheduler import observe
 from shunter.schedulers.lsf_scheduler.doctor import checks, examine_job
@@ -41,6 +41,7 @@ class LsfScheduler(HpcScheduler):
 
     opts_class = LsfOpts
     capabilities = Capabilities(
+        list_filters=LIST_FILTERS,
         streams=SEPARATE_STREAMS,
         arrays=True,
         retries=("application",),
@@ -148,12 +149,10 @@ class LsfScheduler(HpcScheduler):
         """Check whether jobs with these options could run."""
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
 
-    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
         """Compare the job with the hosts of its queue: LSF has no dry run."""
-        roles = info.app.roles if info.app is not None else []
-        return [
-            examine_job(self.commands(info.request.host), info.request, roles, self.opts_class(**info.cfg))
-        ]
+        roles = job.app.roles if job.app is not None else []
+        return [examine_job(self.commands(job.request.host), job.request, roles, self.opts_class(**job.cfg))]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LsfScheduler:

@@ -37,7 +37,7 @@ def run_inside(scheduler: RayScheduler, app_id: str, role_name: str, k: int, com
     place = place_of(scheduler, app_id, role_name, k)
     app = AppDef(f"{ROLE}-{app_id}"[:40], [Role(ROLE, "", entrypoint=command[0], args=[*command[1:]])])
     address = scheduler.dashboard_of(app_id).address
-    info = scheduler.make_dryrun(app, {**scheduler.connection(), "dashboard_address": address}, "")
+    info = scheduler.submit_dryrun(app, {**scheduler.connection(), "dashboard_address": address}, "")
     made = info.request
     made.plan["inside"] = place
     made.submission["metadata"][request.EXEC_OF] = app_id

@@ -9,7 +9,6 @@ from typing import Any
 from shunter.backoff import Backoff
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException
 from shunter.parallel import for_all
-from shunter.progress import Progress
 from shunter.schedulers.api import (
     Capabilities,
     Check,
@@ -55,12 +54,12 @@ class RayScheduler(Scheduler[RayOpts]):
     """Runs jobs on a Ray cluster. See ``docs/schedulers/ray.md``."""
 
     capabilities = Capabilities(
+        ships_by_default=True,
+        list_filters=frozenset({"states", "since", "all"}),
         streams=SEPARATE_STREAMS,
         elastic=True,
         notes={"after": "by the job's driver", "exec": "without stdin and terminal"},
     )
-    ships_by_default = True
-    list_filters = frozenset({"states", "since", "all"})
     opts_class = RayOpts
 
     def __init__(self, session_name: str) -> None:
@@ -81,24 +80,24 @@ class RayScheduler(Scheduler[RayOpts]):
 
     def connection(self) -> dict[str, Any]:
         """Return the configured options that say how a dashboard is reached."""
-        configured = self.configured()
+        configured = self.context.configured_options()
         return {name: configured[name] for name in ("headers", "verify") if configured.get(name) is not None}
 
     def dashboard_of(self, app_id: str) -> Dashboard:
         """Return the dashboard of the cluster that a job was sent to; the configured one by default."""
-        native = self.recall(app_id) or ""
-        return self._dashboard(self.configured(), native.rpartition(" ")[0])
+        native = self.context.native_id(app_id) or ""
+        return self._dashboard(self.context.configured_options(), native.rpartition(" ")[0])
 
     # ---- code
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the package with the code. A job without a workspace has one too: driver and toolkit."""
         return self._package(workspace or None, cfg)
 
     def _package(self, workspace: Workspace | None, cfg: Mapping[str, Any]) -> RayPackage:
         return RayPackage(workspace, lambda: self._dashboard(cfg))
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be beside a replica's code; each replica gets a base directory."""
         return ToolkitPlace(
             ("python", "-S", f"{macros.img_root}/../toolkit.pyz"),
@@ -109,16 +108,13 @@ class RayScheduler(Scheduler[RayOpts]):
 
     # ---- submitting
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[RayRequest]:
-        return self._make_request(app, cfg, self._package(None, cfg))
-
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[RayRequest]:
-        assert isinstance(shipment, RayPackage)
+        package = shipment if isinstance(shipment, RayPackage) else self._package(None, cfg)
         opts = self.opts_class(**cfg)
         app_id = make_unique(app.name)
-        request = make_request(app, opts, app_id, self._dashboard(cfg).address, shipment.uri)
+        request = make_request(app, opts, app_id, self._dashboard(cfg).address, package.uri)
         if "notify" in request.plan:
             request.plan["notify"]["handle"] = make_app_handle("ray", self.session_name, app_id)
         info = AppDryRunInfo(request, str)
@@ -126,7 +122,7 @@ class RayScheduler(Scheduler[RayOpts]):
         info.warnings = warnings_for(app, opts)
         return info
 
-    def depend_on(self, info: AppDryRunInfo[RayRequest], dependencies: Sequence[Dependency]) -> None:
+    def _depend_on(self, info: AppDryRunInfo[RayRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job's driver wait for other jobs of the same cluster, before it looks for room."""
         dashboard = self._dashboard(info.cfg)
         for dependency in dependencies:
@@ -141,7 +137,7 @@ class RayScheduler(Scheduler[RayOpts]):
                 raise UnknownAppException(f"Ray at {dashboard.address} has no job {dependency.app_id!r}")
         info.request.plan["after"] = [{"job": each.app_id, "any": each.any_end} for each in dependencies]
 
-    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+    def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Check with one call that the cluster can be reached, and accepts our credentials."""
         self._dashboard(info.cfg).get("/api/version")
 
@@ -154,7 +150,7 @@ class RayScheduler(Scheduler[RayOpts]):
         request = dryrun_info.request
         dashboard = self._dashboard(dryrun_info.cfg)
         submit(dashboard, request, dryrun_info.client_token)
-        dryrun_info.record["native_id"] = f"{dashboard.address} {request.app_id}"
+        dryrun_info.native_id = f"{dashboard.address} {request.app_id}"
         return request.app_id
 
     # ---- observing
@@ -208,15 +204,10 @@ class RayScheduler(Scheduler[RayOpts]):
         """
         cfg = cfg or {}
         options = {name: cfg[name] for name in ("dashboard_address", "headers", "verify") if cfg.get(name)}
-        jobs = observe.all_jobs(self._dashboard({**self.configured(), **options}))
+        jobs = observe.all_jobs(self._dashboard({**self.context.configured_options(), **options}))
         states, since = cfg.get("states"), cfg.get("since")
         wanted = frozenset(states) if states else None
         return observe.list_jobs(jobs.items(), wanted, since, everybodys=bool(cfg.get("all")))
-
-    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
-        """Tell whether the job is on the cluster that is listed."""
-        given = cfg.get("dashboard_address")
-        return not given or self.dashboard_of(app_id).address == self._dashboard(cfg).address
 
     def exists(self, app_id: str) -> bool:
         """Tell whether Ray knows a job of this id."""
@@ -279,13 +270,12 @@ class RayScheduler(Scheduler[RayOpts]):
 
     # ---- housekeeping
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check address, token, nodes and options."""
-        return examine(cfg)
-
-    def check_job(self, info: AppDryRunInfo[RayRequest]) -> builtins.list[Check]:
-        """Compare the job with the nodes that are up."""
-        return examine_job(self._dashboard(info.cfg), info.request)
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
+        """Check address, token, nodes and options; compare a job with the nodes that are up."""
+        return [
+            *examine(cfg),
+            *(examine_job(self._dashboard(job.cfg), job.request) if job is not None else []),
+        ]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return logs that are kept here."""

@@ -12,13 +12,13 @@ from shunter.progress import Progress, Silent
 from shunter.schedulers.api import (
     Check,
     DescribeAppResponse,
+    JobDetails,
     Leftover,
     ListAppResponse,
     LogBlock,
     LogPart,
     LogQuery,
     LogRange,
-    ReplicaUsage,
     Scheduler,
     not_ended,
     not_running,
@@ -31,6 +31,7 @@ from shunter.schedulers.exec.process import recovery
 from shunter.schedulers.exec.process.job_watch import wait_for_end
 from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.schedulers.responses import ReplicaUsage
 from shunter.schedulers.sagemaker_local_scheduler import doctor, housekeeping, logs, observe, submission
 from shunter.schedulers.sagemaker_local_scheduler.host_command import run_on_host
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
@@ -48,10 +49,13 @@ _ONE_STREAM = "SageMaker keeps stdout and stderr as one stream, and so does this
 class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
-    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
-    is_local = True
-    ships_by_default = True
-    reads_training_specs = True
+    capabilities = Capabilities(
+        is_local=True,
+        ships_by_default=True,
+        reads_training_specs=True,
+        retries=("application",),
+        notes={"retries": "application, in a Batch queue"},
+    )
     opts_class = SageMakerLocalOpts
 
     def __init__(self, session_name: str) -> None:
@@ -62,12 +66,12 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         submission.check(app, self.opts_class(**cfg))
 
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
         return plan_code(app, workspace, self.opts_class(**cfg))
 
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         code = shipment if isinstance(shipment, CodePackage) else None
         job = submission.make_request(app, self.opts_class(**cfg), code)
@@ -76,12 +80,9 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
         info.warnings += filter(None, [submission.unchecked()])
         python = submission.python_of(app, job.job_def)
         if python is not None:
-            info.record |= {"python": str(python), "python_origin": python.origin}
+            info.python, info.python_origin = str(python), python.origin
             info.warnings += filter(None, [python.warning])
         return info
-
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:
-        return self._make_request(app, cfg, None)
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Put the code into a directory named by its content, where the job finds it."""
@@ -91,7 +92,7 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
             told.done(unused)
         if not isinstance(info.shipment, CodePackage):
             return
-        info.record["images"] = {}
+        info.images = {}
         submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
@@ -132,6 +133,10 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
         wait_for_end(job, timeout)
         return self.describe(app_id)
 
+    def details(self, app_id: str) -> TrainingJobDetails:
+        """Return what else can be asked about a job: what it uses."""
+        return TrainingJobDetails(app_id)
+
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
@@ -170,7 +175,7 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
 
     # ---- keeping house
 
-    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+    def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check whether hosts would be containers or processes."""
         return doctor.check()
 
@@ -182,16 +187,7 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
         """Remove them; returns how many bytes that frees."""
         return housekeeping.remove(leftovers)
 
-    # ---- logs and samples
-
-    def usage(self, app_id: str, after: float) -> Iterator[ReplicaUsage]:
-        """Return the samples that the job's supervisor has taken."""
-        job = TrainingJob.find(app_id)
-        state = None if job is None else job.read_state()
-        if job is None or state is None:
-            return iter(())
-        names_of = {host: (role, index) for role, index, host in observe.layout(job)}
-        return replica_usage(job.usage_path, [names_of[host["name"]] for host in state["hosts"]], after)
+    # ---- logs
 
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
@@ -222,6 +218,22 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
         known = {(role, index): host for role, index, host in observe.layout(job)}
         check_replicas(app_id, replicas, known)
         return job, known
+
+
+class TrainingJobDetails(JobDetails):
+    """What can be asked about the training job with a name beside its description."""
+
+    def __init__(self, app_id: str) -> None:
+        self._app_id = app_id
+
+    def usage(self, after: float) -> Iterator[ReplicaUsage]:
+        """Return the samples that the job's supervisor has taken."""
+        job = TrainingJob.find(self._app_id)
+        state = None if job is None else job.read_state()
+        if job is None or state is None:
+            return iter(())
+        names_of = {host: (role, index) for role, index, host in observe.layout(job)}
+        return replica_usage(job.usage_path, [names_of[host["name"]] for host in state["hosts"]], after)
 
 
 def _find_job(app_id: str) -> TrainingJob:

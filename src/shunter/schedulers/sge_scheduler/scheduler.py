@@ -16,7 +16,7 @@ from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.sge_scheduler import observe, reasons
 from shunter.schedulers.sge_scheduler.doctor import checks, examine_job
 from shunter.schedulers.sge_scheduler.observe import ended_jobs, parse_accounting
@@ -40,6 +40,7 @@ class SgeScheduler(HpcScheduler):
 
     opts_class = SgeOpts
     capabilities = Capabilities(
+        list_filters=LIST_FILTERS,
         streams=SEPARATE_STREAMS,
         arrays=True,
         retries=("application",),
@@ -86,14 +87,14 @@ class SgeScheduler(HpcScheduler):
         ids = [word for word in options if not word.startswith("-")]
         return ["-hold_jid", ",".join(ids)] if ids else []
 
-    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+    def _depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others; on the node its script checks whether they succeeded."""
-        super().depend_on(info, dependencies)
+        super()._depend_on(info, dependencies)
         folders = []
         for item in dependencies:
             if item.any_end:
                 continue
-            place, _, job = self._observe(item.app_id)
+            place, _, job = self.observed(item.app_id)
             if job is None:
                 raise ConfigError(
                     f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
@@ -188,9 +189,9 @@ class SgeScheduler(HpcScheduler):
         """Check whether jobs with these options could run."""
         return checks(self.commands(str(cfg.get("host") or "")), cfg)
 
-    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
         """Have Grid Engine verify that queues could run the job."""
-        return [examine_job(self, info.request)]
+        return [examine_job(self, job.request)]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:

@@ -17,7 +17,7 @@ from shunter.schedulers.hpc.commands import Commands, missing_program
 from shunter.schedulers.hpc.follow_up_request import QueueWords, without_memory
 from shunter.schedulers.hpc.queries import JobIds, NativeJob
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
-from shunter.schedulers.hpc.scheduler import HpcScheduler
+from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
 from shunter.schedulers.hpc.storage import Storage, storage_of
 from shunter.schedulers.slurm_scheduler import observe, rules
@@ -50,6 +50,7 @@ class SlurmScheduler(HpcScheduler):
     """Runs jobs on Slurm. See ``docs/schedulers/slurm.md``."""
 
     capabilities = Capabilities(
+        list_filters=LIST_FILTERS,
         streams=SEPARATE_STREAMS,
         arrays=True,
         mounts=("bind",),
@@ -98,15 +99,15 @@ class SlurmScheduler(HpcScheduler):
 
     # ---- submitting
 
-    def _make_request(
-        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
         folders = {options[name] for name in ("shared_dir", "job_dir") if options.get(name)}
         if len(folders) > 1:
             raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
         options["shared_dir"] = next(iter(folders), None)
-        return super()._make_request(app, options, shipment)
+        return super()._submit_dryrun(app, options, shipment)
 
     def make_script(self, plan: JobPlan, opts: Any) -> tuple[builtins.list[str], str]:
         """Return the call of sbatch and its script."""
@@ -121,10 +122,10 @@ class SlurmScheduler(HpcScheduler):
         self._check_against_cluster(dryrun_info.request)
         return super().schedule(dryrun_info)
 
-    def check_job(self, info: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
         """Check that nodes of the partition could run the job."""
         text = "nodes of its partition could run it"
-        return [accepted("the job", lambda: self._check_against_cluster(info.request), text)]
+        return [accepted("the job", lambda: self._check_against_cluster(job.request), text)]
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
         commands = self.commands(request.host)
@@ -307,13 +308,13 @@ class SlurmScheduler(HpcScheduler):
             return {}
         return _by_id(observe.accounting_from_text(answer.text))
 
-    def queue_position(self, app_id: str) -> str:
-        """Return how many jobs of its partition come first, and when Slurm plans to start it."""
-        place, native, _ = self._observe(app_id)
-        waiting = next((job for job in native if job.state == AppState.PENDING), None)
-        if waiting is None:
-            return ""
-        cluster, job_id = _cluster(waiting.native_id), _plain(waiting.native_id)
+    def details(self, app_id: str) -> SlurmJobDetails:
+        """Return what else can be asked about a job: also its place in the queue, and what would start it."""
+        return SlurmJobDetails(self, app_id)
+
+    def position_of(self, place: Place, native_id: str) -> str:
+        """Return how many jobs of its partition precede a waiting job, and when Slurm plans to start it."""
+        cluster, job_id = _cluster(native_id), _plain(native_id)
         base = ["squeue", *_on(cluster), "-h", "-a"]
         commands = self.commands(place.host)
         text = self.ask(commands, [*base, "-j", job_id, "-O", "Partition:100"], "look at the job")
@@ -321,12 +322,6 @@ class SlurmScheduler(HpcScheduler):
         command = [*base, "--start", "--sort=-p,i", "-o", "%A %S", *where]
         text = self.ask(commands, command, "list the waiting jobs")
         return observe.position_from_text(text, job_id)
-
-    def smallest_change(self, app_id: str) -> str:
-        """Return how many nodes, or how large ones, are idle instead of those that a job asks for."""
-        place, _, job = self._observe(app_id)
-        needs = (job.document.get("slurm") or {}).get("needs") if job is not None else None
-        return rules.smallest_change(self.partitions(self.commands(place.host)), needs) if needs else ""
 
     def _version(self, commands: Commands) -> tuple[int, int]:
         if commands.host not in self._versions:
@@ -344,7 +339,7 @@ class SlurmScheduler(HpcScheduler):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
-        _, _, job = self._observe(app_id)
+        _, _, job = self.observed(app_id)
         self._entered = dict(job.document.get("slurm") or {}) if job else {}
         return super().execute(app_id, role_name, k, command, tty=tty)
 
@@ -378,6 +373,26 @@ class SlurmScheduler(HpcScheduler):
     def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check commands, controller, partition, accounting and shared folder; sbatch tests a job."""
         return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
+
+
+class SlurmJobDetails(HpcJobDetails):
+    """What Slurm can tell about the job with an id beside its description."""
+
+    _scheduler: SlurmScheduler
+
+    def queue_position(self) -> str:
+        """Return how many jobs of its partition come first, and when Slurm plans to start it."""
+        place, native, _ = self._scheduler.observed(self._app_id)
+        waiting = next((job for job in native if job.state == AppState.PENDING), None)
+        return "" if waiting is None else self._scheduler.position_of(place, waiting.native_id)
+
+    def smallest_change(self) -> str:
+        """Return how many nodes, or how large ones, are idle instead of those that the job asks for."""
+        place, _, job = self._scheduler.observed(self._app_id)
+        needs = (job.document.get("slurm") or {}).get("needs") if job is not None else None
+        if not needs:
+            return ""
+        return rules.smallest_change(self._scheduler.partitions(self._scheduler.commands(place.host)), needs)
 
 
 def _by_id(entries: Iterable[QueueEntry]) -> dict[str, SlurmJob]:

@@ -46,7 +46,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
     A workspace's own ``Dockerfile.shunter`` or ``Dockerfile.torchx`` is built instead, with the arguments
     ``IMAGE`` and ``WORKSPACE``. To be named before `Scheduler` among a scheduler's bases. shunter's own
-    schedulers plan the images with `plan_shipment` and make them when the job is submitted; those of plugins
+    schedulers plan the images with `_plan_shipment` and make them when the job is submitted; those of plugins
     make them with `build_workspace_and_update_role` and push them with `push_images`.
 
     Args:
@@ -67,16 +67,21 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
     @property
     def _docker_client(self) -> Any:
-        """The client of docker-py, which plugins use; that of the environment if none was given."""
-        if self._given_docker_client is None:
-            import docker
+        """The client of docker-py, for plugins; that of the environment if none was given.
 
+        Raises:
+            ConfigError: the package docker is not installed.
+        """
+        if self._given_docker_client is None:
+            try:
+                import docker
+            except ModuleNotFoundError:
+                raise ConfigError(
+                    "a client of the Python package docker is needed, which is not installed",
+                    hint="Install it: pip install docker",
+                ) from None
             self._given_docker_client = docker.from_env()
         return self._given_docker_client
-
-    @_docker_client.setter
-    def _docker_client(self, client: Any) -> None:
-        self._given_docker_client = client
 
     def docker_engine(self) -> Engine:
         """Return the client of the Docker daemon that images are made in. Contacts nothing."""
@@ -97,18 +102,21 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         """Return the options that images are made with: ``image_repo``, ``quiet``, ``platform``."""
         return cfg
 
-    def plan_shipment(
+    def _plan_shipment(
         self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
     ) -> ImageShipment | None:
         """Plan the images of a job, and set its roles' images to the planned names; reads only.
 
-        None if neither a workspace nor the toolkit has to go into any image.
+        None if neither a workspace nor the toolkit has to go into any image. A workspace that is a mere
+        default does not travel to other machines unless ``image_repo`` is given.
 
         Raises:
             WorkspaceError: the workspace cannot be read.
             ConfigError: there is no image to put it into, or no repository to push to.
         """
         cfg = self._image_options(cfg)
+        if workspace.implicit and self.requires_image_repo and not cfg.get("image_repo"):
+            workspace = Workspace()
         with_toolkit = any(needs_toolkit(role) for role in app.roles)
         if not workspace and not with_toolkit:
             return None
@@ -134,7 +142,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         )
         return ImageShipment(code, list(wanted.values()), destination)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images; code is in the working directory."""
         return ToolkitPlace()
 
@@ -195,7 +203,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         maker = DockerWorkspaceMixin(docker_client=self._given_docker_client)
         maker.requires_image_repo = bool(cfg.get("image_repo"))
         try:
-            shipment = maker.plan_shipment(AppDef("image", [role]), Workspace.from_str(workspace), cfg)
+            shipment = maker._plan_shipment(AppDef("image", [role]), Workspace.from_str(workspace), cfg)
             references = {} if shipment is None else shipment.ship(Silent())
         finally:
             maker._close_images()

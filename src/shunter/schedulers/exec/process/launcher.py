@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 
 
 class Launcher:
-    """The process that starts a job's supervisor. It may be started before there is a job.
+    """The process that starts a job's supervisor. It waits for the job's plan.
 
     Args:
         supervisor: class of the supervisor, as ``module:Class``.
@@ -63,13 +62,6 @@ class Launcher:
         finally:
             os.close(plan_out)
             os.close(problem_in)
-
-    def is_waiting(self) -> bool:
-        """Tell whether the supervisor is still there."""
-        while self.pid and select.select([self._problem], [], [], 0)[0]:
-            if not self._receive():
-                self._read_answer()
-        return self.pid != 0
 
     def supervisor(self) -> Process | None:
         """Return the process that waits for a job, as soon as there is one; None if it has ended."""

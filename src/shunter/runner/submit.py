@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from shunter.errors import ShunterError, StateStoreError, described
@@ -12,12 +13,13 @@ from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.redaction import Redactor, redact_text
 from shunter.runner.history import History
-from shunter.runner.records import INTERRUPTED
+from shunter.runner.records import INTERRUPTED, JobRecord
 from shunter.schedulers.api import Scheduler
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.serialize import to_json
 from shunter.specs.status import AppState
+from shunter.specs.submission import Submission
 from shunter.system.identity import host_name, myself, user_name
 
 
@@ -34,12 +36,10 @@ def submit(
         BackendError: the scheduler refused.
     """
     info.warn()
-    directory = os.getcwd()
-    key = history.add_intent(
-        durable=not scheduler.is_local, **describe_submission(scheduler, info, directory)
-    )
+    record = intent_of(scheduler, info)
+    key = history.add_intent(record, durable=not scheduler.capabilities.is_local)
     info.client_token = key
-    probe = GitProbe(directory)
+    probe = GitProbe(record.cwd)
     try:
         _ship(scheduler, info, history, key, progress)
     except BaseException:
@@ -54,14 +54,8 @@ def submit(
     facts: dict[str, Any] = {}
     if probe.done():
         facts["git_commit"], facts["git_dirty"] = probe.facts()
-    _record(
-        history.submitted,
-        key,
-        make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id),
-        app_id,
-        native_id=info.record.get("native_id"),
-        **facts,
-    )
+    handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id)
+    _record(history.submitted, key, handle, app_id, native_id=info.native_id, **facts)
     return app_id, key, None if facts else probe
 
 
@@ -81,7 +75,7 @@ def _ship(
         interrupted = isinstance(error, KeyboardInterrupt)
         _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))
         raise
-    _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.record["images"])
+    _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.images)
 
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
@@ -95,41 +89,40 @@ def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
         return
 
 
-def describe_submission(
-    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], directory: str
-) -> dict[str, Any]:
-    """Return the columns of a submission's row, without secrets."""
+def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
+    """Return the record of a job that is about to be submitted from this directory, without secrets."""
     redactor = Redactor()
-    record = info.record
-    app = record.get("app")
-    if app is None and info.app is not None:
-        app = to_json(info.app)
+    submission = info.submission or Submission(app=info.app)
+    definition = info.definition or ({} if info.app is None else to_json(info.app))
     session = info.session or scheduler.session_name
-    return {
-        "handle": make_app_handle(scheduler.backend, session, info.app_id) if info.app_id else "",
-        "scheduler": scheduler.backend,
-        "session": session,
-        "app_id": info.app_id or "",
-        "name": info.app.name if info.app is not None else "",
-        "component": record.get("component"),
-        "component_args": redactor.json(record.get("component_args")),
-        "cfg": redactor.options(jsonable(info.cfg), scheduler.run_opts()),
-        "app": redactor.json(app or {}),
-        "workspace": record.get("workspace"),
-        "fingerprint": fingerprint_of(info),
-        "images": record.get("images"),
-        "cwd": directory,
-        "argv": redactor.words(sys.argv),
-        "user": user_name(),
-        "host": host_name(),
-        "submitter": str(myself()),
-        "rerun_of": record.get("rerun_of"),
-        "parent_run_id": record.get("parent_run_id"),
-        "sweep": record.get("sweep"),
-        "point": record.get("point"),
-        "python": record.get("python"),
-        "metrics": redactor.json(record.get("metrics")),
-    }
+    arguments = (
+        submission.arguments if isinstance(submission.arguments, Mapping) else list(submission.arguments)
+    )
+    return JobRecord(
+        handle=make_app_handle(scheduler.backend, session, info.app_id) if info.app_id else "",
+        scheduler=scheduler.backend,
+        session=session,
+        app_id=info.app_id or "",
+        name=info.app.name if info.app is not None else "",
+        component=submission.component,
+        component_args=None if submission.component is None else redactor.json(jsonable(arguments)),
+        cfg=redactor.options(jsonable(info.cfg), scheduler.run_opts()),
+        app=redactor.json(definition),
+        workspace=info.travels,
+        fingerprint=fingerprint_of(info),
+        images=None if submission.images is None else dict(submission.images),
+        cwd=os.getcwd(),
+        argv=redactor.words(sys.argv),
+        user=user_name(),
+        host=host_name(),
+        submitter=str(myself()),
+        rerun_of=submission.rerun_of,
+        parent_run_id=submission.parent_run_id,
+        sweep=submission.sweep,
+        point=submission.point,
+        python=info.python,
+        metrics=redactor.json(submission.metrics and dict(submission.metrics)),
+    )
 
 
 def jsonable(value: Any) -> Any:
@@ -167,8 +160,9 @@ def _settle_refusal(
 def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
     """Return the fingerprint of the code that goes with a job."""
     manifest = None if info.shipment is None else info.shipment.manifest
-    fingerprint: str | None = info.record.get("fingerprint")
-    return fingerprint if manifest is None else str(manifest.fingerprint)
+    if manifest is not None:
+        return str(manifest.fingerprint)
+    return None if info.submission is None else info.submission.fingerprint
 
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:

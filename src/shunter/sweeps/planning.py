@@ -1,7 +1,7 @@
 """Sweeps: a component with several values of some arguments becomes one job, a replica for each point.
 
 The scheduler runs the replicas independently (`Capabilities.arrays`): as an array where the backend has them.
-Where it cannot, or where points differ in more than arguments, each is a job: `runner.point_jobs`.
+Where it cannot, or where points differ in more than arguments, each is a job: `sweeps.point_jobs`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from shunter.components.component import Component
 from shunter.errors import ConfigError, ShunterError, UsageError
-from shunter.runner.point_jobs import PLAN_KEY, plan_of
+from shunter.runner.api import Runner
+from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import as_mapping
 from shunter.specs.serialize import to_json
+from shunter.specs.submission import Submission
 from shunter.specs.substitution import macros
 from shunter.specs.sweep_points import MOST_BYTES, label_of, points_of
 from shunter.specs.sweep_points import Point as Point
 from shunter.specs.training import METADATA_KEY as TRAIN_KEY
 from shunter.specs.training import SWEEP_KEY
-
-if TYPE_CHECKING:
-    from shunter.runner.api import Runner
+from shunter.specs.workspace import Workspace
+from shunter.sweeps.point_jobs import PointJobsPlan
+from shunter.system.processes import usable_cpus
 
 MOST_POINTS = 10_000
 MOST_PROBLEMS = 5
@@ -39,7 +44,7 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 
 def grid(axes: Mapping[str, Iterable[Any]], **fixed: Any) -> list[Point]:
-    """Return the points of a grid, for `Runner.run_sweep`; the last axis varies fastest.
+    """Return the points of a grid, for `run_sweep`; the last axis varies fastest.
 
     Args:
         axes: values by parameter of the component.
@@ -203,44 +208,104 @@ def _check_number(axes: Mapping[Any, Sequence[Any]], sample: int | None = None) 
 # ---- one job of all points
 
 
-def dryrun_sweep(
-    runner: Runner,
-    component: str,
-    points: Sequence[Point],
-    scheduler: str,
-    cfg: Mapping[str, Any] | None,
-    parallel: int | None,
-    **rest: Any,
-) -> AppDryRunInfo[Any]:
-    """Check all points and make the request of their job; see `Runner.dryrun_sweep`.
+@dataclass
+class SweepPlan:
+    """A sweep that has been checked and not been submitted.
+
+    Attributes:
+        info: the request: of the one job, or of the first point where each point is a job.
+        parallel: how many points run at a time; None if that is the backend's affair.
+        point_jobs: the jobs of the points, in order; None if one job runs them all.
+    """
+
+    info: AppDryRunInfo[Any]
+    parallel: int | None
+    point_jobs: PointJobsPlan | None = None
+
+    def submit(self, runner: Runner) -> str:
+        """Submit the sweep; returns its handle.
+
+        Raises:
+            StateStoreError: the sweep cannot be recorded; nothing was sent.
+            BackendError: the scheduler refused.
+        """
+        if self.point_jobs is not None:
+            return self.point_jobs.submit(runner, self.info)
+        return runner.schedule(self.info)
+
+
+def plan_sweep(
+    runner: Runner, submission: Submission, points: Sequence[Point], parallel: int | None = None
+) -> SweepPlan:
+    """Check all points of a sweep and make the request of its job. Touches nothing.
+
+    Args:
+        runner: makes the jobs and the requests.
+        submission: what to run, with a component; its arguments come from the points.
+        points: as `grid` makes them.
+        parallel: how many points run at a time; None for as many as there is room for.
 
     Raises:
         ConfigError: a point is wrong.
     """
-    backend = runner.scheduler(scheduler)
-    apps = _made(points, lambda point: runner.component_app(component, point.args))
-    difference = _difference(points, apps)
+    backend = runner.scheduler(submission.scheduler or runner.default_scheduler())
+    submission = replace(submission, scheduler=backend.backend)
+    own = [replace(submission, arguments=point.args) for point in points]
+    apps = _made(points, [partial(runner.app_of, each) for each in own])
     # if the backend cannot limit how many tasks of an array run at a time, we submit a job for each point
     has_limit = parallel is None or "max_running" in backend.run_opts()
-    if not (backend.capabilities.arrays and has_limit) or difference:
-        parallel = parallel or backend.jobs_at_a_time(apps[0], cfg or {})
-        return plan_of(runner, component, points, apps, scheduler, cfg, parallel, **rest)
-    app = one_job(points, apps)
-    info = runner.dryrun(app, scheduler, array_options(backend, cfg, parallel), **rest)
-    info.record |= {"component": component, "component_args": points[0].args}
-    return info
+    if not (backend.capabilities.arrays and has_limit) or _difference(points, apps):
+        parallel = parallel or jobs_at_a_time(backend, apps[0], submission.options)
+        jobs = PointJobsPlan(submission, points, apps, parallel)
+        return SweepPlan(jobs.check(runner), parallel, jobs)
+    options = array_options(backend, submission.options, parallel)
+    info = runner.plan(replace(own[0], app=one_job(points, apps), options=options))
+    return SweepPlan(info, getattr(info.request, "max_running", None))
 
 
-def points_at_a_time(info: AppDryRunInfo[Any]) -> int | None:
-    """Return how many points of a planned sweep run at a time; None if that is the backend's affair."""
-    plan = info.record.get(PLAN_KEY)
-    found: int | None = plan["parallel"] if plan else getattr(info.request, "max_running", None)
-    return found
+def run_sweep(
+    runner: Runner,
+    component: str,
+    points: Sequence[Point],
+    scheduler: str | None = None,
+    cfg: Mapping[str, Any] | None = None,
+    workspace: Workspace | str | None = None,
+    parallel: int | None = None,
+) -> str:
+    """Submit a sweep: one job, in which each replica runs the component with the arguments of its point.
+
+    Where that is not possible each point is a job, and the handle stands for all of them.
+
+    Args:
+        runner: submits it.
+        component, scheduler, cfg, workspace: see `Submission`.
+        points: as `grid` makes them.
+        parallel: how many points run at a time; None for as many as there is room for.
+
+    Raises:
+        ConfigError: a point is wrong, or the scheduler refuses such a job; nothing was submitted.
+        BackendError: the scheduler refused.
+    """
+    submission = Submission(
+        component=component, scheduler=scheduler or "", options=cfg or {}, workspace=workspace
+    )
+    return plan_sweep(runner, submission, points, parallel).submit(runner)
 
 
-def array_options(backend: Any, cfg: Mapping[str, Any] | None, parallel: int | None) -> dict[str, Any]:
+def jobs_at_a_time(backend: Scheduler[Any], app: AppDef, options: Any) -> int | None:
+    """Return how many jobs like this one this machine's CPUs suffice for; None on other machines.
+
+    Jobs that queue for the machine's CPUs by the option ``slots`` are not limited either.
+    """
+    if not backend.capabilities.is_local or as_mapping(options).get("slots"):
+        return None
+    cpus = sum(role.num_replicas * max(role.resource.cpu, 1) for role in app.roles)
+    return max(usable_cpus() // cpus, 1)
+
+
+def array_options(backend: Scheduler[Any], cfg: Any, parallel: int | None) -> dict[str, Any]:
     """Return the options with which a scheduler runs replicas independently."""
-    options, known = dict(cfg or {}), backend.run_opts()
+    options, known = dict(as_mapping(cfg)), backend.run_opts()
     if "array" in known:
         options["array"] = True
     return options if parallel is None else {**options, "max_running": parallel}
@@ -303,11 +368,11 @@ def _separate(role: Role) -> None:
             train["checkpoints"] = {**train["checkpoints"], "uri": place}
 
 
-def _made(points: Sequence[Point], make: Callable[[Point], AppDef]) -> list[AppDef]:
+def _made(points: Sequence[Point], makers: Sequence[Callable[[], AppDef]]) -> list[AppDef]:
     apps, problems = [], []
-    for point in points:
+    for point, make in zip(points, makers, strict=True):
         try:
-            apps.append(make(point))
+            apps.append(make())
         except ShunterError as error:
             if error.exit_code == 0:  # --help
                 raise

@@ -1,10 +1,9 @@
 """Sweeps whose points are separate jobs, not replicas of one: listed, watched and ended together.
 
-Their handles are ``sweep://SESSION/ID``, and the runner finds them through a scheduler of that name, which
-asks the schedulers of the points. A directory of the state directory holds the points to submit; the history
-holds those that were submitted, with an intent before each submission. So the submitting process may be
-killed at any time, and another one continues without losing or repeating a point (`submit_points`). A lock
-lets only one process submit at a time.
+Their handles are ``sweep://SESSION/ID``; `PointJobs` answers for them by asking the schedulers of the points.
+A directory of the state directory holds the points to submit; the history holds those that were submitted,
+with an intent before each submission. So the submitting process may be killed at any time, and another one
+continues without losing or repeating a point (`submit_points`). A lock lets one process submit at a time.
 """
 
 from __future__ import annotations
@@ -19,111 +18,133 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, described
 from shunter.paths import make_private_dir, remove_tree, state_dir
 from shunter.redaction import Redactor, missing_secrets_error, redact_text, restore
+from shunter.runner.api import Runner
 from shunter.runner.observation import reconcile, recorded_status
 from shunter.runner.records import INTENT, REFUSED, SUBMITTED, JobRecord
-from shunter.runner.rerun import frozen_code, working_in
-from shunter.runner.submission import describe_submission, jsonable
+from shunter.runner.rerun import with_code_of, working_in
+from shunter.runner.submit import intent_of, jsonable
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
 from shunter.schedulers.exec.directories import remove_leftovers, size_of
 from shunter.schedulers.exec.process.documents import read_json, write_json
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import check_replicas
+from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import Leftover
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle, parse_app_handle
+from shunter.specs.options import as_mapping
 from shunter.specs.serialize import from_json
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus, is_terminal
+from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import Point, nothing_failed
 from shunter.specs.training import SWEEP_KEY
 from shunter.system.locks import is_locked
+from shunter.workspace.shipment import Shipment
 
-if TYPE_CHECKING:
-    from shunter.runner.api import Runner
-
-#: The scheduler in the handles of such sweeps.
-SWEEP = "sweep"
-#: In the record of a request: the plan of the sweep whose first point it is.
-PLAN_KEY = "point_jobs"
 _OVER = (AppState.UNKNOWN, AppState.UNSUBMITTED)
 
 
 # ---- submitting
 
 
-def plan_of(
-    runner: Runner,
-    component: str,
-    points: Sequence[Point],
-    apps: Sequence[AppDef],
-    scheduler: str,
-    cfg: Mapping[str, Any] | None,
-    parallel: int | None,
-    **rest: Any,
-) -> AppDryRunInfo[Any]:
-    """Check all points by making their requests; returns the first request, with the sweep's plan."""
-    first: AppDryRunInfo[Any] | None = None
-    for app in apps:
-        info = runner.dryrun(app, scheduler, cfg, **rest)
-        first = first or info
-    assert first is not None
-    first.record |= {"component": component, "component_args": points[0].args}
-    first.record[PLAN_KEY] = {
-        "component": component,
-        "scheduler": scheduler,
-        "cfg": dict(cfg or {}),
-        "parallel": parallel,
-        **rest,
-        "points": [
-            {"values": p.values, "args": p.args, "app": app} for p, app in zip(points, apps, strict=True)
-        ],
-    }
-    return first
+@dataclass
+class PointJobsPlan:
+    """A sweep whose points are jobs, before its submission.
 
-
-def start(runner: Runner, info: AppDryRunInfo[Any]) -> str:
-    """Save a planned sweep, submit its first points, and return its handle.
-
-    Where only some may run at a time, a process in the background submits the others.
+    Attributes:
+        submission: what all points have in common.
+        points: the points.
+        apps: the job of each.
+        parallel: how many run at a time; None for all.
     """
-    plan = info.record.pop(PLAN_KEY)
-    backend = runner.scheduler(plan["scheduler"])
-    app_id = make_unique(info.app.name if info.app is not None else SWEEP)
-    redactor = Redactor()
-    stored = {
-        **redactor.json(jsonable({**plan, "cfg": None, "workspace": None})),
-        "cfg": redactor.options(jsonable(plan["cfg"]), backend.run_opts()),
-        "workspace": None if plan["workspace"] is None else str(plan["workspace"]) or None,
-        "cwd": os.getcwd(),
-    }
-    folder = _folder(app_id)
-    make_private_dir(folder)
-    write_json(os.path.join(folder, "sweep.json"), stored)
-    handle = make_app_handle(SWEEP, runner.name(), app_id)
-    row = describe_submission(backend, info, os.getcwd())
-    row |= {"handle": handle, "scheduler": SWEEP, "session": runner.name(), "app_id": app_id}
-    key = runner.history.add_intent(**row)
-    runner.history.submitted(key, handle, app_id)
-    try:
-        left = submit_points(runner, app_id, wait=False, workspace=plan["workspace"])
-    except BaseException as error:
-        if isinstance(error, Exception) and not submitted_points(runner, app_id):
-            msg = redact_text(described(error))
-            runner.history.amend(key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=msg)
-            remove_tree(folder)
+
+    submission: Submission
+    points: Sequence[Point]
+    apps: Sequence[AppDef]
+    parallel: int | None
+
+    def check(self, runner: Runner) -> AppDryRunInfo[Any]:
+        """Check all points by making their requests; returns the first."""
+        infos = (
+            runner.plan(replace(self.submission, app=app, arguments=point.args))
+            for point, app in zip(self.points, self.apps, strict=True)
+        )
+        first = next(infos)
+        for _ in infos:
+            pass
+        return first
+
+    def submit(self, runner: Runner, first: AppDryRunInfo[Any]) -> str:
+        """Save the sweep, submit its first points, and return its handle.
+
+        Where only some may run at a time, a process in the background submits the others.
+
+        Args:
+            runner: submits the points.
+            first: the request of the first point.
+        """
+        with working_in(self.submission.directory, self.submission.rerun_of or ""):
+            return self._submit(runner, first)
+
+    def _submit(self, runner: Runner, first: AppDryRunInfo[Any]) -> str:
+        backend = runner.scheduler(self.submission.scheduler)
+        app_id = make_unique(self.apps[0].name)
+        folder = _folder(app_id)
+        make_private_dir(folder)
+        write_json(os.path.join(folder, "sweep.json"), self._to_json(backend))
+        handle = make_app_handle(SWEEPS, runner.name(), app_id)
+        intent = replace(
+            intent_of(backend, first), handle=handle, scheduler=SWEEPS, session=runner.name(), app_id=app_id
+        )
+        key = runner.history.add_intent(intent)
+        runner.history.submitted(key, handle, app_id)
+        workspace = self.submission.workspace
+        try:
+            left = submit_points(runner, app_id, wait=False, workspace=workspace)
+        except BaseException as error:
+            if isinstance(error, Exception) and not submitted_points(runner, app_id):
+                msg = redact_text(described(error))
+                runner.history.amend(key, phase=REFUSED, state=AppState.UNSUBMITTED.name, msg=msg)
+                remove_tree(folder)
+                raise
+            if isinstance(error, ShunterError):
+                hint = f"{error.hint}\n`shunter sweep --resume {handle}` submits what is missing."
+                error.hint = hint.lstrip()
             raise
-        if isinstance(error, ShunterError):
-            error.hint = f"{error.hint}\n`shunter sweep --resume {handle}` submits what is missing.".lstrip()
-        raise
-    if left:
-        _feed_in_background(handle)
-    return handle
+        if left:
+            _feed_in_background(handle)
+        return handle
+
+    def _to_json(self, backend: Scheduler[Any]) -> dict[str, Any]:
+        """Return what is stored of the sweep, without secrets."""
+        submission, redactor = self.submission, Redactor()
+        workspace = submission.workspace
+        plan = {
+            "component": submission.component,
+            "scheduler": submission.scheduler,
+            "parallel": self.parallel,
+            "parent_run_id": submission.parent_run_id,
+            "after": submission.after,
+            "metrics": submission.metrics and dict(submission.metrics),
+            "points": [
+                {"values": point.values, "args": point.args, "app": app}
+                for point, app in zip(self.points, self.apps, strict=True)
+            ],
+        }
+        return {
+            **redactor.json(jsonable(plan)),
+            "cfg": redactor.options(jsonable(dict(as_mapping(submission.options))), backend.run_opts()),
+            "workspace": None if workspace is None else str(workspace) or None,
+            "cwd": os.getcwd(),
+        }
 
 
 def _feed_in_background(handle: str) -> None:
@@ -212,21 +233,39 @@ def _submit_point(
     cfg = restore(plan["cfg"], os.environ, missing)
     if missing:
         raise missing_secrets_error(f"point {index} of {app_id}", missing)
-    code = workspace if workspace is not None else plan["workspace"]
-    if first is not None:
-        code = frozen_code(first, runner.scheduler(plan["scheduler"]), app)
-    info = runner.dryrun(
-        app, plan["scheduler"], cfg, code, plan["parent_run_id"], plan["after"] or (), plan["metrics"]
+    submission = Submission(
+        app=app,
+        component=plan["component"],
+        arguments=point["args"],
+        scheduler=plan["scheduler"],
+        options=cfg,
+        workspace=workspace if workspace is not None else plan["workspace"],
+        after=plan["after"] or (),
+        metrics=plan["metrics"],
+        parent_run_id=plan["parent_run_id"],
+        sweep=app_id,
+        point=index,
     )
-    info.record |= {"component": plan["component"], "component_args": point["args"]}
-    if first is not None and not code:  # its images hold it
-        info.record |= {"fingerprint": first.fingerprint, "images": first.images}
-    info.record |= {"sweep": app_id, "point": index}
-    return runner.schedule(info)
+    if first is not None:
+        submission = with_code_of(submission, first, runner.scheduler(plan["scheduler"]))
+    return runner.submit(submission)
 
 
-def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_failed: bool) -> str:
-    """Submit a sweep again, or only its points that failed or were cancelled; returns the new handle."""
+def repeat(
+    runner: Runner, handle: str, cfg: Mapping[str, Any] | None = None, *, only_failed: bool = False
+) -> str:
+    """Submit a sweep again, or only its points that failed or were cancelled; returns the new handle.
+
+    Args:
+        runner: submits the points.
+        handle: a sweep whose points are jobs.
+        cfg: options that replace the old ones.
+        only_failed: whether to repeat only the points that failed or were cancelled.
+
+    Raises:
+        UnknownAppException: there is no such sweep.
+        ConfigError: none has failed, or a secret that it held cannot be recovered.
+    """
     app_id = parse_app_handle(handle).app_id
     plan = _plan(app_id)
     states = point_statuses(runner, app_id, plan)
@@ -242,27 +281,25 @@ def repeat(runner: Runner, handle: str, cfg: Mapping[str, Any] | None, *, only_f
     options = {**restore(plan["cfg"], os.environ, missing), **(cfg or {})}
     if missing:
         raise missing_secrets_error(f"the sweep {handle}", missing)
+    submission = Submission(
+        component=plan["component"],
+        scheduler=plan["scheduler"],
+        options=options,
+        workspace=plan["workspace"],
+        metrics=plan["metrics"],
+        parent_run_id=plan["parent_run_id"],
+        directory=plan["cwd"],
+        rerun_of=handle,
+    )
     first = next(iter(submitted_points(runner, app_id).values()), None)
-    code = plan["workspace"]
-    with working_in(plan["cwd"], handle):
-        if first is not None:
-            for app in apps:
-                code = frozen_code(first, runner.scheduler(plan["scheduler"]), app)
-        info = plan_of(
-            runner,
-            plan["component"],
-            [Point(point["values"], point["args"]) for point in kept],
-            apps,
-            plan["scheduler"],
-            options,
-            plan["parallel"],
-            workspace=code,
-            parent_run_id=plan["parent_run_id"],
-            after=(),
-            metrics=plan["metrics"],
-        )
-        info.record["rerun_of"] = handle
-        return start(runner, info)
+    if first is not None:
+        for app in apps:
+            with_code = with_code_of(replace(submission, app=app), first, runner.scheduler(plan["scheduler"]))
+        submission = replace(with_code, app=None)
+    jobs = PointJobsPlan(
+        submission, [Point(point["values"], point["args"]) for point in kept], apps, plan["parallel"]
+    )
+    return jobs.submit(runner, jobs.check(runner))
 
 
 # ---- what is known of a sweep
@@ -298,18 +335,21 @@ def point_statuses(runner: Runner, app_id: str, plan: dict[str, Any]) -> list[Ap
     return statuses
 
 
-class PointJobs(Scheduler["Any"]):
-    """The scheduler ``sweep``: sweeps whose points are jobs of other schedulers."""
+class PointJobs(Scheduler[Any]):
+    """Answers for sweeps whose points are jobs of other schedulers, by asking the runner about these jobs."""
 
-    def __init__(self, runner: Runner) -> None:
-        super().__init__(SWEEP, runner.name())
-        self._runner = runner
+    @property
+    def _runner(self) -> Runner:
+        runner: Runner = self.context.runner  # type: ignore[attr-defined]
+        return runner
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[Any]:
         raise ConfigError("jobs are not submitted to 'sweep'", hint="`shunter sweep` starts a sweep.")
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Refuse: `start` submits the points, each to its scheduler."""
+        """Refuse: `PointJobsPlan` submits the points, each to its scheduler."""
         raise ConfigError("jobs are not submitted to 'sweep'", hint="`shunter sweep` starts a sweep.")
 
     def exists(self, app_id: str) -> bool:
@@ -551,3 +591,8 @@ def _alone(app_id: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> PointJobs:
+    """Return what answers for such sweeps. It takes no arguments."""
+    return PointJobs(SWEEPS, session_name)

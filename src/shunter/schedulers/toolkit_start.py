@@ -1,0 +1,109 @@
+"""How the toolkit gets into a job: the commands of roles with a training specification, or with points.
+
+Roles with ``metadata["train"]`` follow the contract of ``docs/contract.md``: the toolkit is started in place
+of their script, and reads the job document from a variable. Schedulers that carry out the contract themselves
+read the metadata instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from shunter.errors import ConfigError
+from shunter.schedulers.capabilities import Capabilities
+from shunter.specs.app import AppDef, Role
+from shunter.specs.builtin_programs import PROGRAMS, toolkit_arguments
+from shunter.specs.mounts import BindMount
+from shunter.specs.sweep_points import points_of, run_own_command
+from shunter.specs.training import (
+    DOCUMENT,
+    METADATA_KEY,
+    PROGRAM_KEY,
+    SWEEP_KEY,
+    channel_uri,
+    check_channels,
+    local_path,
+)
+from shunter.workspace.toolkit_files import ToolkitPlace
+
+#: Characters of a document that carries the arguments; a variable takes 128 KiB, and macros grow.
+LONGEST_DOCUMENT = 64 * 1024
+
+Places = Callable[[Role], ToolkitPlace | None]
+
+
+def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_of: Places) -> None:
+    """Change, in place, the command of every role that the toolkit runs, or that has a command per replica.
+
+    Args:
+        app: the job.
+        backend: name of its scheduler.
+        capabilities: what the scheduler can do.
+        place_of: returns where a role's replicas will find the toolkit; None if it cannot be shipped there.
+
+    Raises:
+        ConfigError: the scheduler cannot bring the toolkit to the job, or a channel's data are missing.
+    """
+    for role in app.roles:
+        prefix = [role.entrypoint]
+        translate: Callable[[list[str]], list[str]] = list
+        if METADATA_KEY in role.metadata:
+            if not capabilities.reads_training_specs:
+                prefix = _start_training(role, place_of(role), backend, is_local=capabilities.is_local)
+        elif role.metadata.get(PROGRAM_KEY) in PROGRAMS:
+            place = place_of(role)
+            if place is not None and place.base:  # in an image, the packages installed there run it
+                # with site, as a program may need fsspec, which the toolkit does not
+                prefix = [word for word in place.command if word != "-S"]
+                translate = partial(toolkit_arguments, role.metadata[PROGRAM_KEY])
+                role.entrypoint, role.args = prefix[0], [*prefix[1:], *translate(role.args)]
+        if SWEEP_KEY in role.metadata:
+            run_own_command(
+                role, [[*prefix, *translate(point["args"])] for point in points_of(role.metadata)]
+            )
+
+
+def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_local: bool) -> list[str]:
+    """Let the toolkit run a role's script, in place; returns what precedes the script's arguments."""
+    if place is None:
+        raise ConfigError(
+            f"{backend} cannot provide the toolkit to role {role.name!r}",
+            hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
+        )
+    if place.base and is_local:
+        check_channels(role.metadata)
+    elif is_local:  # in a container of this machine
+        _mount_local_paths(role)
+    document = {"code": place.code, **role.metadata[METADATA_KEY]}
+    prefix = [*place.command, "train"]
+    arguments: list[str] = []
+    if SWEEP_KEY in role.metadata or len(json.dumps(document)) > LONGEST_DOCUMENT:
+        prefix.append("--")
+        arguments = document.pop("arguments", [])
+    role.entrypoint, role.args = prefix[0], [*prefix[1:], *arguments]
+    role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
+    if place.base:
+        role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
+        if is_local:  # its replicas are processes of one machine
+            role.env.setdefault("SHUNTER_HOST_NETWORK", "loopback")
+    for name, value in place.env.items():
+        role.env.setdefault(name, value)
+    return prefix
+
+
+def _mount_local_paths(role: Role) -> None:
+    """Show a container the directories of this machine that channels and results name, at the same paths."""
+    specification = role.metadata[METADATA_KEY]
+    wanted = {
+        local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()
+    }
+    for section in ("output", "checkpoints"):
+        wanted[local_path(specification.get(section, {}).get("uri", ""))] = False
+    for path, read_only in wanted.items():
+        mounted = any(
+            path == m.dst_path or path.startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
+        )
+        if path and not mounted:
+            role.mounts.append(BindMount(path, path, read_only))
