@@ -84,12 +84,12 @@ def test_a_job_of_their_classes_is_taken_by_its_structure() -> None:
 def test_their_roles_may_change_the_request() -> None:
     class Loud(Role):
         def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:
-            dryrun_info.record["changed"] = (scheduler, self.name)
+            dryrun_info.changed = (scheduler, self.name)
             return dryrun_info
 
     with get_runner() as runner:
         info = runner.dryrun(AppDef("job", [Loud("r", "", "true")]), "local_cwd")
-    assert info.record["changed"] == ("local_cwd", "r")
+    assert info.changed == ("local_cwd", "r")
 
 
 def test_their_mounts_are_seen() -> None:

@@ -156,7 +156,7 @@ def test_a_workspace_without_files_is_left_out_as_torchx_does(tmp_path: Path) ->
         info = runner.dryrun(
             specs.AppDef("job", [specs.Role("r", "", entrypoint="true")]), "local_cwd", {}, str(tmp_path)
         )
-    assert info.record["workspace"] is None
+    assert info.travels is None
 
 
 def test_names_of_variables_with_a_value_in_them_are_taken_as_processes_take_them() -> None:

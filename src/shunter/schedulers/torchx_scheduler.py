@@ -42,8 +42,9 @@ class TorchXScheduler(Scheduler["Any"]):
     def __init__(self, made: Any, name: str, session_name: str) -> None:
         super().__init__(name, session_name)
         self.made = made
+        declared = getattr(made, "capabilities", None)
         self.capabilities = replace(
-            getattr(made, "capabilities", None) or UNCHECKED,
+            declared if isinstance(declared, Capabilities) else UNCHECKED,
             is_local=bool(getattr(made, "is_local", False)),
             ships_by_default=hasattr(made, "build_workspace_and_update_role"),
             ships_roles=hasattr(made, "build_workspaces"),
