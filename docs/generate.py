@@ -32,6 +32,7 @@ from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler
 from shunter.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
 from shunter.specs.conversion import type_name
 from shunter.specs.options import PLUGIN
+from shunter.system.identity import user_name
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
@@ -298,8 +299,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def shown_default(value: Any) -> str:
-    """Return a default as a cell; empty where there is none."""
-    if value is None:
+    """Return a default as a cell; empty where there is none, or where it is the name of the current user."""
+    if value is None or value == user_name():
         return ""
     if isinstance(value, bool):
         return code(str(value).lower())

@@ -38,6 +38,7 @@ LEVELS = [
     ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
     ["schedulers.exec"],
     ["schedulers"],
+    ["workspace.docker_workspace"],
     ["workspace.images"],
     ["image_registry", "workspace"],
     ["diagnosis", "docker"],

@@ -41,7 +41,7 @@ class TorchxFinder:
     ) -> ModuleSpec | None:
         """Return how a module is made, for importlib; None if shunter does not serve it."""
         old = _old_name(fullname)
-        if old is None or old not in _modules():
+        if old is None or _places(old) is None:
             return None
         if fullname == NAME and not _is_ours_to_serve():
             return None
@@ -58,39 +58,12 @@ class TorchxFinder:
 
 
 class AliasModule(ModuleType):
-    """A module of TorchX whose names are looked up in the table when they are first asked for.
-
-    A name that is replaced, as ``unittest.mock.patch`` does, is replaced where our code reads it too.
-    """
+    """A module of TorchX whose names are looked up in the table when they are first asked for."""
 
     def __getattr__(self, name: str) -> Any:
         value = look_up(self.__name__, name)
         self.__dict__[name] = value
         return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        place = self._place(name)
-        if place is not None:
-            self.__dict__.setdefault("_replaced", {}).setdefault(name, getattr(*place))
-            setattr(*place, value)
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        place = self._place(name)
-        if place is not None and name in self.__dict__.get("_replaced", {}):
-            setattr(*place, self.__dict__["_replaced"].pop(name))
-
-    def _place(self, name: str) -> tuple[ModuleType, str] | None:
-        """Return where a name stands that tests may replace: in a module only for TorchX's users."""
-        if name.startswith("__"):  # importlib sets these
-            return None
-        table = _modules().get(_old_name(self.__name__) or "", {})
-        place = table.get(name) or f"{table.get('*', '')}:{name}"
-        module, _, attribute = place.partition(":")
-        if not module.startswith("shunter.compat.") or not hasattr(import_module(module), attribute):
-            return None
-        return import_module(module), attribute
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_in(self.__name__)})
@@ -100,40 +73,32 @@ def look_up(module: str, name: str) -> Any:
     """Return what a name in a module refers to, which may be a module itself.
 
     Raises:
-        AttributeError: TorchX has no such name, or shunter does not serve it.
+        AttributeError: shunter has no such name.
     """
     if name == "__all__":
-        return [public for public in names_in(module) if not public.startswith("_")]
+        return [known for known in names_in(module) if not known.startswith("_")]
     old = _old_name(module) or ""
-    table = _modules()
-    place = table[old].get(name)
-    if place is not None:
-        new_module, _, attribute = place.partition(":")
-        value: Any = import_module(new_module)
-        for part in attribute.split(".") if attribute else ():
-            value = getattr(value, part)
-        return value
-    if f"{old}.{name}" in table:
-        return import_module(f"{module}.{name}")
-    if "*" in table[old] and not name.startswith("__"):
-        whole = import_module(table[old]["*"])
-        if hasattr(whole, name):
+    places = _places(old) or {}
+    if name in places:
+        new_module, _, attribute = places[name].partition(":")
+        return getattr(import_module(new_module), attribute)
+    if "*" in places and (not name.startswith("__") or name == "__version__"):
+        whole = import_module(places["*"])
+        if hasattr(whole, name) and not isinstance(getattr(whole, name), ModuleType):
             return getattr(whole, name)
-    raise AttributeError(f"shunter serves no {name!r} in {old}")
+    if not name.startswith("__") and _places(f"{old}.{name}".lstrip(".")) is not None:
+        return import_module(f"{module}.{name}")
+    raise AttributeError(f"shunter serves no {name!r} in {module}")
 
 
 def names_in(module: str) -> list[str]:
-    """Return the names that a module has."""
-    old = _old_name(module) or ""
-    table = _modules()
-    names = set(table[old]) - {"*"}
-    if "*" in table[old]:
-        names |= {name for name in vars(import_module(table[old]["*"])) if not name.startswith("_")}
-    names |= {
-        submodule[len(old) + 1 :]
-        for submodule in table
-        if submodule.startswith(f"{old}.") and "." not in submodule[len(old) + 1 :]
-    }
+    """Return the names that a module has, apart from modules in it."""
+    places = _places(_old_name(module) or "") or {}
+    names = set(places) - {"*"}
+    if "*" in places:
+        whole = import_module(places["*"])
+        names |= {name for name in dir(whole) if not name.startswith("_")}
+        names -= {name for name, value in vars(whole).items() if isinstance(value, ModuleType)}
     return sorted(names)
 
 
@@ -160,13 +125,15 @@ def _is_ours_to_serve() -> bool:
 
 
 def _old_name(module: str) -> str | None:
-    """Return TorchX's name of a module that is asked for under either name."""
+    """Return a module of TorchX without the prefix that it is asked for under; None for other modules."""
     for prefix in (NAME, OUR_NAME):
-        if module == prefix or module.startswith(f"{prefix}."):
-            return NAME + module[len(prefix) :]
+        if module == prefix:
+            return ""
+        if module.startswith(f"{prefix}."):
+            return module.removeprefix(f"{prefix}.")
     return None
 
 
-def _modules() -> dict[str, dict[str, str]]:
-    modules: dict[str, dict[str, str]] = import_module(TABLE).MODULES
-    return modules
+def _places(old_name: str) -> dict[str, str] | None:
+    places: dict[str, str] | None = import_module(TABLE).places_of(old_name)
+    return places

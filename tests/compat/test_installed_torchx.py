@@ -84,12 +84,12 @@ def test_a_job_of_their_classes_is_taken_by_its_structure() -> None:
 def test_their_roles_may_change_the_request() -> None:
     class Loud(Role):
         def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:
-            dryrun_info.record["changed"] = (scheduler, self.name)
+            dryrun_info.changed = (scheduler, self.name)
             return dryrun_info
 
     with get_runner() as runner:
         info = runner.dryrun(AppDef("job", [Loud("r", "", "true")]), "local_cwd")
-    assert info.record["changed"] == ("local_cwd", "r")
+    assert info.changed == ("local_cwd", "r")
 
 
 def test_their_mounts_are_seen() -> None:
@@ -156,9 +156,6 @@ def test_plugins_of_namespace_packages(namespace: Path) -> None:
         "big, half = named_resources['big'], named_resources['big_2']\n"
         "print(big.gpu, named_resources['huge'].gpu, half.gpu)\n"
         "print(half.is_fractional(), half.get_resource_name())\n"
-        "import shunter.compat.torchx\n"
-        "from torchx import plugins\n"
-        "print(plugins.registry().to_dict()['errors'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -171,10 +168,6 @@ def test_plugins_of_namespace_packages(namespace: Path) -> None:
         "['mine']",
         "4 4 2",
         "True big_2",
-        (
-            "[{'module': 'torchx_plugins.named_resources.broken', "
-            "'error': \"ModuleNotFoundError: No module named 'no_such_module'\"}]"
-        ),
     ], done.stderr
 
 

@@ -124,7 +124,7 @@ def test_torchx_keeps_its_own_schedulers_and_its_default(torchx: TorchX) -> None
     assert found[1].split() == [
         "torchx.schedulers.local_scheduler",
         "torchx.schedulers.slurm_scheduler",
-        "shunter.compat.offered_scheduler",
+        "shunter.compat.offered",
     ]
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from shunter import plugins
 from shunter.compat.plugin_scheduler import PluginScheduler
-from shunter.compat.torchx_runner import TorchxRunner
 from shunter.runner import get_runner
 from shunter.schedulers.docker_scheduler.scheduler import DockerScheduler
 from shunter.specs import AppDef, AppState, Resource, Role
@@ -137,20 +136,6 @@ def test_ours_count_as_torchx_schedulers_and_so_do_plugins() -> None:
     with get_runner() as runner:
         assert isinstance(runner.scheduler("local_cwd"), PluginScheduler)
         assert isinstance(runner.scheduler("owl").made, PluginScheduler)
-
-
-@pytest.mark.usefixtures("installed")
-def test_what_products_reach_for_in_a_runner() -> None:
-    with TorchxRunner("s") as runner:
-        assert type(runner._scheduler("owl")).__name__ == "NightScheduler"
-        assert runner._scheduler("local_cwd") is runner.scheduler("local_cwd")
-        handle = runner.run(app(), "owl", {"queue": "q"})
-        assert runner._apps[handle].name == "hello"
-        assert runner.describe(handle) is runner._apps[handle]
-        scheduler, name, app_id = runner._scheduler_app_id(handle)
-        assert (scheduler, name, handle) == (runner._scheduler("owl"), "owl", f"owl://s/{app_id}")
-        runner._apps["owl://s/x"] = app(name="mine")
-        assert runner.describe("owl://s/x").name == "mine"
 
 
 def test_the_docker_client_of_programs_built_on_torchx() -> None:

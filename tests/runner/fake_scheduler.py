@@ -12,7 +12,6 @@ from typing import Any
 
 from shunter.errors import BackendError
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from shunter.schedulers.code_in_images import CodeInImages
 from shunter.schedulers.ids import make_unique
 from shunter.specs import (
     AppDef,
@@ -27,6 +26,7 @@ from shunter.specs import (
     option,
     to_json,
 )
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
@@ -59,7 +59,7 @@ class FakeShipment:
         return {"planned:code": "exact@sha256:1234"}
 
 
-class FakeScheduler(CodeInImages, Scheduler[FakeOpts]):
+class FakeScheduler(DockerWorkspaceMixin, Scheduler[FakeOpts]):
     opts_class = FakeOpts
 
     def __init__(self, session_name: str, backend: str = "fake", **params: Any) -> None:

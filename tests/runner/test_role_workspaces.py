@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from shunter.compat.plugin_scheduler import PluginScheduler
-from shunter.compat.torchx_workspace import WorkspaceMixin
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
+from shunter.schedulers.responses import ListAppResponse
 from shunter.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
+from shunter.workspace.api import WorkspaceMixin
 from tests.schedulers.docker.conftest import image as image
 
 
@@ -122,6 +123,9 @@ class Kitchen(WorkspaceMixin[None], PluginScheduler[Mapping[str, Any]]):
 
     def describe(self, app_id: str) -> None:
         return None
+
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        return []
 
 
 def test_a_plugin_builds_the_workspaces_of_roles_itself(folders: Path) -> None:

@@ -20,7 +20,8 @@ from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from shunter.specs import AppDef, AppDryRunInfo, Role
-from shunter.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin, DockerWorkspaceOpts
+from shunter.workspace.shipment import Shipment
 from tests.backends import need
 from tests.toolkit.image import DOCKER
 
@@ -43,7 +44,9 @@ class Shipper(DockerWorkspaceMixin, Scheduler[DockerWorkspaceOpts]):
         self._own_engine = engine or Engine.from_env({"DOCKER_HOST": "unix:///nowhere/docker.sock"})
         self.requires_image_repo = remote
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
+    ) -> AppDryRunInfo[Any]:
         return AppDryRunInfo([role.image for role in app.roles])
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:

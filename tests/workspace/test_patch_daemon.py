@@ -14,8 +14,8 @@ from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
 from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
 from shunter.specs import AppDef, Role, option
+from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 from shunter.workspace.images.base_files import LOOKING_LABEL
-from shunter.workspace.images.image_shipment import DockerWorkspaceOpts
 from shunter.workspace.images.make_image import LOCAL_REPOSITORY
 from tests.workspace.machines import (
     LABEL,

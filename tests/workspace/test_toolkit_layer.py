@@ -109,7 +109,7 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
     image = shipper.image(python_image, code, train=True)
     made = content_of(image)
     assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
-    place = shipper.toolkit_place(None)
+    place = shipper._toolkit_place(None)
     assert place.command[-1] == TOOLKIT_PATH
     words = ["run", "--rm", "--user", "12345", "--env", f"SHUNTER_JOB={JOB}", image]
     words += [*place.command, "train"]

@@ -1,4 +1,4 @@
-"""Runs code that was written for TorchX: a table of its names, its data shapes, schedulers and command line.
+"""Runs code that was written for TorchX: names with another path, its runner, plugins and command line.
 
 Nothing here is imported until it is used; shunter's own features are in the other folders.
 """

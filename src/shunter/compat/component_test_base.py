@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from shunter.compat.torchx_runner import get_runner
-from shunter.compat.torchx_specs import TorchxAppStatus
 from shunter.components.file_linter import validate
 from shunter.specs.app import AppDef
+from shunter.specs.status import AppStatus
 
 
 class ComponentTestCase(unittest.TestCase):
@@ -47,7 +47,7 @@ class ComponentTestCase(unittest.TestCase):
         scheduler: str = "local_cwd",
         interval: float = 0.1,
         timeout: float = 1,
-    ) -> TorchxAppStatus | None:
+    ) -> AppStatus | None:
         """Run a component, and return its state when it has ended, or after ``timeout`` minutes."""
         with get_runner("test-runner", **(scheduler_params or {})) as runner:
             handle = runner.run(component(**(args or {})), scheduler)

@@ -103,9 +103,9 @@ class PluginScheduler(ABC, Generic[T]):
         """Return the request of a job as it was sent; None if it is not known. Overridden by schedulers."""
         return None
 
+    @abstractmethod
     def list(self, cfg: Any = None) -> builtins.list[ListAppResponse]:
         """Return the jobs of this scheduler."""
-        raise NotImplementedError(f"{self.backend} cannot list jobs")
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is such a job."""

@@ -9,6 +9,7 @@ and lists are split at commas only.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -19,19 +20,20 @@ from shunter import __version__
 from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
 from shunter.cli.jobstatus import status_of
-from shunter.compat.torchx_specs import known_state
+from shunter.compat.states import torchx_state
+from shunter.compat.torchx_config import CONFIG_FILE, dump
 from shunter.components.component import Component
 from shunter.components.finder import get_builtin_source, get_component
 from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError
 from shunter.plugins import entry_points
 from shunter.runner import get_runner
 from shunter.runner.config import Config, load_config
+from shunter.schedulers.registry import get_scheduler_factories
 from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS, bare_type, is_list_type
 from shunter.specs.handles import parse_app_handle
 
 #: TorchX's default scheduler. Its documentation names local_cwd, its program uses this one.
 DEFAULT_SCHEDULER = "local_docker"
-CONFIG_FILE = ".torchxconfig"
 
 
 class TorchXParser(argparse.ArgumentParser):
@@ -129,7 +131,7 @@ def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str
         "handle": handle,
         "app_id": parsed.app_id,
         "scheduler": parsed.scheduler_backend,
-        "state": known_state(status.state).name,
+        "state": torchx_state(status.state).name,
         "num_restarts": status.num_restarts,
         "roles": [
             {
@@ -137,7 +139,7 @@ def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str
                 "replicas": [
                     {
                         "id": replica.id,
-                        "state": int(known_state(replica.state)),
+                        "state": int(torchx_state(replica.state)),
                         "role": replica.role,
                         "hostname": replica.hostname,
                         "structured_error_msg": replica.structured_error_msg,
@@ -222,31 +224,17 @@ def _configure(args: argparse.Namespace, options: GlobalOptions) -> int:
 def config_text(schedulers: Sequence[str] | None = None, *, required_only: bool = True) -> str:
     """Return a ``.torchxconfig`` with the options of these schedulers, or of all that can be loaded."""
     sections = []
-    with get_runner() as runner:
-        for name in schedulers or runner.scheduler_backends():
-            try:
-                declared = runner.scheduler_run_opts(name)
-            except ShunterError as error:
-                if schedulers:
-                    raise
-                warn(f"{name}: {error.message}")
-                continue
-            lines = [f"[{name}]"]
-            for key, opt in declared:
-                if opt.is_required:
-                    lines.append(f"{key} = #FIXME:({opt.opt_type_name}) {opt.help}")
-                elif not required_only:
-                    lines.append(f"{key} = {_ini_value(opt.default)}")
-            sections.append("\n".join(lines) + "\n")
+    for name in schedulers or get_scheduler_factories():
+        section = io.StringIO()
+        try:
+            dump(section, [name], required_only)
+        except ShunterError as error:
+            if schedulers:
+                raise
+            warn(f"{name}: {error.message}")
+            continue
+        sections.append(section.getvalue().rstrip("\n") + "\n")
     return "\n".join(sections)
-
-
-def _ini_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return ";".join(f"{key}:{item}" for key, item in value.items()) or "None"
-    if isinstance(value, (list, tuple)):
-        return ";".join(map(str, value)) or "None"
-    return str(value)
 
 
 def _add_tracker(parser: argparse.ArgumentParser) -> None:

@@ -1,22 +1,24 @@
-"""TorchX's functions for ``.torchxconfig`` (``torchx.runner.config``). Our commands do not use them."""
+"""TorchX's functions for ``.torchxconfig`` (``torchx.runner.config``), for scripts and the command `torchx`.
+
+shunter's own commands read these files with `shunter.runner.config`.
+"""
 
 from __future__ import annotations
 
 import configparser
+import contextlib
 import logging
 import os
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from shunter.compat.torchx_schedulers import get_scheduler_factories
 from shunter.errors import InvalidRunConfigException
 from shunter.runner.config_files import convert_ini
+from shunter.schedulers.registry import get_scheduler_factories, get_scheduler_factory
 
 CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
 ENV_TORCHXCONFIG = "TORCHXCONFIG"
-#: The home and working directories when this module was imported; both may have changed since.
-DEFAULT_CONFIG_DIRS = _AT_FIRST = [os.path.expanduser("~"), os.getcwd()]
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
         if not os.path.isfile(named):
             raise FileNotFoundError(f"{ENV_TORCHXCONFIG} names {named}, which does not exist")
         return [named]
-    now = [os.path.expanduser("~"), os.getcwd()]
-    folders = list(dirs) if dirs else now if DEFAULT_CONFIG_DIRS is _AT_FIRST else DEFAULT_CONFIG_DIRS
+    folders = list(dirs or (os.path.expanduser("~"), os.getcwd()))
     paths = [os.path.join(folder, CONFIG_FILE) for folder in folders]
     return [path for path in paths if os.path.isfile(path)]
 
@@ -83,9 +84,8 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, Any]) -> None:
     parser = _parser(f)
     if not parser.has_section(scheduler):
         return
-    made = get_scheduler_factories()[scheduler]("torchx")
-    options = made.run_opts()
-    made.close()
+    with contextlib.closing(get_scheduler_factory(scheduler)("torchx")) as made:
+        options = made.run_opts()
     found: dict[str, Any] = {}
     for key, text in parser.items(scheduler):
         option = options.get(key)
@@ -103,27 +103,22 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, Any]) -> None:
         cfg.setdefault(name, value)
 
 
-def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = False) -> None:
-    """Write a configuration with the options of schedulers, required ones to be filled in.
+def dump(f: TextIO, schedulers: Iterable[str] | None = None, required_only: bool = False) -> None:
+    """Write a configuration with the options of schedulers, all by default; required ones to be filled in.
 
     Raises:
-        ValueError: there is no such scheduler.
+        UnknownSchedulerException: there is no such scheduler.
     """
-    factories = get_scheduler_factories()
-    parser = configparser.RawConfigParser()
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    for name in schedulers or factories:
-        if name not in factories:
-            raise ValueError(f"there is no scheduler {name!r}; there are {', '.join(factories)}")
-        made = factories[name]("torchx")
-        parser.add_section(name)
-        for key, option in made.run_opts():
+    for name in schedulers or get_scheduler_factories():
+        with contextlib.closing(get_scheduler_factory(name)("torchx")) as scheduler:
+            options = scheduler.run_opts()
+        f.write(f"[{name}]\n")
+        for key, option in options:
             if option.is_required:
-                parser.set(name, key, f"#FIXME:({option.opt_type_name}) {option.help}")
+                f.write(f"{key} = #FIXME:({option.opt_type_name}) {option.help}\n")
             elif not required_only:
-                parser.set(name, key, _text(option.default))
-        made.close()
-    parser.write(f)
+                f.write(f"{key} = {_text(option.default)}\n")
+        f.write("\n")
 
 
 def _parser(file: TextIO) -> configparser.RawConfigParser:
@@ -135,5 +130,5 @@ def _parser(file: TextIO) -> configparser.RawConfigParser:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ";".join(f"{key}:{item}" for key, item in value.items())
-    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
+        return ";".join(f"{key}:{item}" for key, item in value.items()) or "None"
+    return (";".join(map(str, value)) or "None") if isinstance(value, list) else str(value)

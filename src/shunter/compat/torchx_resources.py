@@ -5,37 +5,21 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from shunter.specs.named_resources_aws import (
-    EFA_DEVICE,
-    INSTANCE_TYPE,
-    MEMORY_SHARE,
-    NEURON_DEVICE,
-    USABLE_GIB,
-)
-from shunter.specs.named_resources_aws import NAMED_RESOURCES as _AWS
-from shunter.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
+from shunter.specs import named_resources_aws, named_resources_generic
 from shunter.specs.resources import Resource, ResourceFactory
 
-K8S_ITYPE = INSTANCE_TYPE
-MEM_TAX = MEMORY_SHARE
-GiB = USABLE_GIB
-NAMED_RESOURCES: dict[str, ResourceFactory] = dict(_AWS)
-AWS_NAMED_RESOURCES = NAMED_RESOURCES
-FB_NAMED_RESOURCES: dict[str, ResourceFactory] = {}
+EFA_DEVICE = named_resources_aws.EFA_DEVICE
+NEURON_DEVICE = named_resources_aws.NEURON_DEVICE
+K8S_ITYPE = named_resources_aws.INSTANCE_TYPE
+MEM_TAX = named_resources_aws.MEMORY_SHARE
+GiB = named_resources_aws.USABLE_GIB
+AWS_NAMED_RESOURCES: dict[str, ResourceFactory] = dict(named_resources_aws.NAMED_RESOURCES)
+GENERIC_NAMED_RESOURCES = named_resources_generic.NAMED_RESOURCES
+NAMED_RESOURCES = AWS_NAMED_RESOURCES
 
-__all__ = [
-    "AWS_NAMED_RESOURCES",
-    "EFA_DEVICE",
-    "FB_NAMED_RESOURCES",
-    "GENERIC_NAMED_RESOURCES",
-    "K8S_ITYPE",
-    "MEM_TAX",
-    "NAMED_RESOURCES",
-    "NEURON_DEVICE",
-    "GiB",
-    "instance_type_from_resource",
-]
-_FUNCTIONS = {name.replace(".", "_").replace("-", "_"): factory for name, factory in _AWS.items()}
+_FUNCTIONS = {
+    name.replace(".", "_").replace("-", "_"): factory for name, factory in AWS_NAMED_RESOURCES.items()
+}
 
 
 def instance_type_from_resource(resource: Resource) -> str | None:

@@ -1,38 +1,30 @@
-"""TorchX's runner: ours, with its names, defaults and the shapes of its answers."""
+"""TorchX's runner (``torchx.runner``): ours, with its defaults, and answers in the states that it has."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import copy
-import functools
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from shunter.compat import torchx_events
-from shunter.compat.torchx_components import exits_like_argparse
-from shunter.compat.torchx_schedulers import as_torchx_rows, get_scheduler_factories
-from shunter.compat.torchx_specs import TorchxAppStatus, as_torchx_status
-from shunter.errors import PluginError, UnknownAppException
+from shunter.compat.states import torchx_rows, torchx_status
+from shunter.errors import UnknownAppException
 from shunter.runner import events
 from shunter.runner.api import Runner
-from shunter.runner.config import load_config
 from shunter.schedulers.registry import SchedulerFactory
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.status import AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
-logger = logging.getLogger(__name__)
-S = TypeVar("S")
-T = TypeVar("T")
 DEFAULT_SESSION = "torchx"
-_ALL = get_scheduler_factories
 
 
 def get_runner(
@@ -40,51 +32,21 @@ def get_runner(
     component_defaults: Mapping[str, Mapping[str, str]] | None = None,
     **scheduler_params: Any,
 ) -> TorchxRunner:
-    """Return a runner with all schedulers: built-in ones and those of plugins."""
-    factories = None if get_scheduler_factories is _ALL else get_scheduler_factories()
-    return TorchxRunner(name or DEFAULT_SESSION, factories, component_defaults, scheduler_params)
+    """Return a runner with all schedulers: built-in ones and those of plugins.
 
-
-def get_configured_trackers() -> dict[str, str | None]:
-    """Return the trackers that the configuration names, with their configuration."""
-    return load_config().trackers(submitting=True)
-
-
-def _keep_events_out_of_other_logs() -> None:
-    """Keep events out of the program's log, as TorchX does, unless their logger has been configured."""
-    logger = logging.getLogger(events.LOGGER)
-    if not logger.handlers and logger.level == logging.NOTSET:
-        logger.propagate = False
-
-
-def _holds_no_files(workspace: str) -> bool:
-    """Tell whether a workspace is one directory without files; TorchX submits such a job."""
-    folder = workspace.removeprefix("file://")
-    return os.path.isdir(folder) and not any(files for _, _, files in os.walk(folder))
-
-
-def _with_names_of_variables(app: AppDef) -> AppDef:
-    """Return the job with variables as processes see them: what follows a name's first "=" is the value.
-
-    TorchX sends names with "=" as they are; torchft's examples have one.
+    Args:
+        name: name of the session, ``torchx`` by default.
+        component_defaults: default values of components' arguments, by component.
+        scheduler_params: passed to the schedulers' factories.
     """
-    roles = getattr(app, "roles", None)
-    if not isinstance(roles, list) or not all(isinstance(getattr(role, "env", None), dict) for role in roles):
-        return app  # it is refused, with the reason
-    odd = sorted({name for role in roles for name in role.env or {} if name.find("=") > 0})
-    if not odd:
-        return app
-    warnings.warn(f"names of variables hold '=', which begins the value: {', '.join(odd)}", stacklevel=3)
-    changed = copy.copy(app)
-    changed.roles = [copy.copy(role) for role in roles]
-    for role in changed.roles:
-        pairs = [f"{name}={value}".partition("=") for name, value in (role.env or {}).items()]
-        role.env = {name: value for name, _, value in pairs}
-    return changed
+    return TorchxRunner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
 
 
 class TorchxRunner(Runner):
-    """Submits jobs and looks after them, as TorchX's runner does."""
+    """Submits jobs and looks after them, as TorchX's runner does.
+
+    Events stay out of the program's log, as with TorchX, unless their logger has been configured.
+    """
 
     def __init__(
         self,
@@ -95,8 +57,9 @@ class TorchxRunner(Runner):
         **more: Any,
     ) -> None:
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
-        _keep_events_out_of_other_logs()
-        torchx_events.receive()
+        logger = logging.getLogger(events.LOGGER)
+        if not logger.handlers and logger.level == logging.NOTSET:
+            logger.propagate = False
 
     def run(
         self,
@@ -119,31 +82,21 @@ class TorchxRunner(Runner):
             warnings.warn(f"the workspace {workspace} has no files, so none travel", stacklevel=2)
             submission = replace(submission, workspace=None)
         app = self.app_of(submission)
-        info = super().plan(replace(submission, app=_with_names_of_variables(app)))
-        info.given = app  # type: ignore[attr-defined]
-        return info
+        return super().plan(replace(submission, app=_split_variables(app)))
 
-    def app_of(self, submission: Submission) -> AppDef:
-        """Return the job of a submission. Arguments that do not fit raise `SystemExit` too."""
-        return exits_like_argparse(super().app_of)(submission)
-
-    def trackers(self) -> dict[str, str | None]:
-        """Return the trackers of jobs; tests replace `get_configured_trackers`."""
-        return get_configured_trackers()
-
-    def status(self, app_handle: str, **more: Any) -> TorchxAppStatus | None:
+    def status(self, app_handle: str, **more: Any) -> AppStatus | None:
         """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""
-        return as_torchx_status(super().status(app_handle, **more))
+        return torchx_status(super().status(app_handle, **more))
 
     def wait(
         self, app_handle: str, wait_interval: float = 10, timeout: float | None = None
-    ) -> TorchxAppStatus | None:
+    ) -> AppStatus | None:
         """Block until a job has ended, and return its state; None if there is no such job."""
-        return as_torchx_status(super().wait(app_handle, wait_interval, timeout))
+        return torchx_status(super().wait(app_handle, wait_interval, timeout))
 
     def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that the scheduler knows."""
-        return as_torchx_rows(super().list(scheduler, cfg))
+        return torchx_rows(super().list(scheduler, cfg))
 
     def cancel(self, app_handle: str) -> None:
         """Ask a job to stop, if there is such a job."""
@@ -155,42 +108,49 @@ class TorchxRunner(Runner):
         with contextlib.suppress(UnknownAppException):
             super().delete(app_handle)
 
-    def log_lines(self, app_handle: str, role_name: str, *args: Any, **more: Any) -> Iterable[str]:
-        """Return the log lines of a replica; those of a plugin's scheduler as it gives them."""
-        lines = super().log_lines(app_handle, role_name, *args, **more)
-        return getattr(lines, "as_given", lines)
 
-    # ---- internals that products built on TorchX use
+def torchx_log_event(
+    api: str,
+    scheduler: str | None = None,
+    app_id: str | None = None,
+    app_image: str | None = None,
+    app_metadata: dict[str, str] | None = None,
+    runcfg: str | None = None,
+    workspace: str | None = None,
+) -> events.log_event:
+    """Return `shunter.runner.events.log_event` for a call; the parameters are those of TorchX."""
+    return events.log_event(
+        api,
+        scheduler or "",
+        app_id=app_id,
+        app_image=app_image,
+        app_metadata=app_metadata,
+        runcfg=runcfg,
+        workspace=workspace,
+    )
 
-    def _scheduler(self, scheduler: str) -> Any:
-        """Return a scheduler as its factory made it.
 
-        Raises:
-            Exception: what the factory raises, as with TorchX.
-        """
-        try:
-            found = self.scheduler(scheduler)
-        except PluginError as error:
-            raise error.__cause__ or error from error.__cause__
-        return getattr(found, "made", found)
+def _holds_no_files(workspace: str) -> bool:
+    """Tell whether a workspace is one directory without files; TorchX submits such a job."""
+    folder = workspace.removeprefix("file://")
+    return os.path.isdir(folder) and not any(files for _, _, files in os.walk(folder))
 
-    def _scheduler_app_id(self, app_handle: str, check_session: bool = True) -> tuple[Any, str, str]:
-        """Return a job's scheduler, the scheduler's name, and the job's id there."""
-        found, app_id = self._locate(app_handle)
-        return self._scheduler(found.backend), found.backend, app_id
 
-    @functools.cached_property
-    def _apps(self) -> dict[str, AppDef]:
-        """The definitions of jobs, by handle, that this runner submitted or was given."""
-        return {}
+def _split_variables(app: AppDef) -> AppDef:
+    """Return the job with variables as processes see them: what follows a name's first "=" is the value.
 
-    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Send the request that `dryrun` made; returns the job's handle."""
-        handle = super().schedule(dryrun_info)
-        if dryrun_info.app is not None:
-            self._apps[handle] = getattr(dryrun_info, "given", dryrun_info.app)
-        return handle
-
-    def describe(self, app_handle: str) -> AppDef | None:
-        """Return the definition of a job: as it was submitted by this runner, or from its scheduler."""
-        return self._apps.get(app_handle) or super().describe(app_handle)
+    TorchX sends names with "=" as they are; torchft's examples have one.
+    """
+    roles = getattr(app, "roles", None)
+    if not isinstance(roles, list) or not all(isinstance(getattr(role, "env", None), dict) for role in roles):
+        return app  # it is refused, with the reason
+    odd = sorted({name for role in roles for name in role.env or {} if name.find("=") > 0})
+    if not odd:
+        return app
+    warnings.warn(f"names of variables hold '=', which begins the value: {', '.join(odd)}", stacklevel=3)
+    changed = copy.copy(app)
+    changed.roles = [copy.copy(role) for role in roles]
+    for role in changed.roles:
+        pairs = [f"{name}={value}".partition("=") for name, value in (role.env or {}).items()]
+        role.env = {name: value for name, _, value in pairs}
+    return changed

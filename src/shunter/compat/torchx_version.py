@@ -9,10 +9,11 @@ from shunter.runner.default_image import default_image
 __version__ = f"0.8.0.dev0+shunter.{ours}"
 
 TORCHX_IMAGE: str
+IMAGE: str
 
 
 def __getattr__(name: str) -> str:
-    """Find `TORCHX_IMAGE` on each use: a plugin (``torchx.version``) may name another image."""
-    if name != "TORCHX_IMAGE":
+    """Find the image on each use: a plugin (``torchx.version``) may name another one."""
+    if name not in ("IMAGE", "TORCHX_IMAGE"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return default_image()

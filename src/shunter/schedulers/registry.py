@@ -128,10 +128,6 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
             f"the plugin of the scheduler {name!r} made {type(made).__name__!r}, which is not a scheduler",
             hint="Repair or uninstall the distribution that provides it.",
         )
-    known = hasattr(type(made), "as_ours")  # of `shunter.compat.torchx_own_schedulers`
-    ours: Scheduler[Any] | None = made.as_ours() if known else None
-    if ours is not None:
-        return ours
     return TorchXScheduler(made, name, session_name)
 
 

@@ -38,16 +38,12 @@ class DescribeAppResponse:
     msg: str = NONE
     structured_error_msg: str = NONE
     ui_url: str | None = None
+    roles_statuses: list[RoleStatus] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
     metadata: Mapping[str, str] = field(default_factory=dict)
-    roles_statuses: Sequence[RoleStatus] = ()
-    roles: Sequence[Role] = ()
     results: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
-
-    def __post_init__(self) -> None:
-        self.roles_statuses = list(self.roles_statuses)
-        self.roles = list(self.roles)
 
     def to_status(self) -> AppStatus:
         """Return the status part."""

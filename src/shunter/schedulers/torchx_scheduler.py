@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -42,8 +42,9 @@ class TorchXScheduler(Scheduler["Any"]):
     def __init__(self, made: Any, name: str, session_name: str) -> None:
         super().__init__(name, session_name)
         self.made = made
+        declared = getattr(made, "capabilities", None)
         self.capabilities = replace(
-            getattr(made, "capabilities", None) or UNCHECKED,
+            declared if isinstance(declared, Capabilities) else UNCHECKED,
             is_local=bool(getattr(made, "is_local", False)),
             ships_by_default=hasattr(made, "build_workspace_and_update_role"),
             ships_roles=hasattr(made, "build_workspaces"),
@@ -202,7 +203,7 @@ class TorchXScheduler(Scheduler["Any"]):
         if streams is not None:
             streams = translated_for(self.made, streams)
         lines = self.made.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
-        return _WithEnds(lines)
+        return (line if line.endswith(("\n", "\r")) else f"{line}\n" for line in lines)
 
     # ---- what the matrix of schedulers shows
 
@@ -244,13 +245,3 @@ def call_with(method: Any, *values: Any) -> Any:
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return method(*values)
     return method(*values[: sum(parameter.kind in kinds for parameter in parameters)])
-
-
-class _WithEnds:
-    """Lines, each with its line end; and as the plugin gave them."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.as_given = lines
-
-    def __iter__(self) -> Iterator[str]:
-        return (line if line.endswith(("\n", "\r")) else line + "\n" for line in self.as_given)

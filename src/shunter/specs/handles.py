@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shunter.errors import MalformedAppHandleException
 
@@ -13,16 +13,12 @@ AppHandle = str
 _HANDLE = r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)"
 
 
-@dataclass
-class ParsedAppHandle:
+class ParsedAppHandle(NamedTuple):
     """The three parts of a handle. The session may be empty."""
 
     scheduler_backend: str
     session_name: str
     app_id: str
-
-    def __iter__(self) -> object:
-        return iter((self.scheduler_backend, self.session_name, self.app_id))
 
     def __str__(self) -> str:
         return make_app_handle(self.scheduler_backend, self.session_name, self.app_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,6 +82,16 @@ class Workspace:
             for src, to in self.projects.items()
         }
         return Workspace(projects, implicit=self.implicit, frozen=self.frozen)
+
+    def merge_into(self, outdir: str | os.PathLike[str]) -> None:
+        """Copy the files of all projects into a directory, each project to its place."""
+        for source, to in self.projects.items():
+            target = os.path.join(outdir, to)
+            if os.path.isdir(source):
+                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+                shutil.copy2(source, target)
 
     def __bool__(self) -> bool:
         return bool(self.projects or self.frozen)

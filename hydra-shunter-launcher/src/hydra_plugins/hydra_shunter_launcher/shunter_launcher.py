@@ -64,7 +64,11 @@ class ShunterLauncher(Launcher):
             for number, overrides in enumerate(job_overrides, initial_job_idx):
                 config = self._config_of(list(overrides), number)
                 handle = runner.run(
-                    self._app(config, list(overrides), runner.scheduler(self.options.scheduler).is_local),
+                    self._app(
+                        config,
+                        list(overrides),
+                        runner.scheduler(self.options.scheduler).capabilities.is_local,
+                    ),
                     self.options.scheduler,
                     OmegaConf.to_container(OmegaConf.create(self.options.cfg), resolve=True),
                     self.options.workspace,

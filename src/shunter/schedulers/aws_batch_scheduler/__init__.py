@@ -4,7 +4,8 @@ What it shares with SageMaker, such as sessions and the CloudWatch reader, is in
 """
 
 from shunter.schedulers.aws_batch_scheduler.options import AWSBatchOpts
+from shunter.schedulers.aws_batch_scheduler.reasons import JOB_STATE
 from shunter.schedulers.aws_batch_scheduler.request import BatchJob
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 
-__all__ = ["AWSBatchOpts", "AWSBatchScheduler", "BatchJob", "create_scheduler"]
+__all__ = ["JOB_STATE", "AWSBatchOpts", "AWSBatchScheduler", "BatchJob", "create_scheduler"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
+from shunter.system.identity import user_name
 
 EC2 = "EC2"
 FARGATE = "FARGATE"
@@ -19,7 +20,7 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
     """How a job runs on AWS Batch."""
 
     queue: str = option("job queue, by name or ARN", needs_trust=DESTINATION)
-    user: str | None = option("name to tag the job with; the current user by default", default=None)
+    user: str = option("name to tag the job with; the current user by default", factory=user_name)
     privileged: bool = option(
         "run the containers with elevated permissions, as `docker run --privileged`",
         default=False,
@@ -29,9 +30,8 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "share identifier; required if the queue has a scheduling policy, and not allowed otherwise",
         default=None,
     )
-    priority: int | None = option(
-        "scheduling priority within the share, 0 to 9999, highest first; only with share_id; 0 by default",
-        default=None,
+    priority: int = option(
+        "scheduling priority within the share, 0 to 9999, highest first; only with share_id", default=0
     )
     image_repo: str | None = option(
         "image repository that patched images are pushed to, such as "

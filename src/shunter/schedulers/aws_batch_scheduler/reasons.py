@@ -20,6 +20,17 @@ from shunter.schedulers.aws_batch_scheduler.retry_strategy import verdict
 from shunter.specs.named_resources_aws import NAMED_RESOURCES
 from shunter.specs.status import AppState
 
+#: What a job's status means; that it was cancelled is in its status reason.
+JOB_STATE: dict[str, AppState] = {
+    "SUBMITTED": AppState.PENDING,
+    "PENDING": AppState.PENDING,
+    "RUNNABLE": AppState.PENDING,
+    "STARTING": AppState.PENDING,
+    "RUNNING": AppState.RUNNING,
+    "SUCCEEDED": AppState.SUCCEEDED,
+    "FAILED": AppState.FAILED,
+}
+
 #: The status reason of jobs that we, or TorchX, cancelled.
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with shunter$|killed via torchx CLI$")
 
@@ -60,13 +71,12 @@ def reason_of(job: dict[str, Any]) -> Reason:
     """Return the reason for the state of a described or listed job, node or array child."""
     status = job.get("status", "")
     said = str(job.get("statusReason") or "").strip()
-    if status == "SUCCEEDED":
-        return Reason(AppState.SUCCEEDED, "")
-    if status == "RUNNING":
-        return Reason(AppState.RUNNING, "")
-    if status != "FAILED":
-        return Reason(AppState.PENDING, said or _WAITING_TEXTS.get(status, ""))
-    return _failure(job, said)
+    state = JOB_STATE.get(status, AppState.PENDING)
+    if state is AppState.FAILED:
+        return _failure(job, said)
+    if state is AppState.PENDING:
+        return Reason(state, said or _WAITING_TEXTS.get(status, ""))
+    return Reason(state, "")
 
 
 def _failure(job: dict[str, Any], said: str) -> Reason:

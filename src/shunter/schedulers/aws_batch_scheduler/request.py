@@ -25,6 +25,7 @@ from shunter.schedulers.aws_batch_scheduler.replicas import (
 )
 from shunter.schedulers.aws_batch_scheduler.retry_strategy import end_rules, retry_strategy
 from shunter.schedulers.aws_batch_scheduler.rules import check_options, check_requests
+from shunter.schedulers.devices import DEVICES, get_device_mounts
 from shunter.schedulers.ids import make_unique, normalize
 from shunter.schedulers.toolkit_supervision import (
     SIGNING_SECRET,
@@ -37,11 +38,10 @@ from shunter.schedulers.toolkit_supervision import (
 )
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
-from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from shunter.specs.named_resources_aws import INSTANCE_TYPE
 from shunter.specs.resources import Resource
 from shunter.specs.substitution import macros
 from shunter.specs.training import DOCUMENT
-from shunter.system.identity import user_name
 
 DIGEST_LENGTH = 16
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
@@ -56,7 +56,7 @@ class BatchJob:
         queue: the queue, by name or ARN.
         share_id: the share identifier.
         job_def: parameters of ``RegisterJobDefinition``, the same for every run of the job.
-        images_to_push: unused; kept for callers of TorchX.
+        images_to_push: empty, since images are pushed before the job is submitted.
         submission: parameters of ``SubmitJob``.
         region: region that the job is for; None for that of the environment.
         profile: profile to submit it with; None for that of the environment.
@@ -67,7 +67,7 @@ class BatchJob:
     queue: str
     share_id: str | None
     job_def: dict[str, Any]
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    images_to_push: dict[str, tuple[str, str]]
     submission: dict[str, Any] = field(default_factory=dict)
     region: str | None = None
     profile: str | None = None
@@ -133,6 +133,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         opts.queue,
         opts.share_id,
         job_def,
+        images_to_push={},
         submission=submission,
         region=opts.region or names.region_of_arn(opts.queue),
         profile=opts.profile,
@@ -238,7 +239,7 @@ def _definition(
     if opts.timeout is not None:
         found["timeout"] = {"attemptDurationSeconds": opts.timeout}
     if opts.share_id:
-        found["schedulingPriority"] = opts.priority or 0
+        found["schedulingPriority"] = opts.priority
     return found
 
 
@@ -267,7 +268,7 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
         **(opts.tags or {}),
         names.TAG_VERSION: __version__,
         names.TAG_APP_NAME: _tag_value(app.name),
-        names.TAG_USER: _tag_value(opts.user or user_name()),
+        names.TAG_USER: _tag_value(opts.user),
     }
 
 
@@ -290,26 +291,21 @@ def _shown(value: Any, key: str = "") -> Any:
 
 MOST_PARENTS = 20
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
-_DEVICE_PATHS = {EFA_DEVICE: "/dev/infiniband/uverbs{}", NEURON_DEVICE: "/dev/neuron{}"}
 _EFS = re.compile(r"(?P<id>fs-[0-9a-zA-Z-]+)(?:@(?P<point>fsap-[0-9a-zA-Z-]+))?(?::(?P<root>/.*))?")
 
 
-def device_mounts(devices: dict[str, int]) -> list[DeviceMount]:
-    """Return the device files of named devices, such as one EFA interface: ``/dev/infiniband/uverbs0``.
+def _check_devices(devices: Mapping[str, int]) -> None:
+    """Refuse devices whose files are not known.
 
     Raises:
-        ConfigError: the kind of device is unknown.
+        ConfigError: there is such a device.
     """
-    mounts = []
-    for name, count in devices.items():
-        if name not in _DEVICE_PATHS:
+    for name in devices:
+        if name not in DEVICES:
             raise ConfigError(
                 f"AWS Batch has no devices named {name!r}",
-                hint=f"{did_you_mean(name, _DEVICE_PATHS)} Others can be mounted: type=device,src=/dev/...",
+                hint=f"{did_you_mean(name, DEVICES)} Others can be mounted: type=device,src=/dev/...",
             )
-        paths = [_DEVICE_PATHS[name].format(index) for index in range(count)]
-        mounts += [DeviceMount(path, path) for path in paths]
-    return mounts
 
 
 def container_mounts(mounts: Iterable[Mount], has_job_role: bool = False) -> dict[str, list[dict[str, Any]]]:
@@ -385,7 +381,8 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
         )
     if problem := image_problem(role.image):
         raise ConfigError(f"role {role.name!r}: {problem}")
-    mounts = [*role.mounts, *device_mounts(role.resource.devices)]
+    _check_devices(role.resource.devices)
+    mounts = [*role.mounts, *get_device_mounts(role.resource.devices)]
     try:
         found = container_mounts(mounts, has_job_role=bool(opts.job_role_arn))
         devices = found.pop("devices", [])

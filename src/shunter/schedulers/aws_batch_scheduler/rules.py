@@ -95,9 +95,9 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
 def _option_problems(opts: AWSBatchOpts) -> Iterator[str]:
     if _QUEUE.fullmatch(opts.queue) is None:
         yield f"queue {opts.queue!r} must be the name or ARN of a job queue"
-    if opts.priority is not None and opts.share_id is None:
+    if opts.priority and opts.share_id is None:
         yield "priority needs share_id: only queues with a scheduling policy have priorities"
-    if opts.priority is not None and not 0 <= opts.priority <= 9999:
+    if not 0 <= opts.priority <= 9999:
         yield f"priority must be from 0 to 9999, not {opts.priority}"
     if opts.share_id is not None and _SHARE.fullmatch(opts.share_id) is None:
         yield f"share_id {opts.share_id!r} must be letters and digits, at most 255"

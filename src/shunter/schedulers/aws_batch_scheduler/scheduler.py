@@ -50,17 +50,17 @@ from shunter.schedulers.aws_batch_scheduler.submission import (
     terminate_all,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
-from shunter.schedulers.code_in_images import CodeInPushedImages
 from shunter.schedulers.lines import check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import is_terminal
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 Job = dict[str, Any]
 
 
-class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
+class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -95,9 +95,8 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler[AWSBatchOpts]):
         log_client: Any | None = None,
         docker_client: Any | None = None,
     ) -> None:
-        super().__init__("aws_batch", session_name)
+        super().__init__("aws_batch", session_name, docker_client=docker_client)
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
-        self._docker_client = docker_client
         self._jobs = JobFinder(
             given, lambda app_id: self.context.native_id(app_id), lambda: self.context.configured_options()
         )

@@ -25,6 +25,7 @@ from shunter.specs.options import (
     PURCHASE,
     option,
 )
+from shunter.system.identity import user_name
 
 FILE = "File"
 INPUT_MODES = (FILE, "FastFile", "Pipe")
@@ -64,7 +65,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         '[{"name": "a", "type": "ml.m5.large", "count": 1}, ...]; the names of roles where there are several',
         made_into="ResourceConfig.InstanceGroups",
     )
-    user: str | None = optional("name to tag the job with; the current user by default")
+    user: str = option("name to tag the job with; the current user by default", factory=user_name)
     region: str | None = optional(
         "AWS region; that of the environment or profile by default", needs_trust=DESTINATION
     )

@@ -63,7 +63,6 @@ from shunter.schedulers.toolkit_supervision import (
 )
 from shunter.specs.app import AppDef, Role
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
-from shunter.system.identity import user_name
 
 DEFAULT_MODEL_CHANNEL = "model"
 DEFAULT_VOLUME = 30
@@ -128,7 +127,7 @@ class AWSSageMakerJob:
 
     job_name: str
     job_def: dict[str, Any]
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    images_to_push: dict[str, tuple[str, str]]
     needs: Needs = field(default_factory=Needs)
     runs: dict[str, list[str]] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
@@ -305,7 +304,7 @@ class _RequestBuilder:
         request = {key: value for key, value in _with_copied(made, opts, "member").items() if value}
         self.needs.uploads = channels.uploads
         self.needs.extension = opts.training_plan_extension or ""
-        job = AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=containers.runs)
+        job = AWSSageMakerJob(self.job_name, request, {}, needs=self.needs, runs=containers.runs)
         if opts.batch_queue:
             job.submission = self._submission(request["Tags"])
         return job
@@ -460,9 +459,8 @@ class _RequestBuilder:
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        user = user_name() if self.opts.user is None else self.opts.user
-        if user:
-            tags[names.TAG_USER] = names.tag_value(user)
+        if self.opts.user:
+            tags[names.TAG_USER] = names.tag_value(self.opts.user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _submission(self, tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:

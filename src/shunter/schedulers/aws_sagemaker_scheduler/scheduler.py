@@ -41,14 +41,14 @@ from shunter.schedulers.aws_sagemaker_scheduler.request import (
 from shunter.schedulers.aws_sagemaker_scheduler.submission import check_identity, prepare, submit
 from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.lines import check_combined, check_replicas
-from shunter.specs.app import AppDef
+from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
-from shunter.workspace.images.image_shipment import ImageMaker
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
-class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
+class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     """Runs jobs on AWS SageMaker. See ``docs/schedulers/aws_sagemaker.md``.
 
     Args:
@@ -80,9 +80,8 @@ class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
         docker_client: Any | None = None,
         clients: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(names.BACKEND, session_name)
+        super().__init__(names.BACKEND, session_name, docker_client=docker_client)
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
-        self._docker_client = docker_client
         self._sessions = SessionPool(self._given, lambda: self.context.configured_options())
         self._refs: dict[str, JobRef] = {}
         self._made_queued: QueuedJobs | None = None
@@ -96,11 +95,16 @@ class AWSSageMakerScheduler(Scheduler[AWSSageMakerOpts]):
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         check_options(app, self.opts_class(**cfg), region=self._region(cfg))
 
-    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+    def _toolkit_place(self, role: Role) -> None:
+        """Return None: images are sent as they are, and SageMaker brings the code."""
+
+    def _plan_shipment(  # type: ignore[override] # an archive in S3 is no image
+        self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
+    ) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            return ImageMaker(names.BACKEND, self._docker_client).plan_shipment(app, workspace, cfg)
+            return super()._plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
     def _submit_dryrun(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
 from shunter.specs.options import ACCESS, CREDENTIALS, option
-from shunter.workspace.images.image_shipment import DockerWorkspaceOpts
+from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 
 
 @dataclass

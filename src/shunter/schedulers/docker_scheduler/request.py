@@ -8,7 +8,6 @@ import os
 import zlib
 from typing import Any
 
-from shunter.docker.engine import Engine
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.schedulers.docker_scheduler.options import DockerOpts
@@ -33,7 +32,6 @@ from shunter.specs.training import (
     script_of,
     specification,
 )
-from shunter.workspace.images.image_shipment import DockerWorkspaceMixin
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.
@@ -348,23 +346,6 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
     if opts.publish and opts.network in ("host", "none"):
         problems.append(f"publish: with network={opts.network} nothing is published")
     return problems
-
-
-# ---- code
-
-
-class LocalImages(DockerWorkspaceMixin):
-    """Makes images in the daemon that runs the jobs, so that no registry is needed."""
-
-    requires_image_repo = False
-
-    def __init__(self, backend: str, engine: Engine) -> None:
-        self.backend = backend
-        self._engine = engine
-
-    def docker_engine(self) -> Engine:
-        """Return the client of the daemon."""
-        return self._engine
 
 
 # ---- results

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.docker.engine import Engine
-from shunter.errors import ConfigError, UnknownAppException
+from shunter.errors import UnknownAppException
 from shunter.paths import existing
 from shunter.schedulers.api import (
     Check,
@@ -26,11 +26,10 @@ from shunter.schedulers.api import (
     not_running,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.code_in_images import CodeInImages
 from shunter.schedulers.docker_scheduler.details import DockerJobDetails
 from shunter.schedulers.docker_scheduler.doctor import examine, examine_job
 from shunter.schedulers.docker_scheduler.options import DockerOpts
-from shunter.schedulers.docker_scheduler.request import LocalImages, make_request
+from shunter.schedulers.docker_scheduler.request import make_request
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.exec.container import housekeeping, inventory, labels
 from shunter.schedulers.exec.container.container_command import run_in_container
@@ -46,10 +45,11 @@ from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import NONE, is_terminal
 from shunter.system.identity import user_name
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
-class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
+class DockerScheduler(DockerWorkspaceMixin, Scheduler[DockerOpts]):
     """Runs jobs as containers of a Docker daemon.
 
     Args:
@@ -67,11 +67,10 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
         ignores=("elastic",),
     )
     opts_class = DockerOpts
+    requires_image_repo = False
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
-        super().__init__("local_docker", session_name)
-        self._given_client = docker_client
-        self._made: Engine | None = None
+        super().__init__("local_docker", session_name, docker_client=docker_client)
 
     @property
     def engine(self) -> Engine:
@@ -80,40 +79,11 @@ class DockerScheduler(CodeInImages, Scheduler[DockerOpts]):
         Raises:
             ConfigError: the environment does not name a daemon.
         """
-        if self._made is None:
-            client = self._given_client
-            self._made = Engine.from_env() if client is None else Engine.adopt(client)
-        return self._made
-
-    @property
-    def _docker_client(self) -> Any:
-        """A `docker.DockerClient` for programs that are built on TorchX; shunter itself does not use it.
-
-        Raises:
-            ConfigError: the package is not installed.
-        """
-        if self._given_client is None:
-            try:
-                import docker
-            except ModuleNotFoundError:
-                raise ConfigError(
-                    "a client of the Python package docker is needed, which is not installed",
-                    hint="Install it: pip install docker",
-                ) from None
-            self._given_client = docker.from_env()
-        return self._given_client
+        return self.docker_engine()
 
     def close(self) -> None:
         """Close the connections to the daemon; a client that was handed in stays open."""
-        made, self._made = self._made, None
-        if made is not None:
-            made.close()
-
-    # ---- code
-
-    def _images(self) -> LocalImages:
-        """Return the image builder; it is not a base class, since commands that only read never need it."""
-        return LocalImages(self.backend, self.engine)
+        self._close_images()
 
     # ---- submitting
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shunter.schedulers.kubernetes_scheduler.names import DEFAULT_NAMESPACE
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
-from shunter.workspace.images.image_shipment import DockerWorkspaceOpts
+from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 
 AUTO, JOB, JOBSET, VOLCANO = "auto", "job", "jobset", "volcano"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)

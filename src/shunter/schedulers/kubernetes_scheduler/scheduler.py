@@ -24,7 +24,6 @@ from shunter.schedulers.api import (
     Scheduler,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
-from shunter.schedulers.code_in_images import CodeInPushedImages
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.api_server import (
     WATCH_SECONDS,
@@ -59,10 +58,11 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import as_mapping
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
-class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
+class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """Runs jobs on Kubernetes. See ``docs/schedulers/kubernetes.md``.
 
     Args:
@@ -91,8 +91,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler[KubernetesOpts]):
     def __init__(
         self, session_name: str, client: Any | None = None, docker_client: Any | None = None
     ) -> None:
-        super().__init__("kubernetes", session_name)
-        self._docker_client = docker_client
+        super().__init__("kubernetes", session_name, docker_client=docker_client)
         self._servers: dict[tuple[str, str], ApiServer] = {}
         self._refs: dict[str, ClusterJobRef] = {}
 

@@ -1,29 +1,20 @@
-"""Plugins as TorchX's 2026 versions declare them: decorated functions in ``torchx_plugins.*`` packages.
+"""The decorators of plugins in ``torchx_plugins.*`` packages, as TorchX's 2026 versions declare them.
 
-`shunter.plugins` finds the installed plugins; this module holds the decorators and the registry.
+`shunter.plugins` finds the installed plugins.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
-import inspect
-import json
-import logging
-import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum, IntFlag
+from enum import Enum
 from typing import Any, TypeVar
 
-from shunter.plugins import NamespacePlugin, entry_points, namespace_plugins
 from shunter.specs.resources import IS_FRACTIONAL, RESOURCE_NAME, Resource
 
-logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 NAMED_RESOURCES_ATTR = "NAMED_RESOURCES"
-SOURCE_VARIABLE = "TORCHX_PLUGINS_SOURCE"
 
 WHOLE = 1.0
 HALF = 0.5
@@ -40,29 +31,11 @@ class PluginType(str, Enum):
     TRACKER = "torchx.tracker"
 
 
-class PluginSource(IntFlag):
-    """Where plugins are searched for."""
-
-    NONE = 0
-    NAMESPACE_PKG = 1
-    ENTRYPOINT = 2
-
-
 class resource_tags:
     """Keys of `Resource.tags`: the name of a registered resource, and whether it is a fraction."""
 
     RESOURCE_NAME = RESOURCE_NAME
     IS_FRACTIONAL = IS_FRACTIONAL
-
-
-@dataclass
-class RegistrationError:
-    """A plugin that cannot be used, and why."""
-
-    module: str
-    error: str
-    name: str | None = None
-    plugin_type: PluginType | None = None
 
 
 class register:
@@ -185,88 +158,3 @@ def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
         return found
 
     return shares
-
-
-class PluginRegistry:
-    """The installed plugins; those of a kind are searched for on first use.
-
-    Args:
-        plugin_sources: where to look.
-    """
-
-    def __init__(
-        self, plugin_sources: PluginSource = PluginSource.NAMESPACE_PKG | PluginSource.ENTRYPOINT
-    ) -> None:
-        self._sources = plugin_sources
-        self._found: dict[PluginType, dict[str, Any]] = {}
-        self._errors: list[RegistrationError] = []
-
-    def get(self, plugin_type: PluginType) -> dict[str, Any]:
-        """Return the plugins of a kind, by name."""
-        if plugin_type not in self._found:
-            self._found[plugin_type] = self._discover(plugin_type)
-        return self._found[plugin_type]
-
-    def info(self, plugin_type: PluginType | None = None) -> dict[Any, Any]:
-        """Return the plugins of a kind by name, or those of all kinds by kind."""
-        if plugin_type is not None:
-            return dict(self.get(plugin_type))
-        return {kind: dict(self.get(kind)) for kind in PluginType}
-
-    @property
-    def errors(self) -> builtins.list[RegistrationError]:
-        """The plugins that cannot be used, of the kinds that were requested."""
-        return list(self._errors)
-
-    def clear(self) -> None:
-        """Forget what was found."""
-        self._found.clear()
-        self._errors.clear()
-
-    def to_dict(self) -> dict[str, builtins.list[dict[str, Any]]]:
-        """Return all plugins as JSON values, with those that cannot be used under ``errors``."""
-        document: dict[str, list[dict[str, Any]]] = {}
-        for kind in PluginType:
-            document[kind.name.lower()] = [
-                {"name": name, "module": inspect.unwrap(fn).__module__} for name, fn in self.get(kind).items()
-            ]
-        document["errors"] = [{"module": each.module, "error": each.error} for each in self._errors]
-        return document
-
-    def __str__(self) -> str:
-        lines = []
-        for kind, plugins in self.to_dict().items():
-            lines.append(f"{kind}:" if plugins else f"{kind}: []")
-            for plugin in plugins:
-                lines += [
-                    f"{'- ' if not n else '  '}{key}: {json.dumps(value) if key == 'error' else value}"
-                    for n, (key, value) in enumerate(plugin.items())
-                ]
-        return "\n".join(lines)
-
-    def _discover(self, kind: PluginType) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        kind_name = kind.value.removeprefix("torchx.")
-        if self._sources & PluginSource.NAMESPACE_PKG:
-            errors: list[tuple[str, str]] = []
-            found = {plugin.name: plugin.load() for plugin in namespace_plugins(kind_name, errors)}
-            self._errors += [RegistrationError(module, error, plugin_type=kind) for module, error in errors]
-        if self._sources & PluginSource.ENTRYPOINT:
-            for point in entry_points(kind_name):
-                if point.group.startswith("torchx.") and not isinstance(point, NamespacePlugin):
-                    found[point.name] = _deferred(point.load)  # also in place of one in a namespace
-        return found
-
-
-def _deferred(load: Callable[[], Any]) -> Callable[..., Any]:
-    def create(*args: Any, **kwargs: Any) -> Any:
-        return load()(*args, **kwargs)
-
-    return create
-
-
-@functools.cache
-def registry() -> PluginRegistry:
-    """Return the registry of this process. The variable TORCHX_PLUGINS_SOURCE says where it looks."""
-    text = os.environ.get(SOURCE_VARIABLE, "")
-    return PluginRegistry(PluginSource(int(text))) if text.isdigit() else PluginRegistry()
