@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from shunter.errors import BackendError, UsageError
-from shunter.schedulers.api import Stream
-from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
+from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
 
 
@@ -20,12 +19,6 @@ def job() -> Iterator[Rig]:
 
 
 # ---- what is there
-
-
-def test_history(job: Rig) -> None:
-    job.put(0, "one", "two", "two", "  three\t")
-    job.end_long_ago()
-    assert job.text() == "one\ntwo\ntwo\n  three\t\n"
 
 
 def test_an_old_log_is_read_without_waiting_and_with_two_calls(job: Rig) -> None:
@@ -52,14 +45,6 @@ def test_pages_that_are_small_or_empty(job: Rig) -> None:
     job.aws.logs.empty_every = 3
     for query in ({}, {"should_tail": True}, {"last": 5000}):
         assert job.text(**query).splitlines() == lines
-
-
-def test_pages_end_by_size_too(job: Rig) -> None:
-    lines = [f"{i:04} " + "é" * 3000 for i in range(600)]
-    job.put(0, *lines)
-    job.end_long_ago()
-    assert job.text().splitlines() == lines
-    assert job.aws.count("GetLogEvents") >= 4
 
 
 def test_replicas_are_merged_by_time() -> None:
@@ -90,12 +75,6 @@ def test_regex(job: Rig) -> None:
         job.read(regex="(")
 
 
-def test_the_combined_stream_can(job: Rig) -> None:
-    job.put(0, "one")
-    job.end_long_ago()
-    assert job.text(streams=Stream.COMBINED) == "one\n"
-
-
 # ---- times
 
 
@@ -119,13 +98,6 @@ def test_since_and_until_in_milliseconds(job: Rig) -> None:
     assert job.text(since=datetime(1960, 1, 1, tzinfo=UTC)).split() == [f"{i}" for i in range(10)]
 
 
-def test_milliseconds_of_any_time_zone() -> None:
-    assert milliseconds(datetime(1970, 1, 1, 1, 0, 0, 1500, tzinfo=timezone(timedelta(hours=1)))) == 2
-    assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1000
-    moment = datetime.now()
-    assert milliseconds(moment) == -(-round(moment.timestamp() * 1e6) // 1000)
-
-
 def test_following_until_a_time_ends_then(job: Rig) -> None:
     clock = clock_of(job)
     for i in range(100):
@@ -146,13 +118,6 @@ def test_last_lines_of_a_long_log_take_few_calls(job: Rig) -> None:
     assert job.aws.count("GetLogEvents") <= 3
     assert job.text(last=0) == ""
     assert job.aws.count("GetLogEvents") <= 3
-
-
-def test_last_lines_that_match(job: Rig) -> None:
-    job.put(0, *(f"{i}" for i in range(5000)))
-    job.end_long_ago()
-    job.aws.logs.page_events = 300
-    assert job.text(last=3, regex="^1...$").split() == ["1997", "1998", "1999"]
 
 
 def test_last_lines_of_all_attempts(job: Rig) -> None:
@@ -198,15 +163,6 @@ def test_following_ends_with_the_job(job: Rig) -> None:
     assert 47 <= clock.elapsed < 70
 
 
-@pytest.mark.parametrize("is_follower", [True, False])
-def test_lines_that_come_in_after_the_end_are_waited_for(job: Rig, is_follower: bool) -> None:
-    job.put(0, "one")
-    job.put(0, "two", visible_after=3)
-    job.put(0, "three", visible_after=5.5)
-    job.end()
-    assert job.text(should_tail=is_follower).split() == ["one", "two", "three"]
-
-
 def test_what_aws_says_was_taken_in_is_waited_for_longer(job: Rig) -> None:
     job.put(0, "one")
     clock_of(job).advance(1)
@@ -241,19 +197,6 @@ def test_late_and_equal_times_while_following(job: Rig) -> None:
 def test_a_stream_is_waited_for(job: Rig) -> None:
     clock = clock_of(job)
     clock.at(60, lambda: job.put(0, "here"))
-    clock.at(90, job.end)
-    assert job.text(should_tail=True) == "here\n"
-
-
-def test_a_stream_whose_name_comes_late_is_waited_for(job: Rig) -> None:
-    job.attempts[0] = []
-    clock = clock_of(job)
-
-    def start() -> None:
-        job.attempts[0] = [AttemptLog("late")]
-        job.put(0, "here")
-
-    clock.at(60, start)
     clock.at(90, job.end)
     assert job.text(should_tail=True) == "here\n"
 
@@ -331,16 +274,6 @@ def test_the_machines_clock_may_be_wrong(job: Rig) -> None:
     real = job.clock.time
     job.clock.time = lambda: real() + 600  # type: ignore[method-assign]
     assert job.text().split() == ["one", "two"]
-
-
-def test_a_reader_can_be_given_up(job: Rig) -> None:
-    job.put(0, "one")
-    reader = job.blocks(should_tail=True)
-    assert next(reader).data == b"one\n"
-    reader.close()  # type: ignore[attr-defined]
-    calls = len(job.aws.calls)
-    clock_of(job).advance(100)
-    assert len(job.aws.calls) == calls
 
 
 def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:

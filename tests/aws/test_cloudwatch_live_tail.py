@@ -11,8 +11,6 @@ import pytest
 from shunter.backoff import Clock
 from shunter.errors import BackendError
 from shunter.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
-from shunter.schedulers.aws.cloudwatch_calls import LogCalls, RateLimit
-from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
 from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
 
@@ -148,84 +146,6 @@ def test_it_is_not_used_unasked(job: Rig) -> None:
 
 
 # ---- the bell alone
-
-
-@pytest.fixture
-def calls(job: Rig) -> Iterator[LogCalls]:
-    clock = Clock()
-    made = LogCalls(job.client, GROUP, RateLimit(1000, 1000, clock), clock)
-    yield made
-    made.stop.set()
-
-
-def taken(bell: LiveTail) -> set[str] | None:
-    assert bell.changed.wait(20)
-    return bell.grown_streams()
-
-
-def test_it_rings_for_everything_at_the_beginning_and_the_end(job: Rig, calls: LogCalls) -> None:
-    job.put(0, "before")
-    job.put(1, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    assert taken(bell) is None
-    assert bell.watches(job.stream(0))
-    assert not bell.watches(job.stream(1))
-    job.put(1, "of another stream")
-    job.put(0, "x")
-    assert taken(bell) == {job.stream(0)}
-    assert bell.grown_streams() == set()
-    job.aws.logs.live_tail = False
-    job.aws.logs.close()
-    assert taken(bell) is None
-    assert not bell.watches(job.stream(0))
-    bell.close()
-
-
-def test_a_session_is_replaced_when_there_are_more_streams(
-    job: Rig, calls: LogCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job.put(0, "before")
-    job.put(1, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    taken(bell)
-    bell.watch({job.stream(0), job.stream(1)})
-    assert not bell.watches(job.stream(1))  # so soon it is not worth it
-    monkeypatch.setattr(cloudwatch_live_tail, "LEAST_SESSION", 0.0)
-    bell.watch({job.stream(0), job.stream(1)})
-    while not bell.watches(job.stream(1)):
-        assert taken(bell) in (None, set())
-    job.put(1, "x")
-    while (names := taken(bell)) is None:
-        pass
-    assert names == {job.stream(1)}
-    bell.watch({job.stream(1)})  # fewer are fine as it is
-    assert job.aws.count("StartLiveTail") == 2
-    bell.close()
-
-
-def test_more_streams_than_a_session_takes(job: Rig, calls: LogCalls) -> None:
-    bell = LiveTail(calls, Clock())
-    bell.watch({f"{i}" for i in range(101)})
-    bell.watch(set())
-    assert job.aws.calls == []
-    bell.close()
-
-
-def test_a_broken_connection_within_a_session(job: Rig, calls: LogCalls) -> None:
-    job.put(0, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    assert taken(bell) is None
-    job.aws.break_connections()
-    while not bell.watches(job.stream(0)) or job.aws.count("StartLiveTail") < 2:
-        assert taken(bell) is None
-    job.put(0, "x")
-    while (names := taken(bell)) is None:
-        pass
-    assert names == {job.stream(0)}
-    bell.close()
 
 
 def test_the_reader_ends_the_session(job: Rig) -> None:

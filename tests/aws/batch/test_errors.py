@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.aws_errors import translate
-from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler.names import console_url, queue_name
+from shunter.schedulers.aws_batch_scheduler.names import console_url
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
@@ -90,16 +88,6 @@ def test_a_missing_permission_is_named_with_who_lacks_it(aws: FakeAws, operation
     assert code == 4
     assert f"{USER} lacks the permission batch:{operation}" in err
     assert "shunter doctor" in err
-
-
-def test_who_lacks_a_permission_is_asked_for_where_aws_does_not_say() -> None:
-    from botocore.exceptions import ClientError
-
-    answer = {"Error": {"Code": "AccessDeniedException", "Message": ""}, "ResponseMetadata": {}}
-    error = translate(ClientError(answer, "SubmitJob"), "batch:SubmitJob", lambda: USER)  # type: ignore[arg-type]
-    assert error.message == f"{USER} lacks the permission batch:SubmitJob"
-    error = translate(ClientError(answer, "SubmitJob"), "batch:SubmitJob")  # type: ignore[arg-type]
-    assert error.message.startswith("the identity in use lacks")
 
 
 @pytest.mark.slow
@@ -199,15 +187,6 @@ def test_a_job_is_repeated(aws: FakeAws) -> None:
     assert aws.count("RegisterJobDefinition") == 1
 
 
-def test_reading_the_options_does_not_import_the_sdk() -> None:
-    code = (
-        "import sys; from shunter.schedulers.registry import get_scheduler_factory as f\n"
-        "s = f('aws_batch')('t'); s.run_opts(); s.close()\n"
-        "assert not {'boto3', 'botocore'} & set(sys.modules), 'imported'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("arn", "kind", "url"),
     [
@@ -219,20 +198,6 @@ def test_reading_the_options_does_not_import_the_sdk() -> None:
 )  # fmt: skip
 def test_console_urls(arn: str, kind: str, url: str | None) -> None:
     assert console_url(arn, kind) == url
-
-
-def test_names_of_queues() -> None:
-    assert queue_name("arn:aws:batch:us-west-2:123456789012:job-queue/gpus") == "gpus"
-    assert queue_name("gpus") == "gpus"
-
-
-def test_clients_are_made_once(aws: FakeAws) -> None:
-    session = AwsSession()
-    assert session.client("batch") is session.client("batch")
-    assert session.client("batch") is not session.client("batch", repeats=False)
-    assert session.region == "eu-west-1"
-    session.close()
-    session.close()
 
 
 def test_given_clients_are_used(aws: FakeAws) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.errors import ConfigError
 from shunter.schedulers.aws.service_model import problems_of
 from shunter.schedulers.aws_batch_scheduler.rules import FARGATE_SIZES
-from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Resource, macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
-from tests.aws.batch.jobs import ROLE, app, request, role
-from tests.aws.fake import FakeAws
+from tests.aws.batch.jobs import ROLE, request, role
 
 _WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 _TEXT = st.text(st.characters(exclude_categories=["Cs", "Co"], exclude_characters="\0"), max_size=12)
@@ -134,69 +130,3 @@ def test_valid_options_make_requests_that_the_model_accepts(job: tuple[AppDef, d
         assert nodes["numNodes"] == total
     else:
         assert made.submission.get("arrayProperties", {}).get("size", 1) == total
-
-
-Break = Callable[[AppDef, dict[str, Any]], None]
-
-
-def option(**cfg: Any) -> Break:
-    return lambda job, options: options.update(cfg)
-
-
-def field(name: str, value: Any) -> Break:
-    return lambda job, options: setattr(job.roles[0], name, value)
-
-
-BREAKS: dict[str, Break] = {
-    "queue": option(queue="no queue"),
-    "queue missing": lambda job, options: options.pop("queue"),
-    "unknown option": option(quue="x"),
-    "type": option(timeout="soon"),
-    "timeout": option(timeout=59),
-    "priority": option(share_id="a", priority=10_000),
-    "priority alone": option(share_id=None, priority=1),
-    "share": option(share_id="a b"),
-    "platform": option(platform="LAMBDA"),
-    "retry_on": option(retry_on="sometimes"),
-    "rule": option(retry_rules=["exit=x"]),
-    "rules": option(retry_rules=["exit:1:retry"] * 5),
-    "role": option(job_role_arn="role"),
-    "secret": option(secrets={"A": "value"}, execution_role_arn=ROLE),
-    "tag": option(tags={"aws:a": "b"}),
-    "ulimit": option(platform="EC2", ulimits=["nofile"]),
-    "log group": option(log_group="a:b"),
-    "memory": field("resource", Resource(1, 0, 0)),
-    "device": field("resource", Resource(1, 0, 64, devices={"x": 1})),
-    "retries": field("max_retries", 10),
-    "volume": field("mounts", [VolumeMount("name", "/x")]),
-    "two mounts": field("mounts", [VolumeMount("fs-1", "/x"), VolumeMount("fs-2", "/x")]),
-    "variable": field("env", {"AWS_BATCH_X": ""}),
-    "settings": field("metadata", {"aws_batch": {"shape": "round"}}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", BREAKS)
-@given(job=valid())
-@settings(max_examples=10)
-def test_invalid_options_are_refused_before_any_call(broken: str, job: tuple[AppDef, dict[str, Any]]) -> None:
-    definition, cfg = job
-    BREAKS[broken](definition, cfg)
-
-    class NoClient:
-        def __getattr__(self, name: str) -> Any:
-            raise AssertionError(f"{name} was called")
-
-    scheduler = create_scheduler("test", client=NoClient(), log_client=NoClient())
-    with pytest.raises(ConfigError):
-        scheduler.submit(definition, cfg)
-
-
-def test_a_refused_job_reaches_no_server(aws: FakeAws) -> None:
-    scheduler = create_scheduler("test")
-    for broken in BREAKS.values():
-        definition, cfg = app(), {"queue": "queue"}
-        broken(definition, cfg)
-        with pytest.raises(ConfigError):
-            scheduler.submit(definition, cfg)
-    assert aws.calls == []
