@@ -145,9 +145,6 @@ def test_it_is_not_used_unasked(job: Rig) -> None:
     assert job.aws.count("StartLiveTail") == 0
 
 
-# ---- the bell alone
-
-
 def test_the_reader_ends_the_session(job: Rig) -> None:
     job.put(0, "one")
     job.put(1, "one")

@@ -66,23 +66,6 @@ def packed(package: CodePackage | None, directory: Path) -> dict[str, tarfile.Ta
         return {member.name: member for member in tar.getmembers()}
 
 
-def test_a_script_takes_the_current_directory_along(project: Path, tmp_path: Path) -> None:
-    package = plan(SCRIPT)
-    members = packed(package, tmp_path / "out")
-    assert sorted(members) == ["link", "run.sh", "train.py"]
-    assert members["run.sh"].mode == 0o755
-    assert members["link"].linkname == "train.py"
-    assert {(member.uid, member.mtime) for member in members.values()} == {(0, 315_619_200)}
-    assert package is not None
-    assert package.file_names() == ["sourcedir.tar.gz", "shunter-toolkit.pyz"]
-    assert package.plan()["secrets"] == [".env"]
-
-
-def test_other_programs_take_nothing_along_unasked(project: Path) -> None:
-    assert plan(PROGRAM) is None
-    assert plan(PROGRAM, Workspace({".": ""})) is not None
-
-
 def test_the_same_code_is_the_same_archive(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(project, copy, symlinks=True)

@@ -241,17 +241,6 @@ def test_roles(
 
 
 @pytest.mark.slow
-def test_a_role_of_another_path_or_service(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> None:
-    other = cloud.role_arn.replace("/service-role/", "/")
-    check = found(scheduler, **options(cloud, role=other))["role"]
-    assert (check.ok, check.text) == (False, f"the role of this name is {cloud.role_arn}, not {other}")
-    iam.trust(cloud.role, "sts:AssumeRole", service="ec2.amazonaws.com")
-    check = found(scheduler, **options(cloud, role=cloud.role))["role"]
-    assert check.ok is False
-    assert "Add to its trust policy" in check.hint
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "party"),
     [
@@ -327,24 +316,6 @@ def test_what_may_not_be_looked_at_is_no_failure(
         )
     assert checks["role"].ok is (None if "GetRole" in forbidden else True)
     assert not [check for check in checks.values() if check.ok is False]
-
-
-@pytest.mark.slow
-def test_the_rights_of_an_assumed_role_are_those_of_the_role(
-    cloud: Cloud,
-    iam: Iam,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    allow_all(iam, cloud)
-    answer = cloud.client("sts").assume_role(RoleArn=cloud.role_arn, RoleSessionName="me")["Credentials"]
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", answer["AccessKeyId"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", answer["SecretAccessKey"])
-    monkeypatch.setenv("AWS_SESSION_TOKEN", answer["SessionToken"])
-    with closing(create_scheduler("test")) as scheduler:
-        checks = found(scheduler, **options(cloud))
-    assert "assumed-role" in checks["credentials"].text
-    assert checks["permissions of the caller"].ok is True
-    assert cloud.role_arn in checks["permissions of the caller"].text
 
 
 @pytest.mark.slow
