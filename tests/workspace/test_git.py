@@ -83,18 +83,6 @@ def test_submodules_and_nested_checkouts(checkout: Path, tmp_path: Path) -> None
     assert "mod" in selection.directories
 
 
-def test_checkouts_below_a_plain_directory(checkout: Path) -> None:
-    write(checkout.parent, {"home.txt": ""})
-    shutil.rmtree(checkout.parent / "user")
-    assert chosen(checkout.parent) == {"home.txt", *(f"project/{path}" for path in chosen(checkout))}
-
-
-def test_worktrees(checkout: Path, tmp_path: Path) -> None:
-    git(checkout, "worktree", "add", "-q", str(tmp_path / "tree"))
-    write(tmp_path / "tree", {"new.log": "", "new.py": ""})
-    assert chosen(tmp_path / "tree") == {".gitignore", "a.py", "pkg/b.py", "new.py"}
-
-
 def test_links_are_links(checkout: Path) -> None:
     (checkout / "linked").symlink_to("pkg")
     git(checkout, "add", "-A")
@@ -112,14 +100,6 @@ def test_special_files(checkout: Path) -> None:
     report = take(checkout).report
     assert report.problems == [("pipe", "is a named pipe, which cannot be shipped")]
     assert "pipe.log" in report.left_out["git"]
-
-
-def test_names_that_are_not_utf8(checkout: Path) -> None:
-    odd = os.fsdecode(b"\xff")
-    write(checkout, {f"{odd}.py": "", f"{odd}.log": "", f"{odd}/": ""})
-    selection = select(str(checkout))
-    assert f"{odd}.py" in files_of(selection)
-    assert odd in selection.directories
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

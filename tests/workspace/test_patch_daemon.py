@@ -311,20 +311,6 @@ def test_a_job_on_other_machines_needs_a_repository(engine: Engine, base: str, c
     assert "image_repo=" in caught.value.hint
 
 
-def test_no_workspace_is_no_shipment(engine: Engine, base: str) -> None:
-    info = Shipper(engine).plan(base, "")
-    assert info.shipment is None
-    assert info.request == [base]
-
-
-def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) -> None:
-    shipper = Shipper(engine)
-    image = shipper.image(base, code)
-    assert shipper.has_images([image, base])
-    assert not shipper.has_images([image, "sha256:" + 64 * "0"])
-    assert not Shipper().has_images([image])
-
-
 def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code: Path) -> None:
     shipper = Shipper(engine)
     made_for = inspect_image(engine, base)
@@ -338,15 +324,6 @@ def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code
         with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
     }
     assert len({*planned, *shipper.plan(base, code).request}) == 3
-
-
-def test_one_image_that_cannot_be_made_ends_the_others(engine: Engine, base: str, code: Path) -> None:
-    images = [base, "no-such-host.invalid/x:1"]
-    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate(images)]
-    info = Shipper(engine).submit_dryrun(AppDef("job", roles), {}, str(code))
-    with pytest.raises(BackendError, match=r"no-such-host\.invalid/x:1 .*cannot be pulled"):
-        Shipper(engine).ship(info)
-    assert [role.image for role in roles] == info.request  # still only planned
 
 
 @dataclass

@@ -59,12 +59,6 @@ def test_torchxignore_starts_at_the_root_and_its_wildcards_cross_slashes(project
     assert {"a.log", "data", "x/b.log", "x/keep.log"} <= set(left_out)
 
 
-def test_torchxignore_brings_back_what_it_left_out_itself(project: Path) -> None:
-    write(project, {"a.py": "", "big": "", "lib/b.py": "", "lib/raw/c": "", "other/d.py": ""})
-    write(project, {".torchxignore": "*\n!a.py\n!lib\nlib/raw\n"})
-    assert chosen(project) == {"a.py", "lib/b.py"}
-
-
 def test_whitelists(project: Path) -> None:
     write(project, {"a.py": "", "a.txt": "", "x/b.py": "", "x/b.txt": "", ".venv/lib/z.py": ""})
     write(project, {".shunterignore": "*\n!*/\n!*.py\n/.venv/\n"})
@@ -132,21 +126,10 @@ def test_a_pattern_that_matches_nothing_is_reported(project: Path, pattern: str,
     assert note.endswith(reason)
 
 
-def test_a_dockerignore_that_does_not_parse(project: Path) -> None:
-    write(project, {"a": "", ".dockerignore": "ok\n[a\n"})
-    with pytest.raises(WorkspaceError, match=r"\.dockerignore:2: '\[a' is not a pattern"):
-        select(str(project))
-
-
 def test_an_ignore_file_that_cannot_be_read(project: Path) -> None:
     write(project, {"a": "", ".dockerignore/": ""})
     with pytest.raises(WorkspaceError, match=r"cannot read .*\.dockerignore: Is a directory"):
         select(str(project))
-
-
-def test_windows_line_ends_and_byte_order_marks(project: Path) -> None:
-    write(project, {"a": "", "b": "", "c": "", ".shunterignore": b"\xef\xbb\xbfa\r\nb\r\n"})
-    assert chosen(project) == {"c", ".shunterignore"}
 
 
 def test_things_that_are_no_files(project: Path) -> None:
@@ -233,10 +216,3 @@ def test_a_workspace_that_is_no_directory(project: Path, name: str) -> None:
     write(project, {"file": ""})
     with pytest.raises(ConfigError, match=f"{name} is not a directory"):
         select(str(project / name))
-
-
-def test_a_link_to_the_project(project: Path) -> None:
-    write(project, {"a": "", "b/c": ""})
-    link = project.parent / "link"
-    link.symlink_to(project)
-    assert chosen(link) == {"a", "b/c"}

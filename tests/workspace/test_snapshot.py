@@ -18,7 +18,7 @@ from shunter.workspace import file_digests
 from shunter.workspace import snapshot as snapshots
 from shunter.workspace.code_store import Store
 from shunter.workspace.directory_shipment import DirectoryShipment
-from shunter.workspace.file_digests import Index, is_settled
+from shunter.workspace.file_digests import Index
 from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
 
@@ -79,14 +79,6 @@ def test_links_into_the_workspace_become_relative(project: Path) -> None:
     ]
 
 
-def test_a_link_by_the_real_name_of_a_linked_project(project: Path) -> None:
-    write(project, {"a": ""})
-    (project / "l").symlink_to(project / "a")
-    linked = project.parent / "linked"
-    linked.symlink_to(project)
-    assert targets(take(linked)) == {"l": "a"}
-
-
 def test_links_that_reach_the_workspace_by_a_detour(project: Path) -> None:
     write(project, {"a": "", "d/b": ""})
     (project / "d" / "out").symlink_to("../../project/a")
@@ -143,12 +135,6 @@ def test_the_same_directory_twice(project: Path) -> None:
         snapshot(twice)
 
 
-def test_several_projects_in_one_place(tmp_path: Path) -> None:
-    write(tmp_path, {"a/pkg/x": "", "b/pkg/y": ""})
-    taken = take(tmp_path / "a", tmp_path / "b")
-    assert [entry.path for entry in taken.manifest.entries] == ["pkg", "pkg/x", "pkg/y"]
-
-
 @pytest.mark.parametrize(
     ("files", "path"),
     [
@@ -163,12 +149,6 @@ def test_projects_that_have_the_same_path(tmp_path: Path, files: dict[str, str],
         take(tmp_path / "a", tmp_path / "b")
     assert f"the path {path}: " in caught.value.message
     assert f"{tmp_path}/a and {tmp_path}/b" in caught.value.message
-
-
-def test_a_destination_within_a_file_of_another_project(tmp_path: Path) -> None:
-    write(tmp_path, {"a/pkg": "", "b/x": ""})
-    with pytest.raises(WorkspaceError, match="the path pkg: "):
-        take(tmp_path / "a", pkg=tmp_path / "b")
 
 
 # ---- nothing, and too much
@@ -209,13 +189,6 @@ def test_an_implicit_workspace_must_not_be_huge(
     assert take(project).manifest.files == 2
 
 
-def test_an_implicit_workspace_of_more_than_a_gibibyte(project: Path) -> None:
-    write(project, {"a": ""})
-    os.truncate(project / "a", (1 << 30) + 1)  # a hole, which takes no room
-    with pytest.raises(WorkspaceError, match=r"has 1 files and 1\.0 GiB"):
-        snapshot(Workspace({str(project): ""}, implicit=True))
-
-
 # ---- frozen
 
 
@@ -240,15 +213,6 @@ def test_what_is_read_is_what_was_hashed(project: Path, change: str) -> None:
     with pytest.raises(WorkspaceChangedError, match="/a was changed"):
         list(taken.read(taken.manifest.by_path["a"]))
     assert b"".join(taken.read(taken.manifest.by_path["b"])) == b"content"
-
-
-def test_large_files_are_read_in_pieces(project: Path) -> None:
-    content = os.urandom(3 * snapshots.CHUNK)
-    write(project, {"a": content})
-    taken = take(project)
-    chunks = list(taken.read(taken.manifest.entries[0]))
-    assert len(chunks) == 3
-    assert b"".join(chunks) == content
 
 
 def _read_for_ever(project: Path) -> None:
@@ -382,16 +346,6 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + file_digests.COARSE_TICK_NS + 1)
     memory.save()
     assert Index(str(project)).digest("a", info) == sha("1")
-
-
-def test_whole_seconds_are_trusted_later(project: Path) -> None:
-    write(project, {"a": "1"})
-    values = list((project / "a").stat())
-    coarse = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9})
-    fine = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9 + 1})
-    assert not is_settled(coarse, 7 * 10**9)
-    assert is_settled(coarse, 8 * 10**9)
-    assert is_settled(fine, 7 * 10**9)
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "text", "gone", "directory"])
