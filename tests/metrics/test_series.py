@@ -61,12 +61,6 @@ def test_buckets_hold_all_values_and_the_last_one(values, buckets):
     assert [bucket.x for bucket in found] == sorted(bucket.x for bucket in found)
 
 
-def test_buckets_of_a_range_and_by_time():
-    series = series_of([1.0, 2.0, 3.0, 4.0])
-    assert [b.last for b in decimate(series, 10, start=1, end=2)] == [2.0, 3.0]
-    assert [b.x for b in decimate(series, 2, by="time")] == [1001.0, 1003.0]
-
-
 @pytest.mark.parametrize("place", [math.inf, -math.inf, math.nan, 1e308, -1e308])
 def test_steps_and_times_that_cannot_be_are_not_kept(place):
     table = MetricTable()

@@ -48,24 +48,6 @@ def test_golden_vectors(name: str, raw: str, args: list[str], variable: str) -> 
     assert mapping.to_env_value(decoded[name]) == variable
 
 
-def test_arguments_are_sorted_capitals_first() -> None:
-    assert mapping.to_cmd_args({"b": 1, "a": 2, "Z": 3}) == ["-Z", "3", "-a", "2", "-b", "1"]
-
-
-def test_seed_mapping() -> None:
-    seed = {"batch-size": 256, "learning-rate": 0.0001, "communicator": "pure_nccl"}
-    line = "--batch-size 256 --communicator pure_nccl --learning-rate 0.0001"
-    assert mapping.to_cmd_args(seed) == line.split()
-
-
-def test_names_that_no_environment_can_carry() -> None:
-    assert mapping.with_legal_aliases({"SM_HP_A=B": "1", "SM_HP_C-D": "2", "SM_HP_C_D": "3"}) == {
-        "SM_HP_A_B": "1",
-        "SM_HP_C-D": "2",
-        "SM_HP_C_D": "3",
-    }
-
-
 # Every variable of the contract and its value for the tree below: text, or JSON by its structure.
 EXPECTED: dict[str, Any] = {
     "SM_HOSTS": ["algo-1"],
@@ -223,14 +205,6 @@ def test_round_trip(hyperparameters: dict[str, Any]) -> None:
             assert text == str(hyperparameters[name])
 
 
-@given(st.text(max_size=40))
-def test_text_that_is_not_json_stays_text(text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError:
-        assert input_config.decode_value(text) == text
-
-
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.dictionaries(
@@ -265,14 +239,6 @@ def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: int | None) 
         (tmp_path / name).write_text(content)
     available = len(os.sched_getaffinity(0))
     assert resources.num_cpus(str(tmp_path)) == min(available, expected or available)
-
-
-def test_accelerators_are_counted() -> None:
-    assert resources.num_gpus(lambda c: "GPU 0: A\nGPU 1: B\n  MIG x\n") == 2
-    assert resources.num_gpus(lambda c: None) == 0
-    assert resources.num_neurons(run=lambda c: '[{"nc_count": 2}, {"nc_count": 2}]') == 4
-    assert resources.num_neurons(run=lambda c: "rubbish") == 0
-    assert resources.num_neurons("ml.trn2.48xlarge") == 64
 
 
 # ----------------------------------------------------------------------------------------------------------

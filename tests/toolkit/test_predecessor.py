@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -163,31 +162,6 @@ def test_the_same_calls_give_the_same(tree: Tree) -> None:
     start = "from shunter_toolkit import aliases; aliases.install()\n"
     ours = run(sys.executable, "-c", start + BEHAVIOUR, tree=tree)
     assert ours == theirs
-
-
-def test_callers_helpers(tree: Tree) -> None:
-    """What the predecessor can no longer do on today's Pythons, by its description."""
-    from shunter_toolkit import environment, runner
-    from shunter_toolkit.predecessor import functions, timeout
-
-    def narrow(a: int, b: int = 1) -> int:
-        return a + b
-
-    assert functions.getargspec(narrow) == (["a", "b"], None, None, (1,))
-    assert functions.matching_args(narrow, {"a": 1, "c": 2}) == {"a": 1}
-    assert functions.matching_args(lambda **words: words, {"a": 1}) == {"a": 1}
-    with pytest.raises(KeyError, match="division"):
-        functions.error_wrapper(lambda: 1 / 0, KeyError)()
-    with pytest.raises(timeout.TimeoutError, match="timed out"), timeout.timeout(seconds=0.05):
-        signal.pause()
-    made = environment.Environment(
-        {"current_host": "h", "hosts": ["h"]}, {"train": {}}, {"sagemaker_mpi_enabled": "false"}
-    )
-    assert made.user_entry_point is made.module_name is None
-    assert made.to_env_vars()["SM_MODULE_NAME"] == made.to_env_vars()["SM_USER_ENTRY_POINT"] == ""
-    assert made.distribution_instance_groups == []
-    with pytest.raises(ValueError, match="Invalid identifier"):
-        runner.get("Process")  # type: ignore[arg-type]
 
 
 HOSTS = ["algo-1", "algo-2"]

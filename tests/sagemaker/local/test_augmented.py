@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -118,15 +117,6 @@ for epoch in range(6):
 
 
 @pytest.mark.slow
-def test_gzip_is_of_the_objects(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    bucket.put("z", gzip.compress(b"inside"))
-    bucket.put("rows", json.dumps({"a-ref": bucket.uri("z"), "b": "text"}).encode())
-    channel = augmented("c", bucket.uri("rows"), ["a-ref", "b"], CompressionType="Gzip")
-    ended = jobs.run(f"{READ}\nprint(open(data + 'c_0', 'rb').read())", channels=[channel])
-    assert jobs.lines(ended["TrainingJobName"]) == ["b'insidetext'"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -157,22 +147,3 @@ def test_an_object_that_is_missing_fails_the_job_when_its_turn_comes(
         ended = jobs.run(f"{READ}\nprint(open(data + 'c_0', 'rb').read())", channels=[channel])
         assert ended["TrainingJobStatus"] == "Failed"
         assert f"Cannot fetch {uri}" in ended["FailureReason"]
-
-
-def test_other_modes_are_refused_as_the_service_does(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    def refusal(channel: Any) -> str:
-        with pytest.raises(jobs.sagemaker.exceptions.ClientError) as caught:
-            jobs.start("print('never')", channels=[channel])
-        assert caught.value.response["Error"]["Code"] == "ValidationException"
-        return str(caught.value.response["Error"]["Message"])
-
-    uri = bucket.uri("rows")
-    only = "is an augmented manifest, which the input mode {} cannot read; only Pipe can"
-    assert only.format("File") in refusal(augmented("c", uri, ["a"], InputMode="File"))
-    assert only.format("FastFile") in refusal(augmented("c", uri, ["a"], InputMode="FastFile"))
-    assert "has no AttributeNames" in refusal(augmented("c", uri, []))
-    plain = file_channel("c", uri)
-    plain["DataSource"]["S3DataSource"]["AttributeNames"] = ["a"]
-    assert "which are for an AugmentedManifestFile" in refusal(plain)
-    manifest = file_channel("c", uri, S3DataType="ManifestFile", InputMode="FastFile")
-    assert "it reads an S3Prefix" in refusal(manifest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from shunter.errors import BackendError, ConfigError, UnknownAppException, Unrea
 from shunter.runner import Runner
 from shunter.runner.preparation import prepare
 from shunter.schedulers.hpc.commands import LocalCommands
-from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
-from shunter.schedulers.hpc.scheduler import Place
+from shunter.schedulers.hpc.queries import NativeJob
 from shunter.schedulers.responses import Dependency, LogQuery, LogRange, Stream
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
@@ -454,63 +452,6 @@ def test_many_jobs_are_described_by_a_constant_number_of_calls(cluster, queue):
     assert len(calls(queue)) == before + 1
     assert {row.app_id for row in cluster.list()} == set(ids)
     assert len(calls(queue)) == before + 2
-
-
-def test_native_ids_are_accepted(cluster, queue):
-    app_id = submit(cluster, "exit 5")
-    cluster.wait(app_id, 50)
-    found = cluster.describe("1")
-    assert found.state == AppState.FAILED
-    assert found.metadata["native_state"] == "FAILED"
-    assert cluster.describe("77") is None
-
-
-def test_the_history_knows_where_a_job_is():
-    place = Place("me@login1", "/shared/a b", ["7", "8"])
-    assert Place.parse(str(place)) == place
-    assert Place.parse(str(Place(shared="/x"))) == Place(shared="/x")
-
-
-def test_those_who_ask_at_the_same_time_share_one_query():
-    entered, release = threading.Event(), threading.Event()
-    asked: list[list[str]] = []
-
-    def fetch(refs):
-        asked.append([ref.app_id for ref in refs])
-        entered.set()
-        assert release.wait(50)
-        return {ref.app_id: [NativeJob(ref.app_id)] for ref in refs if ref.app_id != "absent"}
-
-    query = JobQuery(fetch, chunk=10)
-    answers = {}
-
-    def ask(app_id):
-        answers[app_id] = query.ask([JobIds(app_id)])
-
-    threads = [
-        threading.Thread(target=ask, args=(name,)) for name in ["first", "absent", *map(str, range(15))]
-    ]
-    threads[0].start()
-    assert entered.wait(50)
-    for thread in threads[1:]:
-        thread.start()
-    wait_until(lambda: len(query._waiting) == 16, "all wait")
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert asked[0] == ["first"]
-    assert [len(chunk) for chunk in asked[1:]] == [10, 6]
-    assert answers["absent"] == {}
-    assert [job.native_id for job in answers["7"]["7"]] == ["7"]
-
-
-def test_an_error_of_a_query_reaches_all_who_asked():
-    def fetch(refs):
-        raise BackendError("away")
-
-    query = JobQuery(fetch)
-    with pytest.raises(BackendError, match="away"):
-        query.ask([JobIds("a"), JobIds("b")])
 
 
 DAMAGED = (

@@ -156,18 +156,6 @@ def test_only_documented_states_are_an_end(stat: str) -> None:
     assert not is_terminal(one(STAT=stat).state)
 
 
-#: Written after what a site with LSB_BJOBS_PENDREASON_LEVEL=3 shows, by an example that IBM has published
-#: (github.com/IBMSpectrumComputing/lsf-python-api, pull request 60).
-PENDING_BY_HOST = """ Candidate host pending reasons (0 of 4 hosts).
-
- Non-candidate host pending reasons (4 of 4 hosts):
-   Closed by LSF administrator: 1 host;
-   Job's resource requirements not satisfied: 1 host;
-   Load information unavailable: 1 host;
-   Not the same type as the submission host: 1 host;
-"""
-
-
 #: Written after "Understand successful application exit values" of 10.1's documents, and its bhist.
 REQUEUED = """
 Job <5583>, Job Name <a-b>, User <name>, Project <default>, Application <test>, Command <./non_zero.sh>
