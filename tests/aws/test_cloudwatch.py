@@ -131,7 +131,7 @@ def test_last_lines_of_all_attempts(job: Rig) -> None:
     assert job.text(last=99).split() == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
-@pytest.mark.parametrize("last", [0, 1, 3, 50, 2000])
+@pytest.mark.parametrize("last", [0, 3, 2000])
 def test_last_lines_then_following(job: Rig, last: int) -> None:
     clock = clock_of(job)
     lines = [f"{i // 7}" for i in range(1500)]
@@ -170,15 +170,6 @@ def test_what_aws_says_was_taken_in_is_waited_for_longer(job: Rig) -> None:
     job.end()
     assert job.text().split() == ["one", "two"]
     assert 25 <= clock_of(job).elapsed < 40
-
-
-def test_waiting_for_what_never_comes_has_an_end(job: Rig) -> None:
-    job.put(0, "one")
-    clock_of(job).advance(1)
-    job.put(0, "never", visible_after=1e9)
-    job.end()
-    assert job.text().split() == ["one"]
-    assert clock_of(job).elapsed < 90
 
 
 def test_late_and_equal_times_while_following(job: Rig) -> None:
@@ -264,16 +255,6 @@ def test_attempts_that_begin_while_following(job: Rig) -> None:
         )  # type: ignore[misc]
     clock.at(390, job.end)
     assert job.text(should_tail=True).split() == written
-
-
-def test_the_machines_clock_may_be_wrong(job: Rig) -> None:
-    """Ten minutes ahead of AWS, all would seem to have settled long ago."""
-    job.put(0, "one")
-    job.put(0, "two", visible_after=4)
-    job.end()
-    real = job.clock.time
-    job.clock.time = lambda: real() + 600  # type: ignore[method-assign]
-    assert job.text().split() == ["one", "two"]
 
 
 def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import BackendError
-from shunter.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
+from shunter.schedulers.aws import cloudwatch, cloudwatch_calls
 from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
 
@@ -86,48 +86,6 @@ def test_lines_come_at_once(job: Rig) -> None:
     job.aws.logs.create_stream(GROUP, job.stream(1))
     converse(job)
     assert 1 <= job.aws.count("StartLiveTail") <= 2
-
-
-@pytest.mark.usefixtures("no_polling")
-def test_sessions_that_end_lose_nothing(job: Rig) -> None:
-    job.aws.logs.create_stream(GROUP, job.stream(0))
-    job.aws.logs.create_stream(GROUP, job.stream(1))
-    job.aws.logs.live_updates = 2
-    converse(job)
-    assert job.aws.count("StartLiveTail") > 2
-
-
-@pytest.mark.usefixtures("no_polling")
-def test_samples_lose_nothing(job: Rig) -> None:
-    """Of a flood Live Tail shows a part; the bell rings all the same."""
-    job.aws.logs.live_most = 1
-    job.aws.logs.create_stream(GROUP, job.stream(0))
-    job.put(1, "first")
-    lines = [f"{i}" for i in range(3000)]
-    seen: list[str] = []
-    for block in job.blocks(options={"live": True}, should_tail=True):
-        seen += block.data.decode().split() if block.replica == 1 else []
-        if seen == ["first"]:
-            job.put(1, *lines)
-        elif len(seen) == 3001:
-            job.end()
-    assert seen == ["first", *lines]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["denied", "server_error", "drop", "throttle"])
-@pytest.mark.parametrize("operation", ["StartLiveTail", "DescribeLogGroups"])
-@pytest.mark.usefixtures("quick_polling")
-def test_polling_does_without(job: Rig, fault: str, operation: str) -> None:
-    job.aws.faults.add(operation, fault, times=None)
-    tried = threading.Event()
-    job.client.meta.events.register("before-send", lambda **_: tried.set())
-    if operation == "DescribeLogGroups" and fault != "denied":
-        job.aws.faults.clear()
-        job.aws.faults.add(operation, fault)
-    converse(job)
-    assert job.aws.count("StartLiveTail") <= cloudwatch_live_tail.FAILURES
-    assert tried.is_set()
 
 
 @pytest.mark.usefixtures("quick_polling")

@@ -171,24 +171,6 @@ def test_environment(jobs, monkeypatch):
     assert not [line for line in lines if line.startswith("OTHER")]
 
 
-def test_entrypoint_of_the_image_is_replaced(jobs):
-    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
-    made = jobs.engine.request(
-        "POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"], "Labels": {}}
-    )
-    config = {"Entrypoint": ["echo", "the image's own"], "Cmd": ["x"]}
-    try:
-        jobs.engine.request("POST", "/commit", params={"container": made["Id"], "repo": name}, json=config)
-        app_id, _ = jobs.run(jobs.role("", image=name, entrypoint="echo", args=["ours"]))
-        assert jobs.log(app_id) == ["ours\n"]
-    finally:
-        jobs.engine.request("DELETE", f"/containers/{made['Id']}")
-        jobs.remove_all()
-        engine = Engine.from_env()
-        engine.request("DELETE", f"/images/{name}")
-        engine.close()
-
-
 def test_ports_are_found_on_this_machine(jobs):
     role = jobs.role("echo up; while true; do echo answer | nc -l -p 8000; done", port_map={"http": 8000})
     app_id = jobs.submit(role)
@@ -255,18 +237,6 @@ def test_missing_program(jobs):
     assert response.state == AppState.FAILED
     assert "exit code 127, as when a program is not in the image" in response.msg
     assert "no-such-program" in "".join(jobs.log(app_id))
-
-
-def test_more_cpus_than_there_are(jobs):
-    with pytest.raises(BackendError, match="CPUs") as caught:
-        jobs.submit(jobs.role("exit 0", resource=Resource(4096, 0, -1)))
-    assert "resource.cpu" in caught.value.hint
-
-
-def test_zombies_are_reaped(jobs):
-    script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exec true'; done; sleep 0.5; ps -o stat | grep -c Z"
-    app_id, _ = jobs.run(script)
-    assert jobs.log(app_id) == ["0\n"]
 
 
 def test_host_network(jobs):

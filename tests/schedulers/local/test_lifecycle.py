@@ -82,14 +82,6 @@ def test_stopped_supervisor_is_named_and_continued_by_a_cancellation(jobs):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-def test_stopped_guard_ends_the_job_of_a_killed_supervisor(jobs):
-    app_id = jobs.submit(role("echo up; exec sleep 300"))
-    jobs.wait_for_line(app_id)
-    os.kill(jobs.state(app_id)["guard"][0], signal.SIGSTOP)
-    jobs.kill(app_id, "supervisor")
-    assert jobs.end_of(app_id).state == AppState.FAILED
-
-
 @linux_only
 def test_job_goes_on_without_its_guard(jobs, tmp_path):
     app_id = jobs.submit(role(f"echo up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo done"))
@@ -170,9 +162,6 @@ def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
     assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
     jobs.scheduler.cancel(app_id)
     assert jobs.end_of(app_id).state == AppState.CANCELLED
-
-
-# ---- supervisors ahead of their jobs
 
 
 # ---- ends
