@@ -159,7 +159,8 @@ def _supervise(
 ) -> NoReturn:
     """Say who waits for a plan, make the supervisor, say that it is ready, and run the job.
 
-    Nothing of the job is started before the guard closes the other end of ``guarded_in``, when its sentinel runs.
+    Nothing of the job is started before the guard closes the other end of ``guarded_in``, with
+    its sentinel in place.
     """
     system.become_subreaper()
     answer = os.dup(2)
