@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import DUMP, RESOURCE, Tree, backend
-from .objects import Bucket, bare, bucket, endpoint, run
+from .objects import Bucket, bare, bucket, run
 from .test_contract import _full
 from .test_serve import MODEL, Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["bare", "bucket", "endpoint", "served"]  # fixtures
+__all__ = ["bare", "bucket", "served"]  # fixtures
 
 CONTRACT = (Path(__file__).parents[2] / "docs/contract.md").read_text(encoding="utf-8")
 TABLE = CONTRACT.partition("## Variables")[2].partition("Also set:")[0]

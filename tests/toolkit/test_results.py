@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .objects import Bucket, bare, bucket, endpoint, run
+from .objects import Bucket, bare, bucket, run
 
-__all__ = ["bare", "bucket", "endpoint"]  # fixtures
+__all__ = ["bare", "bucket"]  # fixtures
 
 if TYPE_CHECKING:
     from pathlib import Path
