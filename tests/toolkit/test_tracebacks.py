@@ -76,16 +76,6 @@ OF_OTHERS = "[1,0]<stderr>:rank 0 goes on\n"
             "t.py ended with exit code 3: no data",
             3,
         ),
-        (
-            RULER
-            + "Primary job  terminated normally\n"
-            + RULER
-            + RULER
-            + EXITED.format(name="[9,1]", code=3)
-            + RULER,
-            "t.py ended with exit code 3",
-            3,
-        ),
         (OF_OTHERS + RULER + KILLED + RULER, "t.py was killed by SIGSEGV", 139),
         (RULER + ABORTED + RULER + "[1,1]<stderr>:no data\n", "t.py ended with exit code 3: no data", 3),
         (

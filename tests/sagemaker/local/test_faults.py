@@ -27,14 +27,6 @@ def state_of(name: str) -> dict[str, Any]:
     return state
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def up(jobs: Jobs, name: str, host: str = "algo-1") -> int:
     def said() -> str:
         if not any(f"/{host}-" in stream for stream in jobs.streams(name)):

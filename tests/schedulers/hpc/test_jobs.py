@@ -13,7 +13,6 @@ from shunter.errors import BackendError, ConfigError, UnknownAppException, Unrea
 from shunter.runner import Runner
 from shunter.runner.preparation import prepare
 from shunter.schedulers.hpc.commands import LocalCommands
-from shunter.schedulers.hpc.queries import NativeJob
 from shunter.schedulers.responses import Dependency, LogQuery, LogRange, Stream
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
@@ -184,17 +183,6 @@ def test_following_outlives_an_absence_of_the_queue(cluster, queue, tmp_path):
     assert cluster.wait(app_id, 50).state == AppState.SUCCEEDED
 
 
-def test_a_state_that_is_not_known_is_open(cluster, queue):
-    app_id = submit(cluster, "exit 0")
-    cluster.wait(app_id, 50)
-    native = NativeJob("1", app_id, native_state="HIBERNATING")
-    cluster.query = lambda commands, refs: {app_id: [native]}
-    cluster._queries.clear()
-    found = cluster.describe(app_id)
-    assert found.state == AppState.UNKNOWN
-    assert found.metadata["native_state"] == "HIBERNATING"
-
-
 def test_a_refusal_leaves_nothing_behind(cluster, queue):
     with pytest.raises(BackendError, match=r"cannot submit the job here: .*not wanted"):
         cluster.submit(AppDef("refused", [role("exit 0")]), {})
@@ -326,14 +314,6 @@ def test_secrets_are_neither_in_the_script_nor_shown(cluster, queue):
     assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
-def test_a_dry_run_changes_nothing(cluster, queue, tmp_path):
-    before = sorted(str(path) for path in tmp_path.rglob("*"))
-    app = AppDef("job", [role("exit 0")])
-    cluster.submit_dryrun(app, {})
-    cluster.submit_dryrun(app, {"host": "no-such-host", "shared_dir": "~/x"})
-    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
-
-
 def test_a_dry_run_shows_no_line_of_a_secret_of_several_lines(cluster):
     env = {"DB_PASSWORD": "sesame\nopen it's\nsesame", "PLAIN": "one\ntwo"}
     shown = str(cluster.submit_dryrun(AppDef("job", [role("exit 0", env=env)]), {}))
@@ -361,14 +341,6 @@ def test_options_that_cannot_be_are_refused(cluster, cfg, problem):
 def test_a_variable_that_no_shell_can_set_is_refused(cluster):
     with pytest.raises(ConfigError, match=r"a shell cannot set the variable 'A.B'"):
         cluster.submit_dryrun(AppDef("job", [role("exit 0", env={"A.B": "x"})]), {})
-
-
-def test_lines_of_the_prologue_run_before_the_program(cluster, queue):
-    app_id = submit(
-        cluster, 'echo "$FROM_MODULE"', prologue=["FROM_MODULE=$(echo loaded)", "export FROM_MODULE"]
-    )
-    cluster.wait(app_id, 50)
-    assert list(cluster.log_iter(app_id, "r")) == ["loaded\n"]
 
 
 @pytest.fixture

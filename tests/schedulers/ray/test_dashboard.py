@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from shunter.errors import AccessError, BackendError, ConfigError
-from shunter.http.websocket import NotUpgradedError
 from shunter.schedulers.ray_scheduler.dashboard import (
     Dashboard,
     DashboardUnreachableError,
@@ -111,13 +109,6 @@ def test_a_refused_token_is_a_matter_of_access(stub: StubDashboard, status: int)
     assert "RAY_AUTH_TOKEN" in caught.value.hint
 
 
-def test_no_answer_is_unreachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(DashboardUnreachableError, match="cannot be reached"):
-        Dashboard(f"http://127.0.0.1:{port}").get("/api/version")
-
-
 @pytest.mark.parametrize("answer", [(0, ""), (503, "no upstream"), (502, "")])
 def test_a_dashboard_that_goes_away_is_unreachable(stub: StubDashboard, answer: tuple[int, str]) -> None:
     stub.answer("POST", "/api/jobs/", answer)
@@ -144,9 +135,3 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 # ---- web sockets
-
-
-def test_what_is_not_a_web_socket_is_reported(stub: StubDashboard) -> None:
-    with pytest.raises(NotUpgradedError) as caught:
-        Dashboard(stub.address).open_log("a")
-    assert caught.value.status == 404

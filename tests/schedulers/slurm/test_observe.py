@@ -82,15 +82,6 @@ def test_accounting_of_22_05():
     assert [replica.state.name for replica in jobs["24"].replicas.values()] == ["SUCCEEDED"] * 5
 
 
-def test_of_the_runs_of_a_requeued_job_the_last_counts():
-    lines = [
-        "7|7|x|NODE_FAIL|1:0|n1|1|2|3|None",
-        "7|7|x|COMPLETED|0:0|n2|1|4|5|None",
-    ]
-    (job,) = observe.jobs_of(observe.accounting_from_text("\n".join(lines)))
-    assert (job.state, job.hosts) == (AppState.SUCCEEDED, ["n2"])
-
-
 def test_an_output_that_is_cut_off_loses_jobs_but_ends_none():
     text = recorded("squeue-22.05.txt")
     for end in range(0, len(text), 7):
@@ -165,37 +156,6 @@ def test_a_state_that_is_not_known_is_open(word):
 )
 def test_reasons(state, reason, text):
     assert reason_of(state, reason) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n[1-3,07],login1", ["n1", "n2", "n3", "n07", "login1"]),
-        ("r[1-2]c[01-02]", ["r1c01", "r1c02", "r2c01", "r2c02"]),
-        ("(null)", []),
-        ("None assigned", []),
-        ("gpu-a[098-101]", ["gpu-a098", "gpu-a099", "gpu-a100", "gpu-a101"]),
-    ],
-)
-def test_lists_of_hosts(text, hosts):
-    assert observe.expand_hosts(text) == hosts
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("90", 90),
-        ("1:30", 1.5),
-        ("1:30:00", 90),
-        ("2-12", 3600),
-        ("1-00:30", 1470),
-        ("infinite", None),
-        ("UNLIMITED", None),
-        ("n/a", None),
-    ],
-)
-def test_time_limits(text, minutes):
-    assert observe.minutes(text) == minutes
 
 
 def test_partitions_and_what_can_never_start():

@@ -146,13 +146,6 @@ def test_any_line_of_ours_can_be_left_out():
         script(role(), omit=["job-name"])
 
 
-def test_an_option_of_the_user_replaces_ours():
-    assert [line for line in directives(role(), sbatch_args=["--mem=0"]) if "mem" in line] == ["--mem=0"]
-    assert not [
-        line for line in directives(role(), sbatch_args=["--mem-per-cpu=1G"]) if line.startswith("--mem=")
-    ]
-
-
 @pytest.mark.parametrize(
     ("roles", "cfg", "words"),
     [
@@ -203,9 +196,3 @@ def test_the_predecessors_options_keep_their_names():
     assert dryrun(role(), shared_dir=None, job_dir="/old").request.shared_dir == "/old"
     with pytest.raises(ConfigError, match="name two folders"):
         dryrun(role(), job_dir="/other")
-
-
-def test_a_cluster_of_several_is_named_in_the_command():
-    info = dryrun(role(), clusters="c2")
-    assert info.request.command == ["sbatch", "--parsable", "--clusters=c2"]
-    assert create_scheduler("test").parse_submitted("12;c2\n") == "12;c2"
