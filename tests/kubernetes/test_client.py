@@ -253,7 +253,7 @@ def test_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("clusters: [1]", "clusters is not a list of named entries"),
         ("users: {name: u}", "users is not a list of named entries"),
         ("contexts: [{name: x, context: c}]", "context is not a mapping"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 1200, "nested too deeply"),
         ("{}", "no current context"),
         (
             '{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}',

@@ -110,6 +110,7 @@ def test_what_is_shown_is_a_list_for_kubectl() -> None:
 # ---- names
 
 
+@pytest.mark.slow
 @given(
     st.text(min_size=1, max_size=90),
     st.lists(st.text(min_size=1, max_size=70), min_size=1, max_size=4, unique=True),

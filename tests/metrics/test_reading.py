@@ -211,6 +211,7 @@ def growing_database(folder):
     return "trackio/demo.db", contents, [6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growing", [growing_events, growing_database])
 def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch, tmp_path, growing):
     from moto import mock_aws

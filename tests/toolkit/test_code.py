@@ -390,6 +390,7 @@ def test_requirements_are_really_installed(tree: Tree, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_failed_install_is_distinguished(tree: Tree) -> None:
     (tree.base / "code/requirements.txt").write_text("no-such-package-of-ours==1\n")
     tree.script("print('never')")

@@ -108,6 +108,7 @@ def container(image: str, tmp_path: Path) -> Iterator[Container]:
     docker("rm", "-f", made.name, check=False)
 
 
+@pytest.mark.slow
 def test_the_seeds_readme(container: Container) -> None:
     tree = container.tree
     tree.configure(
@@ -222,6 +223,7 @@ def test_cpu_count_honours_the_quota(container: Container) -> None:
     assert container.run("--cpus", "0.5").stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_one_file_in_an_image_without_the_package(container: Container, tmp_path: Path) -> None:
     builder = Path(__file__).parents[2] / "toolkit/build_zipapp.py"
     app = tmp_path / "train.pyz"

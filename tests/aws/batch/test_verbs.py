@@ -89,6 +89,7 @@ def test_limits_of_dependencies(still: FakeAws, scheduler: AWSBatchScheduler) ->
 # ---- ending many
 
 
+@pytest.mark.slow
 def test_fifty_jobs_are_ended_by_a_call(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     ids = [scheduler.submit(app(), CFG) for _ in range(120)]
     ended, stubborn = ids[0], ids[1]

@@ -41,6 +41,7 @@ def shown(jobs: Jobs, request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_plain_job_has_what_every_job_has(jobs: Jobs, mode: str) -> None:
     request = jobs.request(SHOW, HyperParameters={"lr": "0.1"})
     found = shown(jobs, request)
@@ -99,6 +100,7 @@ def test_a_profiler_that_is_off_has_none(jobs: Jobs, processes: str) -> None:
     assert "output/profiler" not in found["made"]
 
 
+@pytest.mark.slow
 def test_channels_are_described_as_the_service_describes_them(
     jobs: Jobs,
     processes: str,

@@ -78,6 +78,7 @@ print(os.stat(path).st_ino, open(path, 'rb').read() == b'a' * 1000, flush=True)
     assert first[1].endswith(" True")
 
 
+@pytest.mark.slow
 def test_data_can_be_collected_while_a_job_shows_them(
     jobs: Jobs, processes: str, bucket: Bucket, home: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_an_outage_that_does_not_end_fails_the_job(
     assert len(unpack((kept / "model.tar.gz").read_bytes())["weights"]) == 20_000_000
 
 
+@pytest.mark.slow
 def test_an_outage_in_mid_download_is_waited_for(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_job_can_be_stopped_while_its_store_is_away(
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.slow
 def test_results_without_a_place_are_noticed_before_the_start(
     jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path
 ) -> None:

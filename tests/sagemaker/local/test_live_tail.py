@@ -52,6 +52,7 @@ def numbers(stream: Any, count: int, name: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_written_from_then_on_comes(jobs: Jobs, processes: str, logs: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     name = jobs.start(WAITS, Environment={"GO": str(go)})

@@ -84,6 +84,7 @@ def test_every_operator_and_every_kind(three: Jobs) -> None:
     assert found(three, expression=only_value) == ["one"]
 
 
+@pytest.mark.slow
 def test_expressions(three: Jobs) -> None:
     one, two = ("TrainingJobName", "Equals", "one"), ("TrainingJobName", "Equals", "two")
     assert found(three, one, two) == []

@@ -141,6 +141,7 @@ def test_there_may_be_no_machines_for_a_while(jobs: Jobs, processes: str, bucket
     assert (ended["TrainingJobStatus"], ended["SecondaryStatus"]) == ("Stopped", "MaxWaitTimeExceeded")
 
 
+@pytest.mark.slow
 def test_a_job_can_be_stopped_while_it_waits_for_machines(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": bucket.uri("s")}, **SPOT)
     jobs.says(name, "step 3")

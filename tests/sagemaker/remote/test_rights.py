@@ -163,6 +163,7 @@ def test_iam_that_does_not_answer_holds_nobody_up(
     assert all("AWS cannot be reached" in text for text in told.warnings)
 
 
+@pytest.mark.slow
 def test_a_role_that_is_not_there_or_another_is_refused(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -241,6 +242,7 @@ def bucket_policy(cloud: Cloud) -> None:
     cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
 
 
+@pytest.mark.slow
 def test_a_bucket_with_a_policy_is_left_to_its_policy(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:

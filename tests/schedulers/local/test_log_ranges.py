@@ -135,6 +135,7 @@ def attempts(folder: Path, *texts: bytes) -> AttemptRanges:
     return AttemptRanges(logs)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     texts=st.lists(st.lists(st.integers(0, 200), max_size=20), min_size=1, max_size=5),

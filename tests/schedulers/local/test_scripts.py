@@ -99,6 +99,7 @@ def test_its_streams_keep_their_order_and_nothing_else_is_said(runner: Runner, p
     ]
 
 
+@pytest.mark.slow
 def test_arguments_may_be_more_than_a_variable_takes(runner: Runner, project: Path) -> None:
     (project / "train.py").write_text("import sys; print(len(sys.argv), len(sys.argv[-1]))")
     handle, _ = run(runner, "--script", "train.py", "--", *["x" * 100_000] * 4)
