@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shunter.errors import BackendError, UsageError
+from shunter.errors import BackendError
 from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
 
@@ -67,14 +67,6 @@ def test_texts_with_line_ends_within(job: Rig) -> None:
     assert job.text(last=4) == "Error\nends with one\ncrlf\r\n\N{SNOWMAN}\n"
 
 
-def test_regex(job: Rig) -> None:
-    job.put(0, *(str(i) for i in range(30)))
-    job.end_long_ago()
-    assert job.text(regex="^1.$").split() == [str(i) for i in range(10, 20)]
-    with pytest.raises(UsageError, match="regular expression"):
-        job.read(regex="(")
-
-
 # ---- times
 
 
@@ -118,17 +110,6 @@ def test_last_lines_of_a_long_log_take_few_calls(job: Rig) -> None:
     assert job.aws.count("GetLogEvents") <= 3
     assert job.text(last=0) == ""
     assert job.aws.count("GetLogEvents") <= 3
-
-
-def test_last_lines_of_all_attempts(job: Rig) -> None:
-    job.attempts[0] = []
-    for attempt in range(3):
-        job.attempts[0].append(AttemptLog(f"attempt-{attempt}", 1.0))
-        job.put(0, f"{attempt}a", f"{attempt}b")
-    job.end_long_ago()
-    assert job.text(last=3).split() == ["1b", "2a", "2b"]
-    assert job.text(last=1).split() == ["2b"]
-    assert job.text(last=99).split() == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
 @pytest.mark.parametrize("last", [0, 3, 2000])
@@ -192,17 +173,6 @@ def test_a_stream_is_waited_for(job: Rig) -> None:
     assert job.text(should_tail=True) == "here\n"
 
 
-def test_a_stream_that_never_comes(job: Rig) -> None:
-    job.aws.logs.create_group(GROUP)
-    clock_of(job).at(30, job.end)
-    assert job.text(should_tail=True) == ""
-    assert clock_of(job).elapsed < 60
-    assert job.text() == ""
-    job.attempts[0] = []
-    assert job.text(should_tail=True) == ""
-    assert job.text(last=3) == ""
-
-
 def test_no_group(job: Rig) -> None:
     clock = clock_of(job)
     assert job.text() == ""  # it may come yet
@@ -231,30 +201,6 @@ def test_attempts_come_one_after_the_other(job: Rig, is_follower: bool) -> None:
         assert job.text(should_tail=True).split() == ["1a", "1b", "2a", "2b"]
     else:
         assert job.text().split() == ["1a", "1b", "2a"]
-
-
-def test_attempts_that_begin_while_following(job: Rig) -> None:
-    clock = clock_of(job)
-    written: list[str] = []
-
-    def write(text: str, delay: float) -> None:
-        written.append(text)
-        job.put(0, text, visible_after=delay)
-
-    for attempt in range(4):
-        begin = attempt * 100
-        if attempt:
-            clock.at(begin, lambda i=attempt: job.attempts[0].append(AttemptLog(f"attempt-{i}")))  # type: ignore[misc]
-        for i in range(20):
-            delay = 4.0 if i > 15 else 0.0
-            clock.at(begin + i * 4, lambda t=f"{attempt}-{i}", d=delay: write(t, d))  # type: ignore[misc]
-        # an attempt's end is known late
-        clock.at(
-            begin + 80,
-            lambda i=attempt: job.attempts[0].__setitem__(i, AttemptLog(job.stream(), job.clock.time())),
-        )  # type: ignore[misc]
-    clock.at(390, job.end)
-    assert job.text(should_tail=True).split() == written
 
 
 def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:

@@ -13,7 +13,7 @@ from shunter.image_registry.image_manifest import own_platform
 from shunter.image_registry.push import append_layer
 from shunter.image_registry.registry_errors import RegistryAuthError, RegistryError
 from tests.registry.conftest import LOGIN
-from tests.registry.images import layer_file, push_image, push_index, sha256, with_layer
+from tests.registry.images import layer_file, push_image, push_index, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
@@ -160,24 +160,6 @@ def test_platform_is_chosen_from_a_list(logged_in, client, repo, layer):
         append_layer(base, target, [layer], with_layer(layer), "linux/mips")
 
 
-def test_single_image_of_another_platform(logged_in, client, repo, layer):
-    push_image(client, repo, "z", [{"a": b"z"}], platform="linux/s390x")
-    base, target = ref(logged_in, repo, "z"), ref(logged_in, repo, "job")
-    with pytest.raises(ConfigError, match="is for linux/s390x, not for linux/amd64"):
-        append_layer(base, target, [layer], with_layer(layer), "linux/amd64")
-    assert append_layer(base, target, [layer], with_layer(layer))
-
-
-def test_same_input_gives_the_same_image(logged_in, client, repo, layer):
-    push_image(client, repo, "base", [{"a": b"1"}])
-    base = ref(logged_in, repo, "base")
-    pinned = {
-        append_layer(base, ref(logged_in, repo, tag), [layer], with_layer(layer)) for tag in ("one", "two")
-    }
-    assert len(pinned) == 1
-    assert logged_in.tags(repo) == ["base", "one", "two"]
-
-
 def test_base_is_not_replaced_by_its_own_offspring(logged_in, client, repo, layer):
     before = push_image(client, repo, "v1", [{"a": b"1"}])
     with pytest.raises(ConfigError, match="would be replaced"):
@@ -189,23 +171,6 @@ def test_absent_base(logged_in, client, repo, layer):
     with pytest.raises(ConfigError, match=f"there is no image {logged_in.host}/{repo}:v1 in its registry"):
         append_layer(ref(logged_in, repo), ref(logged_in, repo, "job"), [layer], with_layer(layer))
     assert logged_in.tags(repo) == []
-
-
-def test_base_that_is_no_image(logged_in, client, repo, layer):
-    client.upload_blob(repo, b"{}", sha256(b"{}"), 2)
-    chart = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": {
-            "mediaType": "application/vnd.cncf.helm.config.v1+json",
-            "digest": sha256(b"{}"),
-            "size": 2,
-        },
-        "layers": [],
-    }
-    client.put_manifest(repo, "chart", json.dumps(chart).encode(), chart["mediaType"])
-    with pytest.raises(ConfigError, match=r"not an image that others can be built on .*helm"):
-        append_layer(ref(logged_in, repo, "chart"), ref(logged_in, repo, "job"), [layer], with_layer(layer))
 
 
 def test_layer_that_cannot_be_sent_leaves_no_image(logged_in, client, repo, layer):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.docker.credentials import Credentials
-from shunter.errors import ConfigError
 from shunter.http.url_client import UrlClient
 from shunter.image_registry.auth import Challenge, parse_challenges
 from shunter.image_registry.registry_errors import (
@@ -127,14 +126,6 @@ def test_token_is_fetched_with_the_password_and_kept(guarded, tokens, connect, r
     scopes = [query["scope"] for _, query in tokens.asked]
     assert scopes == [[f"repository:{repo}:pull,push"], [f"repository:{repo}:pull"]]
     assert tokens.asked[0][1]["service"] == ["test-registry"]
-
-
-def test_token_is_fetched_with_an_identity_token(guarded, tokens, connect, repo):
-    assert push(connect(guarded.host, Credentials(identity_token="refresh-of-pusher")), repo)
-    ((method, form),) = tokens.asked
-    assert method == "POST"
-    assert form["grant_type"] == ["refresh_token"]
-    assert form["scope"] == [f"repository:{repo}:pull,push"]
 
 
 def test_everybody_may_pull_without_credentials(guarded, tokens, connect, repo):
@@ -278,12 +269,6 @@ def test_certificate_is_trusted_by_dockers_folder(secure, certificate, connect, 
     (folder / "ca.crt").write_bytes(certificate.path.read_bytes())
     urls = UrlClient({}, [str(tmp_path / "certs.d")])
     assert push(connect(secure.host, urls=urls), repo)
-
-
-def test_damaged_certificate_is_named(secure, connect, repo, tmp_path):
-    (tmp_path / "bad.crt").write_text("nothing")
-    with pytest.raises(ConfigError, match=r"cannot read certificates of authorities from .*bad\.crt"):
-        push(connect(secure.host, environ={"SSL_CERT_FILE": str(tmp_path / "bad.crt")}), repo)
 
 
 def test_http_where_https_is_expected(registry, connect, repo):

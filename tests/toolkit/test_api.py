@@ -25,37 +25,6 @@ def python(tree: Tree, code: str, **env: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_environment_properties(tree: Tree) -> None:
-    tree.hyperparameters(lr="0.1")
-    done = python(
-        tree,
-        """
-        from shunter_toolkit import environment, mapping
-        env = environment.Environment()
-        assert env.hyperparameters == {"lr": 0.1} == env["hyperparameters"]
-        assert env.is_main and env.module_name == "train"
-        assert mapping.to_cmd_args(env.hyperparameters) == ["--lr", "0.1"] == env.to_cmd_args()
-        assert dict(env)["num_cpus"] == env.num_cpus
-        assert environment.model_dir == env.model_dir
-        """,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_entry_point_run(tree: Tree) -> None:
-    tree.script("import os, sys; print(sys.argv[1:], os.environ['EXTRA'], os.environ['SM_CURRENT_HOST'])")
-    done = python(
-        tree,
-        """
-        from shunter_toolkit import entry_point, environment
-        env = environment.Environment()
-        outcome = entry_point.run(env.module_dir, "train.py", ["--a", "b c"], {"EXTRA": "x"})
-        assert outcome.exit_code == 0
-        """,
-    )
-    assert (done.returncode, done.stdout) == (0, "['--a', 'b c'] x algo-1\n"), done.stderr
-
-
 @pytest.mark.parametrize("wait", [True, False])
 def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
     tree.script("raise KeyError('missing column')")

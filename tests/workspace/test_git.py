@@ -37,23 +37,12 @@ def test_tracked_and_not_ignored(checkout: Path) -> None:
     assert sorted(report.left_out["git"]) == ["build", "pkg/new.log"]
 
 
-def test_from_a_directory_within(checkout: Path) -> None:
-    write(checkout, {"pkg/c.log": "", "pkg/sub/d.py": "", "pkg/build/e": ""})
-    assert chosen(checkout / "pkg") == {"b.py", "sub/d.py"}
-
-
 def test_an_ignored_directory_counts_as_outside(checkout: Path) -> None:
     write(checkout, {"build/sub/x.log": ""})
     selection = select(str(checkout / "build"))
     assert files_of(selection) == {"c", "sub/x.log"}
     assert selection.report.notes == [f"{checkout}/build is ignored by Git, so all of its files are included"]
     assert chosen(checkout / "build/sub") == {"x.log"}
-
-
-def test_empty_directories(checkout: Path) -> None:
-    write(checkout, {"logs/x.log": "", "void/": "", "deep/er/": "", "build/void/": "", "pkg/new/": ""})
-    directories = select(str(checkout)).directories
-    assert set(directories) == {"pkg", "logs", "void", "deep", "deep/er", "pkg/new"}
 
 
 def test_submodules_and_nested_checkouts(checkout: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
 from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
-from shunter.specs import AppDef, Role, option
+from shunter.specs import option
 from shunter.workspace.images.base_files import LOOKING_LABEL
 from shunter.workspace.images.image_shipment import DockerWorkspaceOpts
 from shunter.workspace.images.make_image import LOCAL_REPOSITORY
@@ -132,17 +132,6 @@ def test_an_image_without_a_working_directory_gets_one(
         remove_images(name)
 
 
-def test_a_link_to_the_working_directory_stays(shipper: Shipper, code: Path) -> None:
-    name = f"shunter-test-{uuid.uuid4().hex[:10]}:linked"
-    make_base(name, "WORKDIR /linked/app")
-    try:
-        made = content_of(shipper.image(name, code))
-        assert made["linked"][0] == "link"
-        assert f"{APP}/main.py" in made
-    finally:
-        remove_images(name)
-
-
 def test_the_same_code_has_the_same_image_everywhere(
     base: str, shipper: Shipper, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
@@ -188,21 +177,6 @@ def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path)
         assert docker("run", "--rm", second, "sh", "-c", "echo $NEW") == b"1\n"
     finally:
         remove_images(name)
-
-
-def test_equal_images_of_several_roles_are_made_once(base: str, engine: Engine, code: Path) -> None:
-    shipper = Shipper(engine)
-    other = f"{base}-other"
-    docker("tag", base, other)
-    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate([base, other, base])]
-    info = shipper.submit_dryrun(AppDef("job", roles), {}, str(code))
-    recording = Recording(engine)
-    shipper.ship(info)
-    assert sum("/images/load" in line for line in recording.requests) == 2
-    images = [role.image for role in roles]
-    assert images[0] == images[2]
-    assert info.request == images
-    assert all(inspect_image(engine, image) for image in images)
 
 
 # ---- other daemons, faults

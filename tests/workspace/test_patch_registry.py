@@ -100,14 +100,6 @@ def test_an_image_of_the_daemon_is_pushed_by_it(
     assert logged_in.requests("PUT /v2/") == before
 
 
-def test_a_local_job_with_a_repository_has_the_image_in_both(
-    base: str, repo: str, engine: Engine, code: Path
-) -> None:
-    image = Shipper(engine).image(base, code, image_repo=repo)
-    assert docker("run", "--rm", image, "cat", "main.py") == b"print('hello')\n"
-    assert Shipper(engine).has_images([image])
-
-
 def test_unchanged_code_sends_nothing(
     pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
 ) -> None:
@@ -117,15 +109,6 @@ def test_unchanged_code_sends_nothing(
     assert sum(before) > 0
     assert remote.image(pushed, code, image_repo=repo) == image
     assert [logged_in.requests(f'"{method} /v2/') for method in changing] == before
-
-
-def test_a_job_that_is_repeated_gets_no_second_toolkit(
-    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
-) -> None:
-    image = remote.image(pushed, code, train=True, image_repo=repo)
-    before = logged_in.requests("PUT /v2/")
-    assert remote.image(image, "", train=True, image_repo=repo) == image
-    assert logged_in.requests("PUT /v2/") == before
 
 
 def test_an_edit_sends_a_small_layer(

@@ -17,13 +17,6 @@ from shunter.workspace.selection import select
 from tests.workspace.conftest import chosen, files_of, git, take, write
 
 
-def test_everything_outside_of_git(project: Path) -> None:
-    write(project, {"a.py": "", "data/x.bin": "", ".hidden": "", "deep/er/y": "", "empty/": ""})
-    selection = select(str(project))
-    assert files_of(selection) == {"a.py", "data/x.bin", ".hidden", "deep/er/y"}
-    assert set(selection.directories) == {"data", "deep", "deep/er", "empty"}
-
-
 def test_caches_and_metadata_stay_at_home(project: Path) -> None:
     write(
         project,
@@ -57,18 +50,6 @@ def test_torchxignore_starts_at_the_root_and_its_wildcards_cross_slashes(project
     assert chosen(project) == {".torchxignore", "keep.log", "x/data/g"}
     left_out = select(str(project)).report.left_out[".torchxignore"]
     assert {"a.log", "data", "x/b.log", "x/keep.log"} <= set(left_out)
-
-
-def test_whitelists(project: Path) -> None:
-    write(project, {"a.py": "", "a.txt": "", "x/b.py": "", "x/b.txt": "", ".venv/lib/z.py": ""})
-    write(project, {".shunterignore": "*\n!*/\n!*.py\n/.venv/\n"})
-    assert chosen(project) == {"a.py", "x/b.py"}
-
-
-def test_each_ignore_file_takes_something_away(project: Path) -> None:
-    write(project, {"a": "", "b": "", "c": "", "d": ""})
-    write(project, {".dockerignore": "a\n!c", ".torchxignore": "b\n!a", ".shunterignore": "c"})
-    assert chosen(project) == {"d", ".dockerignore", ".torchxignore", ".shunterignore"}
 
 
 def test_a_pattern_brings_back_what_other_rules_leave_out(project: Path) -> None:
@@ -189,15 +170,6 @@ def test_what_nobody_may_read(project: Path) -> None:
         "['a', 'shut'] [('locked', 'cannot be read: Permission denied'),"
         " ('shut', 'cannot be read: Permission denied')]\n"
     ), done.stderr
-
-
-def test_names_that_are_not_utf8(project: Path) -> None:
-    odd = os.fsdecode(b"caf\xe9")
-    (project / odd).mkdir()
-    (project / odd / odd).write_text("x")
-    taken = take(project)
-    assert [entry.path for entry in taken.manifest.entries] == [odd, f"{odd}/{odd}"]
-    assert len(taken.manifest.fingerprint) == 64
 
 
 def test_a_real_virtual_environment(project: Path) -> None:

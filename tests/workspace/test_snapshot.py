@@ -7,17 +7,13 @@ import os
 import stat
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
-from shunter.progress import Silent
 from shunter.specs.workspace import Workspace
 from shunter.workspace import file_digests
 from shunter.workspace import snapshot as snapshots
-from shunter.workspace.code_store import Store
-from shunter.workspace.directory_shipment import DirectoryShipment
 from shunter.workspace.file_digests import Index
 from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
@@ -45,16 +41,6 @@ def test_entries(project: Path) -> None:
     assert taken.source(entries["run.sh"]) == str(project / "run.sh")
     assert b"".join(taken.read(entries["run.sh"])) == b"echo"
     assert b"".join(taken.read(entries["empty"])) == b""
-
-
-def test_times_and_places_do_not_matter(project: Path, tmp_path: Path) -> None:
-    write(project, {"a": "1", "b/c": "2"})
-    other = tmp_path / "elsewhere"
-    write(other, {"a": "1", "b/c": "2"})
-    os.utime(other / "a", (1, 1))
-    assert take(project).manifest.fingerprint == take(other).manifest.fingerprint
-    (other / "a").chmod(0o600)
-    assert take(project).manifest.fingerprint != take(other).manifest.fingerprint
 
 
 def test_links_into_the_workspace_become_relative(project: Path) -> None:
@@ -119,13 +105,6 @@ def test_links_between_projects(tmp_path: Path) -> None:
     taken = take(tmp_path / "app", **{"vendor/lib": tmp_path / "lib"})
     assert targets(taken) == {"sub/lib": "../vendor/lib/y", "vendor/lib/app": "../.."}
     assert taken.report.problems == []
-
-
-def test_a_project_within_a_project(tmp_path: Path) -> None:
-    write(tmp_path, {"app/main.py": "", "app/lib/x": "", "app/.shunterignore": "/lib\n"})
-    (tmp_path / "app" / "l").symlink_to(tmp_path / "app" / "lib" / "x")
-    taken = take(tmp_path / "app", vendor=tmp_path / "app" / "lib")
-    assert targets(taken) == {"l": "vendor/x"}
 
 
 def test_the_same_directory_twice(project: Path) -> None:
@@ -264,26 +243,6 @@ def test_a_log_that_is_being_written_stops_nothing(project: Path, monkeypatch: p
         list(taken.read(entry))
 
 
-def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> None:
-    write(project, {"log": "begun\n", "a": "1"})
-    told: list[str] = []
-
-    class Growing(Store):
-        def add(self, taken: Snapshot, *args: Any, **options: Any) -> int:
-            with open(project / "log", "a") as log:
-                log.write("more\n")
-            return super().add(taken, *args, **options)
-
-    class Progress(Silent):
-        def done(self, text: str) -> None:
-            told.append(text)
-
-    shipment = DirectoryShipment(Workspace({str(project): ""}), Growing())
-    shipment.ship(Progress())
-    assert told == [f"{project}/log is being written to: the job gets its current content"]
-    assert shipment.store.has_all(shipment.manifest)
-
-
 # ---- the memory of digests
 
 
@@ -367,20 +326,3 @@ def test_a_damaged_memory_is_dropped(
     hashed.clear()
     assert take(project).manifest == expected
     assert hashed == ["a"]
-
-
-def test_the_memory_can_be_left_aside(project: Path, home: Path) -> None:
-    write(project, {"a": "1"})
-    snapshot(Workspace({str(project): ""}), cache=False)
-    assert not (home / "state" / "workspaces" / "index").exists()
-
-
-def test_five_thousand_files(project: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(project, monkeypatch)
-    write(project, {f"d{number % 50}/f{number}": str(number) for number in range(5000)})
-    first = take(project).manifest
-    assert first.files == 5000
-    assert first.by_path["d7/f1007"].digest == sha("1007")
-    hashed.clear()
-    assert take(project).manifest == first
-    assert hashed == []

@@ -130,17 +130,6 @@ def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project
     assert store.read_blob(taken.manifest.by_path["data/big"].digest) is None
 
 
-def test_sources_for_comparisons(store: Store, project: Path) -> None:
-    write(project, {"a.py": "a", "large": b"x" * (256 * 1024 + 1), "changed": "1"})
-    taken = take(project)
-    write(project, {"changed": "2"})
-    store.keep_sources(taken)
-    entries = taken.manifest.by_path
-    assert store.read_blob(entries["a.py"].digest) == b"a"
-    assert store.read_blob(entries["large"].digest) is None
-    assert store.read_blob(entries["changed"].digest) is None
-
-
 @pytest.mark.parametrize("kind", ["manifests", "sources"])
 def test_damaged_documents_are_not_used(store: Store, taken: Snapshot, kind: str) -> None:
     store.keep_sources(taken)
@@ -255,14 +244,6 @@ def test_directories_share_blocks_with_the_store(project: Path, cloning_disk: Pa
 # ---- shared copies
 
 
-def test_jobs_with_the_same_code_share_a_copy(store: Store, taken: Snapshot, tmp_path: Path) -> None:
-    store.add(taken)
-    first = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
-    assert content(Path(first)) == taken.manifest
-    write(Path(first), {"out.txt": "results", "data/__pycache__/x.pyc": ""})
-    assert shared_copy(store, taken.manifest, str(tmp_path / "cluster")) == first
-
-
 def test_a_copy_that_was_written_into_is_not_shared(store: Store, taken: Snapshot, tmp_path: Path) -> None:
     store.add(taken)
     first = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
@@ -350,26 +331,6 @@ def test_killed_half_way(store: Store, taken: Snapshot, project: Path, tmp_path:
     assert content(made) == taken.manifest
 
 
-@pytest.mark.parametrize("stage", ["add", "materialize"])
-def test_interrupted_half_way(
-    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    """Ctrl-C tidies up after itself."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    made = str(tmp_path / "views" / "job")
-    if stage == "materialize":
-        store.add(taken)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fchmod", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            store.add(taken) if stage == "add" else store.materialize(taken.manifest, made, private=True)
-    assert everything(tmp_path / "views") == set()
-    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
-
-
 # ---- full disks
 
 
@@ -405,13 +366,6 @@ def test_a_disk_that_is_full_for_the_directory(project: Path, small_disk: Path, 
     with pytest.raises(StateStoreError, match="No space left"):
         store.materialize(taken.manifest, str(small_disk / "made"))
     assert everything(small_disk) == set()
-
-
-def test_a_store_that_must_not_be_written(project: Path, small_disk: Path, taken: Snapshot) -> None:
-    store = Store(str(small_disk / "store"))
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StateStoreError, match="Read-only"):
-        store.add(taken)
 
 
 # ---- cleaning up

@@ -116,39 +116,7 @@ def test_passing_trouble_is_not_noticed(aws: FakeAws, scheduler: AWSBatchSchedul
     assert len(aws.faults.happened) == 8
 
 
-@pytest.mark.slow
-def test_a_random_share_of_requests_goes_wrong(
-    aws: FakeAws, scheduler: AWSBatchScheduler, pauses: list[float]
-) -> None:
-    aws.batch.runs = False
-    aws.faults.at_random(7, 0.2, ("throttle", "server_error", "drop", "lose_answer", "truncate"))
-    ids = {scheduler.submit(app(), {"queue": "queue"}) for _ in range(20)}
-    names = [f"queue:{job.name}" for job in aws.batch.jobs.values() if job.status != "FAILED"]
-    assert sorted(names) == sorted(ids)
-    assert {row.app_id for row in scheduler.list()} == ids
-    assert len(aws.faults.happened) > 5
-
-
 # ---- a configuration of the directory
-
-
-@pytest.mark.slow
-def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -> None:
-    handle = submitted(aws)
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.toml").write_text(
-        '[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n'
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "shunter", "list", "-s", "aws_batch", "--json"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "AWS_DEFAULT_REGION"}
-        | {"SHUNTER_HOME": str(tmp_path)},
-        check=True,
-    )
-    assert [row["handle"] for row in json.loads(done.stdout)] == [handle]
 
 
 @pytest.mark.slow

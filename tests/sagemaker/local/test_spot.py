@@ -152,21 +152,5 @@ def test_a_job_can_be_stopped_while_it_waits_for_machines(jobs: Jobs, processes:
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
-@pytest.mark.slow
-def test_drills_that_make_no_sense(jobs: Jobs, processes: str) -> None:
-    name = jobs.start("print('up', flush=True); time.sleep(600)")
-    jobs.says(name, "up")
-    refused = drill("-")  # the latest, though it is in no history
-    assert name in refused.stderr
-    assert refused.returncode == 3
-    assert "does not run on spot instances" in refused.stderr
-    assert jobs.describe(name)["SecondaryStatus"] == "Training"
-    jobs.sagemaker.stop_training_job(TrainingJobName=name)
-    jobs.end(name)
-    ended = jobs.run("print('x')", **SPOT)["TrainingJobName"]
-    assert "no instances that could be interrupted" in drill(ended).stderr
-    assert drill("sagemaker_local://x/no-such-job").returncode == 5
-
-
 def test_without_jobs_there_is_no_latest_one(processes: str) -> None:
     assert drill("-").returncode == 5

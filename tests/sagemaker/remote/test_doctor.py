@@ -272,33 +272,6 @@ def test_each_right_that_is_denied_is_reported(
 
 
 @pytest.mark.slow
-def test_what_a_key_or_bucket_may_allow_is_a_remark(
-    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler
-) -> None:
-    """Nothing denies it; the simulator does not know the policies of resources."""
-    allow_all(iam, cloud)
-    others = {"Action": ["logs:*", "cloudwatch:*", "ecr:*"], "Resource": "*"}
-    iam.put("role", cloud.role, others, {"Action": "s3:*", "Resource": "*"})
-    checks = [c for c in scheduler.doctor(options(cloud, output_kms_key="abc")) if "kms:" in c.text]
-    assert [c.ok for c in checks if c.name == "permissions of the role"] == [None]
-    assert "the key's policy may allow it" in checks[0].text
-    iam.put("role", cloud.role, others)
-    # the bucket has no policy
-    assert found(scheduler, **options(cloud))["permissions of the role"].ok is False
-    statement = {
-        "Effect": "Allow",
-        "Principal": "*",
-        "Action": "s3:*",
-        "Resource": f"arn:aws:s3:::{cloud.bucket}/*",
-    }
-    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
-    check = found(scheduler, **options(cloud))["permissions of the role"]
-    assert check.ok is None
-    assert "has its own policy, which may allow it" in check.text
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("forbidden", [{SIMULATE}, {SIMULATE, "GetRole"}])
 def test_what_may_not_be_looked_at_is_no_failure(
     cloud: Cloud,

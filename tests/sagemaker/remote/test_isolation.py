@@ -17,7 +17,6 @@ from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.request import make_job
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
-from shunter.workspace.code_store import Store
 from shunter_toolkit import script_command as toolkit_program
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -175,14 +174,6 @@ def test_packages_need_the_tools_of_their_build(
         assert "setup.py makes the code a package" in error.message
 
 
-def test_code_artifact_needs_the_network_where_something_is_installed(project: Path) -> None:
-    arn = "arn:aws:codeartifact:us-east-1:123456789012:repository/d/r"
-    given = {"environment": {"CA_REPOSITORY_ARN": arn, "PIP_NO_INDEX": "1"}}
-    assert plan(app_of(), project, **given) is not None
-    write(project, requirements_DOT_txt="x\n")
-    assert "CA_REPOSITORY_ARN names an index" in refusal(app_of(), project, **given).message
-
-
 def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> None:
     repository = write(tmp_path / "r", train_DOT_py="print(1)\n", requirements_DOT_txt="x\n")
     for words in (
@@ -204,20 +195,6 @@ def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> No
             package.resolve(Silent())
     finally:
         package.close()
-
-
-def test_code_of_an_earlier_job_that_is_in_s3_alone_counts_by_its_files(project: Path) -> None:
-    write(project, requirements_DOT_txt="--no-index\nx\n")
-    package = plan(app_of(), project)
-    assert package is not None
-    assert package.manifest is not None
-    Store().put_manifest(package.manifest)
-    earlier = Workspace(frozen=package.manifest.fingerprint)
-    options = {"enable_network_isolation": True}
-    with pytest.raises(ConfigError, match="what could not be read"):
-        plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
-    options["environment"] = {"PIP_NO_INDEX": "1"}  # type: ignore[assignment]
-    assert plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
 
 
 def test_code_that_the_container_would_fetch_itself_is_refused(home: Path) -> None:

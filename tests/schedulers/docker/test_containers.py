@@ -1,8 +1,6 @@
 """What a job's containers are given, and what of it can be seen inside."""
 
 import contextlib
-import json
-import os
 import random
 import re
 import socket
@@ -239,13 +237,6 @@ def test_missing_program(jobs):
     assert "no-such-program" in "".join(jobs.log(app_id))
 
 
-def test_host_network(jobs):
-    app_id, response = jobs.run(jobs.role("echo $$TORCHX_RANK0_HOST", num_replicas=2), network="host")
-    assert response.state == AppState.SUCCEEDED
-    assert jobs.log(app_id, k=1) == ["localhost\n"]
-    assert jobs.container(app_id)["HostConfig"]["NetworkMode"] == "host"
-
-
 def test_network_of_ones_own(jobs):
     name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     made = jobs.engine.request("POST", "/networks/create", json={"Name": name})
@@ -261,17 +252,6 @@ def test_network_of_ones_own(jobs):
         engine = Engine.from_env()
         engine.request("DELETE", f"/networks/{made['Id']}")
         engine.close()
-
-
-def test_labels(jobs):
-    app_id, _ = jobs.run("exit 0")
-    held = jobs.container(app_id)["Config"]["Labels"]
-    assert held[labels.APP_ID] == held[labels.OLD_APP_ID] == app_id
-    assert (held[labels.ROLE], held[labels.REPLICA], held[labels.REPLICAS]) == ("r", "0", "1")
-    assert held[labels.SESSION] == jobs.session
-    assert json.loads(held[labels.METADATA]) == {"note": "n"}
-    assert held[labels.SUBMITTER].startswith(f"{os.getpid()}:")
-    assert jobs.scheduler.describe(app_id).metadata == {"note": "n"}
 
 
 def test_job_of_the_predecessor_is_listed(jobs):
