@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from shunter.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND
+from shunter.schedulers.aws.cloudwatch_calls import CloudWatchEvent
+from shunter.schedulers.aws.cloudwatch_cursor import Seen
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import Rig, rig
 
@@ -127,3 +129,14 @@ def test_one_silent_stream_costs_few_calls() -> None:
         times = note_times(job)
         assert follow(job) == {0: ["hello"]}
         assert len(times) < 600 / 4
+
+
+def test_memory_of_what_was_seen_is_bounded() -> None:
+    seen = Seen(1000, 0)
+    for i in range(100_000):
+        assert seen.add(CloudWatchEvent(i // 3, f"{i}")) == 1
+        assert len(seen) <= 1500
+    assert seen.count(CloudWatchEvent(99_999 // 3, "99999")) == 1
+    assert seen.floor > 32_000
+    floor = seen.floor
+    assert all(seen.count(CloudWatchEvent(i // 3, f"{i}")) for i in range(floor * 3, 100_000))

@@ -316,6 +316,26 @@ def test_tokens_of_a_plugin_are_kept_until_they_end_or_are_refused(stub: Stub, t
         assert len(calls.read_text().splitlines()) == 2
 
 
+def told(tmp_path: Path, stub: Stub, cluster: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return what a plug-in with these settings gets."""
+    user = plugin(tmp_path, f"echo \"$KUBERNETES_EXEC_INFO\" >{tmp_path}/told; echo '{credential('abc')}'")
+    user["exec"].update(settings)
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", cluster, **user))) as server:
+        server.get("/version")
+    found: dict[str, Any] = json.loads((tmp_path / "told").read_text())["spec"]
+    return found
+
+
+def test_a_plugin_may_want_to_know_the_cluster(stub: Stub, tmp_path: Path) -> None:
+    (tmp_path / "ca").write_bytes(Authority().pem)
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
+    cluster = {"certificate-authority": "ca", "extensions": [extension], "tls-server-name": "k"}
+    spec = told(tmp_path, stub, cluster, provideClusterInfo=True)
+    assert base64.b64decode(spec["cluster"].pop("certificate-authority-data")).startswith(b"-----BEGIN CERT")
+    assert spec["cluster"] == {"server": stub.url, "tls-server-name": "k", "config": {"audience": "x"}}
+    assert told(tmp_path, stub, cluster) == {"interactive": False}
+
+
 def test_a_plugin_beside_its_kubeconfig_does_not_read_our_input(stub: Stub, tmp_path: Path) -> None:
     """`echo data | shunter exec ...` is for the command, not for the plug-in."""
     user = plugin(tmp_path, f"cat >{tmp_path}/read; echo '{credential('abc')}'")
@@ -457,6 +477,22 @@ def test_the_account_of_a_pod(cluster: Cluster, tmp_path: Path, monkeypatch: pyt
             (account / "token").write_text("second")  # the kubelet replaces it every hour
             stub.users = {"second"}
             assert server.get("/version")
+
+
+def test_a_certificate_of_a_plugin_is_replaced_before_it_ends(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.stub.users = {"me"}
+    mine = cluster.authority.issue("me", address="")
+    status = {
+        "clientCertificateData": mine.pem.decode(),
+        "clientKeyData": mine.key.decode(),
+        "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 10)),
+    }
+    (tmp_path / "credential").write_text(json.dumps({"kind": "ExecCredential", "status": status}))
+    user = plugin(tmp_path, f"echo x >>{tmp_path}/calls; cat {tmp_path}/credential")
+    with closing(cluster.server(**user)) as server:
+        server.get("/version")
+        server.get("/version")
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def test_what_a_restart_repeats_is_replaced():
     assert list(series.progress(restarts=1).values) == [5, 4, 3.5, 2.5, 1.5]
 
 
+def test_an_undefined_value_is_a_value_but_not_an_extreme():
+    series = series_of([math.nan, 2.0, math.nan])
+    assert (series.count, series.least, series.greatest) == (3, 2.0, 2.0)
+    assert math.isnan(series.last)
+    assert series.to_json()["values"] == [None, 2, None]
+
+
 @given(st.lists(numbers, min_size=1, max_size=300), st.integers(1, 50))
 def test_buckets_hold_all_values_and_the_last_one(values, buckets):
     found = decimate(series_of(values), buckets)
@@ -47,6 +54,12 @@ def test_buckets_hold_all_values_and_the_last_one(values, buckets):
     assert max(bucket.high for bucket in found) == max(values)
     assert found[-1].last == values[-1]
     assert [bucket.x for bucket in found] == sorted(bucket.x for bucket in found)
+
+
+def test_buckets_of_a_range_and_by_time():
+    series = series_of([1.0, 2.0, 3.0, 4.0])
+    assert [b.last for b in decimate(series, 10, start=1, end=2)] == [2.0, 3.0]
+    assert [b.x for b in decimate(series, 2, by="time")] == [1001.0, 1003.0]
 
 
 @pytest.mark.parametrize("place", [math.inf, -math.inf, math.nan, 1e308, -1e308])

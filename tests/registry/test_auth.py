@@ -128,6 +128,14 @@ def test_token_is_fetched_with_the_password_and_kept(guarded, tokens, connect, r
     assert tokens.asked[0][1]["service"] == ["test-registry"]
 
 
+def test_token_is_fetched_with_an_identity_token(guarded, tokens, connect, repo):
+    assert push(connect(guarded.host, Credentials(identity_token="refresh-of-pusher")), repo)
+    ((method, form),) = tokens.asked
+    assert method == "POST"
+    assert form["grant_type"] == ["refresh_token"]
+    assert form["scope"] == [f"repository:{repo}:pull,push"]
+
+
 def test_everybody_may_pull_without_credentials(guarded, tokens, connect, repo):
     push_image(connect(guarded.host, Credentials("pusher", "pw-of-pusher")), repo, "v1", [{"a": b"1"}])
     nobody = connect(guarded.host, None, environ={"HOME": "/nowhere"})

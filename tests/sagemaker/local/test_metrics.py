@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shunter.aws_endpoint.wire_formats import decode_cbor, encode_cbor
+
+from .conftest import SIGNED
 
 if TYPE_CHECKING:
     from .conftest import Jobs
@@ -75,3 +84,46 @@ def test_what_metrics_refuse(cloudwatch: Any) -> None:
         assert error.value.response["Error"]["Code"] == code
     with pytest.raises(botocore.exceptions.ClientError, match="ListMetrics is not supported"):
         cloudwatch.list_metrics()
+
+
+def test_other_protocols(endpoint: Any) -> None:
+    """JSON works too; of the oldest protocol, and of what is no CBOR, the error says so."""
+
+    def post(path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Authorization"] = SIGNED
+        line = http.client.HTTPConnection("127.0.0.1", endpoint.server_address[1], timeout=30)
+        with contextlib.closing(line):
+            line.request("POST", path, body, sent)
+            answer = line.getresponse()
+            return answer.status, answer.read()
+
+    now = datetime.now(UTC).timestamp()
+    job = {"Namespace": NAMESPACE, "MetricName": "loss", "StartTime": now - 60, "EndTime": now, "Period": 60}
+    target = "GraniteServiceVersion20100801.GetMetricStatistics"
+    status, body = post("/", json.dumps({**job, "Statistics": ["Sum"]}).encode(), X_Amz_Target=target)
+    assert (status, json.loads(body)["Datapoints"]) == (200, [])
+    status, body = post("/", b"Action=ListMetrics", Content_Type="application/x-www-form-urlencoded")
+    assert status == 400
+    assert b"use a newer SDK" in body
+    path = "/service/GraniteServiceVersion20100801/operation/GetMetricStatistics"
+    status, body = post(path, b"\xa1\x61", smithy_protocol="rpc-v2-cbor", Content_Type="application/cbor")
+    assert (status, decode_cbor(body)["__type"]) == (400, "SerializationException")
+
+
+SCALARS = st.booleans() | st.integers(-(1 << 64), (1 << 64) - 1) | st.text()
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+DOCUMENTS = st.recursive(
+    SCALARS | NUMBERS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
+
+
+@given(DOCUMENTS)
+def test_cbor_is_that_of_the_sdk(document: Any) -> None:
+    """boto3's own reader finds the same in it."""
+    from io import BufferedReader, BytesIO
+
+    from botocore.parsers import BaseCBORParser
+
+    stream = BufferedReader(BytesIO(encode_cbor(document)))  # type: ignore[arg-type]
+    assert BaseCBORParser().parse_data_item(stream) == document

@@ -255,6 +255,17 @@ def test_a_bucket_with_a_policy_is_left_to_its_policy(
     )
 
 
+@pytest.mark.slow
+def test_what_only_a_real_request_can_tell_is_left_to_it(
+    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
+) -> None:
+    endpoint = {"StringEquals": {"aws:SourceVpce": "vpce-1"}}
+    iam.put("role", cloud.role, {"Action": "s3:*", "Resource": "*", "Condition": endpoint})
+    _, told = ship(scheduler, project, again(cloud))
+    assert len(told.warnings) == 1
+    assert "whether they do depends on aws:SourceVpce" in told.warnings[0]
+
+
 # ---- without any call
 
 
