@@ -19,7 +19,6 @@ from shunter.runner import get_runner
 from shunter.schedulers.api import Check, Dependency, attempt
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
-from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
 from shunter.schedulers.kubernetes_scheduler.observe import NAMES_PER_CALL
 from shunter.schedulers.kubernetes_scheduler.reasons import seconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
@@ -437,14 +436,6 @@ def test_a_job_that_vanishes_while_it_is_waited_for_has_not_ended(stub: Stub, sc
     thread.join()
 
 
-def test_waiting_for_a_limited_time(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    app_id = scheduler.submit(app(), {})
-    response = scheduler.wait(app_id, 0.2)
-    assert response is not None
-    assert response.state is AppState.PENDING
-
-
 # ---- doctor, and the command line
 
 
@@ -520,11 +511,6 @@ def test_an_unreachable_cluster_is_no_failure(stub: Stub, tmp_path: Path) -> Non
     stub.faults = lambda *request: None
     done = run_cli("status", "--json", handle, **env)
     assert json.loads(done.stdout)["state"] == "PENDING"
-
-
-def test_the_history_knows_where_a_job_is() -> None:
-    ref = ClusterJobRef("jobset", "prod", "/home/me/kube config")
-    assert ClusterJobRef.from_text(ref.to_text()) == ref
 
 
 def test_retries_of_single_replicas(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:

@@ -59,23 +59,6 @@ def test_what_each_replica_reports_by_json_and_expressions(runner):
     assert read(runner, handle, since=time.time() + 60) == {}
 
 
-def test_expressions_can_be_given_when_reading_and_count_without_steps(runner):
-    handle = start(runner, SCRIPT)
-    runner.wait(handle)
-    assert "acc" not in read(runner, handle)
-    [series] = read(runner, handle, definitions={"acc": r"acc=(\S+)"})["acc"]
-    assert list(series.steps) == [0, 1, 2, 3, 4]
-    assert series.counts_values
-
-
-def test_metrics_by_their_names_with_their_steps(runner):
-    handle = start(runner, SCRIPT, metrics={"acc": "", "step": ""})
-    runner.wait(handle)
-    [series] = read(runner, handle)["acc"]
-    assert list(series.steps) == [0, 10, 20, 30, 40]
-    assert list(series.values) == [0, 0.1, 0.2, 0.3, 0.4]
-
-
 def test_a_metric_that_nobody_declared_is_found_by_its_name(runner):
     handle = start(runner, SCRIPT)
     runner.wait(handle)
@@ -229,6 +212,7 @@ def growing_database(folder):
     return "trackio/demo.db", contents, [6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growing", [growing_events, growing_database])
 def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch, tmp_path, growing):
     from moto import mock_aws

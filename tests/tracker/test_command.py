@@ -116,6 +116,7 @@ class Tracker(TrackerBase):
 """
 
 
+@pytest.mark.slow
 def test_a_tracker_that_was_written_for_torchx(cli: Cli) -> None:
     site = cli.directory.parent / "site"
     info = site / "theirs-1.dist-info"

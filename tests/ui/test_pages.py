@@ -347,6 +347,7 @@ def test_no_name_leads_out_of_the_folders_of_jobs(page: Page, handle: str) -> No
     assert page.get("/job", handle=real).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_search_goes_from_part_to_part(page: Page) -> None:
     handle = counted(60_000)
     place = {"handle": handle, "role": "sh", "replica": 0, "q": "line [0-9]*777$"}

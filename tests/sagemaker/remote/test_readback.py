@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from shunter.components.train import script
 from shunter.components.utils import sh
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
-    REPLICA,
     CodeInContainer,
     RoleCommand,
     container_command,
@@ -31,12 +30,6 @@ variables = st.dictionaries(st.from_regex(r"OWN_[A-Z]{1,4}", fullmatch=True), te
 codes = st.sampled_from([None, CodeInContainer(), CodeInContainer("my code.tar.gz")])
 
 
-@given(st.lists(texts, min_size=1, max_size=6), variables, codes)
-def test_a_program(words: list[str], env: dict[str, str], code: CodeInContainer | None) -> None:
-    entrypoint, arguments = container_command({"role": RoleCommand(words, env)}, code, several=True)
-    assert read_command([*entrypoint, *arguments]) == {"": RoleCommand(words, env)}
-
-
 @given(st.lists(texts, max_size=6), variables)
 def test_a_script(words: list[str], env: dict[str, str]) -> None:
     entrypoint, arguments = container_command(
@@ -52,19 +45,6 @@ def test_several_roles(roles: dict[str, list[str]], env: dict[str, str]) -> None
     entrypoint, arguments = container_command(programs, None, several=True)
     wanted = {name: RoleCommand(words, env) for name, words in roles.items()}
     assert read_command([*entrypoint, *arguments]) == wanted
-
-
-def test_the_replica_is_shown_by_its_macro() -> None:
-    entrypoint, arguments = container_command(
-        {"role": RoleCommand(["echo", f"I am {REPLICA}"])}, None, several=True
-    )
-    assert read_command([*entrypoint, *arguments])[""].words == ["echo", f"I am {macros.replica_id}"]
-
-
-def test_commands_of_others_are_left_alone() -> None:
-    assert read_command(["/bin/sh", "-c", "set -- a"]) == {}
-    assert read_command(["python", "train.py"]) == {}
-    assert read_command([]) == {}
 
 
 @pytest.mark.slow
