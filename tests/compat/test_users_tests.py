@@ -335,26 +335,6 @@ def test_roles_that_share_their_overrides_share_the_values() -> None:
     assert (one.image, two.image) == ("mine", "late")
 
 
-def test_overrides_of_one_role_do_not_wait_for_those_of_another() -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow() -> str:
-        begun.set()
-        assert go_on.wait(timeout=60)
-        return "slow"
-
-    waiting = specs.Role("w", "early", overrides={"image": slow})
-    quick = specs.Role("q", "early", overrides={"image": lambda: "quick"})
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(lambda: waiting.image)
-        assert begun.wait(timeout=60)
-        try:
-            assert pool.submit(lambda: quick.image).result(timeout=60) == "quick"
-        finally:
-            go_on.set()
-        assert first.result(timeout=60) == "slow"
-
-
 def test_a_value_of_a_role_is_found_out_by_means_of_another() -> None:
     overrides: dict[str, Any] = {"entrypoint": lambda: "main.py"}
     role = specs.Role("r", "early", overrides=overrides)
@@ -383,15 +363,7 @@ def test_overrides_within_an_event_loop() -> None:
     async def read(source: Any) -> str:
         return str(specs.Role("r", "early", overrides={"image": source}).image)
 
-    async def read_own() -> None:
-        own = asyncio.get_running_loop().create_future()
-        role = specs.Role("r", "early", overrides={"image": own})
-        with pytest.raises(RuntimeError, match="currently running in this thread"):
-            role.image  # noqa: B018
-        assert role.overrides["image"] is own
-
     assert asyncio.run(read(value())) == "late"
-    asyncio.run(read_own())
 
 
 # ---- helpers

@@ -17,7 +17,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
-from shunter.components import finder, materialize
+from shunter.compat import materialize
+from shunter.components import finder
 from shunter.components.file_linter import (
     ArgTypeValidator,
     ComponentFunctionValidator,

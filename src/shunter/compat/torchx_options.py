@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from shunter.compat.torchx_schedulers import StructuredOpts, option_keys
-from shunter.specs.dataclass_fields import default_of
+from shunter.specs.conversion import default_of
 from shunter.specs.options import runopts
 
 _PLACES = {

@@ -24,7 +24,7 @@ from shunter.schedulers.ids import random_id as make_random_id
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES as OURS
 from shunter.schedulers.registry import get_scheduler_factories as all_factories
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
-from shunter.specs.dataclass_fields import default_of, has_default
+from shunter.specs.conversion import default_of, has_default
 from shunter.specs.mounts import DeviceMount
 from shunter.specs.options import runopts
 

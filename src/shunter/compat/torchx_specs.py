@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from shunter.errors import AppStatusError
+from shunter.specs.conversion import snake_case
 from shunter.specs.handles import parse_app_handle as parse_handle
-from shunter.specs.options import camel_to_snake
 from shunter.specs.status import (
     NONE,
     AppState,
@@ -353,4 +353,4 @@ class cases:
         first, *others = name.split("_")
         return first + "".join(word.capitalize() for word in others)
 
-    camel_to_snake = staticmethod(camel_to_snake)
+    camel_to_snake = staticmethod(snake_case)
