@@ -95,7 +95,7 @@ def test_all_good_types_pass(write: Write) -> None:
 def test_return_annotations(write: Write, returns: str) -> None:
     path = write("jobs.py", f"def job() -> {returns}:\n    'Job.'\n")
     assert problems(path) == []
-    assert component_functions(str(path)) == ["job"]
+    assert component_functions(str(path)) == {"job": "Job."}
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,3 @@ def test_the_predecessors_interface(write: Write) -> None:
             return [self._message(arg, arg.arg) for arg in app_specs_func_def.args.args]
 
     assert [m.description for m in file_linter.validate(str(path), "job", [NoArguments()])] == ["a"]
-
-
-def test_docstrings_of_functions() -> None:
-    def fn(a: int) -> None:
-        """Do it.
-
-        Args:
-            a: what
-        """
-
-    assert file_linter.get_fn_docstring(fn) == ("Do it.", {"a": "what"})
-    assert file_linter.get_fn_docstring(lambda: None) == ("", {})

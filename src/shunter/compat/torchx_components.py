@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from shunter.compat import materialize
 from shunter.components import finder
+from shunter.components.component_help import read_docstring
 from shunter.components.file_linter import (
     ArgTypeValidator,
     ComponentFunctionValidator,
@@ -26,7 +27,6 @@ from shunter.components.file_linter import (
     ReturnTypeValidator,
     lint_component,
 )
-from shunter.components.file_linter import get_fn_docstring as read_fn_docstring
 from shunter.components.file_linter import validate as validate
 from shunter.components.structured_arg import Nodes, StructuredNameArgument
 from shunter.errors import ComponentArgumentError, ComponentValidationException
@@ -237,9 +237,11 @@ def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
 
 def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """Return a function's description, and a note for each parameter: a blank for one that has none."""
-    text, notes = read_fn_docstring(fn)
+    text, notes = read_docstring(fn.__doc__)
     without = f"{fn.__name__} has no description. Tip: write a docstring, whose first line is shown here."
-    return text or without, {name: notes.get(name) or " " for name in inspect.signature(fn).parameters}
+    return text.replace("\n\n", "\n") or without, {
+        name: notes.get(name) or " " for name in inspect.signature(fn).parameters
+    }
 
 
 TorchxFunctionValidator = ComponentFunctionValidator

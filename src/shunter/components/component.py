@@ -158,7 +158,11 @@ class Component:
 
     def help_text(self, prog: str = "") -> str:
         """Return the help: usage, beginning with ``prog``, description, and parameters."""
-        return help_text(self, prog or f"shunter run {self.name}")
+        prog = prog or f"shunter run {self.name}"
+        if not self.preset:
+            return help_text(self.fn.__doc__, self.parameters, prog)
+        rest = [parameter for parameter in self.parameters if parameter.is_varargs]
+        return help_text(self.fn.__doc__, rest, prog, "Every word after the name is passed unchanged.")
 
 
 def _location(fn: Callable[..., Any]) -> str:

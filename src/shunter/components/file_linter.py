@@ -84,10 +84,16 @@ class SourceFile:
         return False
 
 
-def component_functions(path: str) -> list[str]:
-    """Return the public functions of a file whose return annotation is AppDef; [] if it does not parse."""
-    functions = SourceFile(path).functions()
-    return [node.name for node in functions if not node.name.startswith("_") and _returns(node) == "AppDef"]
+def component_functions(path: str | None) -> dict[str, str]:
+    """Return the public functions of a file that return an AppDef, with the first lines of their docstrings.
+
+    Empty without a file, or if it does not parse.
+    """
+    return {
+        function.name: (ast.get_docstring(function) or "").partition("\n")[0].strip()
+        for function in (SourceFile(path).functions() if path else ())
+        if not function.name.startswith("_") and _returns(function) == "AppDef"
+    }
 
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
@@ -287,9 +293,3 @@ def _returns(function: Function) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.strip().rpartition(".")[2]
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def get_fn_docstring(fn: object) -> tuple[str, dict[str, str]]:
-    """Return the description in a function's docstring, and its notes by parameter name."""
-    text, notes = read_docstring(getattr(fn, "__doc__", None))
-    return text.replace("\n\n", "\n"), notes
