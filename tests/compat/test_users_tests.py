@@ -14,9 +14,7 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, EntryPoints
 from io import BytesIO, StringIO

@@ -238,10 +238,9 @@ def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
 def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """Return a function's description, and a note for each parameter: a blank for one that has none."""
     text, notes = read_docstring(fn.__doc__)
+    names = inspect.signature(fn).parameters
     without = f"{fn.__name__} has no description. Tip: write a docstring, whose first line is shown here."
-    return text.replace("\n\n", "\n") or without, {
-        name: notes.get(name) or " " for name in inspect.signature(fn).parameters
-    }
+    return text.replace("\n\n", "\n") or without, {name: notes.get(name) or " " for name in names}
 
 
 TorchxFunctionValidator = ComponentFunctionValidator
