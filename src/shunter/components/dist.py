@@ -186,8 +186,8 @@ def _torchrun(
     metadata: dict[str, str] | None = None,
 ) -> AppDef:
     if (script is None) == (m is None):
-        found = "both are" if script is not None else "neither is"
-        raise ComponentArgumentError(f"{component}: exactly one of --script and -m is needed; {found} given")
+        number = "both are" if script is not None else "neither is"
+        raise ComponentArgumentError(f"{component}: exactly one of --script and -m is needed; {number} given")
     names = StructuredNameArgument.parse_from(name, m=m, script=script)
     size = Nodes.parse(j)
     if not 0 <= rdzv_port <= 65535:

@@ -119,11 +119,11 @@ def _is_free(name: str, path: str, root: str) -> bool:
     if name in sys.modules:
         return _file_of(sys.modules[name]) == path
     if top in sys.modules:
-        found = _file_of(sys.modules[top])
+        file = _file_of(sys.modules[top])
     else:
         spec = PathFinder.find_spec(top)
-        found = os.path.realpath(spec.origin) if spec and spec.origin else ""
-    return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+        file = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return file in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
 
 
 def _file_of(module: ModuleType) -> str:

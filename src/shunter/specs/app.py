@@ -206,7 +206,8 @@ def _misfits(name: str, items: Any, cls: Any, words: str, *, container: type = l
     if not isinstance(items, (list, tuple) if container is list else container):
         return [f"{name} is {_type_of(items)}; it must be a {container.__name__}"]
     problems = []
-    for key, item in items.items() if isinstance(items, dict) else enumerate(items):
+    pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
+    for key, item in pairs:
         if container is dict:
             problems += _misfit(f"the key {key!r} of {name}", key, *_TEXT)
         problems += _misfit(f"{name}[{key!r}]", item, cls, words)

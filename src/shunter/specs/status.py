@@ -191,8 +191,8 @@ class AppStatus:
         self.roles = list(self.roles)
         replicas = self.replicas()
         if self.started_at is None:
-            attempts = [attempt for replica in replicas for attempt in (replica, *replica.earlier)]
-            starts = [attempt.started_at for attempt in attempts]
+            starts = [replica.started_at for replica in replicas]
+            starts += [attempt.started_at for replica in replicas for attempt in replica.earlier]
             self.started_at = min((start for start in starts if start is not None), default=None)
         if self.ended_at is None:
             ends = [replica.ended_at for replica in replicas]

@@ -104,14 +104,14 @@ class Workspace:
         return f"Workspace.from_str({str(self)!r})"
 
 
-def our_workspace(given: Any) -> Workspace:
-    """Return a workspace of exactly our class, given as that, as a text, None, or TorchX's class."""
-    if type(given) is Workspace:
-        return given
-    if isinstance(given, Workspace):
-        return Workspace(given.projects, implicit=given.implicit, frozen=given.frozen)
-    projects = getattr(given, "projects", None)
-    return Workspace.from_str(given) if projects is None else Workspace(projects)
+def our_workspace(value: Any) -> Workspace:
+    """Return a workspace of exactly our class, made from a text, None, or TorchX's class."""
+    if type(value) is Workspace:
+        return value
+    if isinstance(value, Workspace):
+        return Workspace(value.projects, implicit=value.implicit, frozen=value.frozen)
+    projects = getattr(value, "projects", None)
+    return Workspace.from_str(value) if projects is None else Workspace(projects)
 
 
 def is_url(source: str) -> bool:
