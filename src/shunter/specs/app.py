@@ -203,11 +203,11 @@ def _role_type_problems(role: Role) -> list[str]:
 
 def _misfits(name: str, items: Any, cls: Any, words: str, *, container: type = list) -> list[str]:
     """Return what is wrong with a list or tuple of objects of a class, or with a dict from texts to such."""
-    if not isinstance(items, (list, tuple) if container is list else container):
+    allowed: Any = (list, tuple) if container is list else container
+    if not isinstance(items, allowed):
         return [f"{name} is {_type_of(items)}; it must be a {container.__name__}"]
     problems = []
-    pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
-    for key, item in pairs:
+    for key, item in items.items() if container is dict else enumerate(items):
         if container is dict:
             problems += _misfit(f"the key {key!r} of {name}", key, *_TEXT)
         problems += _misfit(f"{name}[{key!r}]", item, cls, words)
