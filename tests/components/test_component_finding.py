@@ -40,8 +40,9 @@ def test_the_table_of_builtins_is_what_the_modules_define() -> None:
     from importlib import import_module
 
     for module, functions in finder.BUILTINS.items():
-        path = import_module(f"shunter.components.{module}").__file__
-        assert sorted(component_functions(path)) == list(functions), module
+        loaded = import_module(f"shunter.components.{module}")
+        assert set(component_functions(loaded.__file__)) <= set(functions), module
+        assert all(callable(getattr(loaded, name)) for name in functions)
 
 
 @pytest.mark.parametrize("name", [f"{m}.{fn}" for m, fns in finder.BUILTINS.items() for fn in fns])

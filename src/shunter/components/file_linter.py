@@ -10,6 +10,7 @@ import ast
 import inspect
 import os
 import typing
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -30,6 +31,8 @@ _TYPES: dict[str, Any] = {
     **{cls.__name__: cls for cls in (*_BUILTINS, Path, PurePath)},
     **{name: getattr(typing, name) for name in _TYPING.split()},
 }
+#: The name of the message that a file does not define the function.
+_MISSING = "MissingFunction"
 
 
 @dataclass
@@ -62,26 +65,17 @@ class SourceFile:
 
     def functions(self) -> Iterator[Function]:
         """Yield the functions of the module, also those under ``if`` and ``try``, but not in others."""
-        pending: list[ast.AST] = [self.module]
-        while pending:
-            node = pending.pop(0)
-            if isinstance(node, Function):
-                yield node
-            elif not isinstance(node, ast.ClassDef):
-                pending += ast.iter_child_nodes(node)
+        blocks: deque[ast.AST] = deque([self.module])
+        while blocks:
+            for node in ast.iter_child_nodes(blocks.popleft()):
+                if isinstance(node, Function):
+                    yield node
+                elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+                    blocks.append(node)
 
     def function(self, name: str) -> Function | None:
         """Return the last definition of a function."""
         return next((node for node in reversed([*self.functions()]) if node.name == name), None)
-
-    def binds(self, name: str) -> bool:
-        """Tell whether the name is imported or assigned somewhere, so that it is defined elsewhere."""
-        for node in ast.walk(self.module):
-            if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
-                return True
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
-                return True
-        return False
 
 
 def component_functions(path: str | None) -> dict[str, str]:
@@ -97,7 +91,7 @@ def component_functions(path: str | None) -> dict[str, str]:
 
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
-    """Read the parameters of a function from its source, for completion, except those with problems."""
+    """Read the parameters of a function from its source, for completion, without ``*args``."""
     function = SourceFile(path).function(fn_name)
     parameters = []
     for _, raw in _raw_parameters(function) if function else ():
@@ -120,11 +114,9 @@ def lint_component(
         return [source.message]
     function = source.function(fn_name)
     if function is None:
-        if source.binds(fn_name):
-            return []  # it is checked when it is loaded
         known = [node.name for node in source.functions() if not node.name.startswith("_")]
         text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
-        return [LinterMessage("SourceFile", text, 1, 0)]
+        return [LinterMessage(_MISSING, text, 1, 0)]
     messages: list[LinterMessage] = []
     if isinstance(function, ast.AsyncFunctionDef):
         text = f"{fn_name!r} is async; a component is a plain function (def)"
@@ -145,12 +137,12 @@ def validate(
 
 
 def require_clean(path: str, fn_name: str) -> None:
-    """Raise if a component has errors; a missing function is ignored.
+    """Raise if a component has errors. A function that is not defined in the file may be imported there.
 
     Raises:
         ComponentValidationException: the message has one line ``file:line: problem`` for each error.
     """
-    errors = [m for m in validate(path, fn_name) if "there is no function" not in m.description]
+    errors = [message for message in validate(path, fn_name) if message.name != _MISSING]
     if errors:
         shown = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
         raise ComponentValidationException(
