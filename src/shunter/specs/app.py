@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
@@ -124,7 +122,9 @@ def _override_value(overrides: dict[str, Any], name: str) -> Any:
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Any:
-    """Return the result of a coroutine, in a thread of its own where this one runs an event loop."""
+    """Return the result of a coroutine. It gets a thread of its own, as this one may run an event loop."""
+    import asyncio  # which is heavy
+    from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> Any:
         return await awaitable
