@@ -17,10 +17,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -308,16 +308,20 @@ def _components_behind(point: EntryPoint) -> Iterator[_WrittenComponent]:
 
 def _source_of(module_name: str) -> Path | None:
     """Return the file or directory of a module, found without importing its packages."""
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    top, *inner = module_name.split(".")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):  # not a name, or a module that was made by hand
         return None
-    for base in sys.path:
-        path = Path(base or ".", *module_name.split("."))
-        file = path.with_name(f"{path.name}.py")
-        if file.is_file():
-            return file
+    if spec is None:
+        return None
+    for location in spec.submodule_search_locations or ():
+        path = Path(location, *inner)
         if path.is_dir():
             return path
-    return None
+        if path.with_suffix(".py").is_file():
+            return path.with_suffix(".py")
+    return Path(spec.origin) if spec.origin and not inner else None
 
 
 def _source_file(place: str) -> str:
