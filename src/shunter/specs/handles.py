@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shunter.errors import MalformedAppHandleException
@@ -21,7 +22,7 @@ class ParsedAppHandle:
     session_name: str
     app_id: str
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[str]:
         return iter((self.scheduler_backend, self.session_name, self.app_id))
 
     def __str__(self) -> str:
