@@ -343,6 +343,14 @@ def test_a_broken_plugin_harms_nobody_else(install: Write) -> None:
         get_component("fine.nothing")
 
 
+def test_one_component_that_is_not_valid_leaves_the_others(install: Write) -> None:
+    text = "def bad(x) -> AppDef: ...\ndef good() -> AppDef: ...\n"
+    install({"team_of_two.py": text}, {"team": "team_of_two"})
+    found = finder.get_components()
+    assert "team.good" in found
+    assert "team.bad" not in found
+
+
 def test_components_behind_entry_points_are_linted(install: Write) -> None:
     install({"team.py": "def train(a, b) -> AppDef: ...\n"}, {"team": "team"})
     with pytest.raises(ComponentValidationException, match="2 problems"):

@@ -155,3 +155,15 @@ def test_the_predecessors_interface(write: Write) -> None:
             return [self._message(arg, arg.arg) for arg in app_specs_func_def.args.args]
 
     assert [m.description for m in file_linter.validate(str(path), "job", [NoArguments()])] == ["a"]
+
+
+def test_docstrings_of_functions() -> None:
+    def fn(a: int) -> None:
+        """Do it.
+
+        Args:
+            a: what
+        """
+
+    assert file_linter.get_fn_docstring(fn) == ("Do it.", {"a": "what"})
+    assert file_linter.get_fn_docstring(lambda: None) == ("", {})

@@ -68,7 +68,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.builders": {
         "shunter.specs": "AppDef BindMount DeviceMount MountType VolumeMount make_app_handle parse_mounts",
-        "shunter.compat.materialize": "ComponentArgs",
+        "shunter.components.materialize": "ComponentArgs",
         "shunter.compat.torchx_components": "component_args_from_str materialize_appdef parse_args",
     },
     "torchx.specs.finder": {

@@ -17,8 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
-from shunter.compat import materialize
-from shunter.components import finder
+from shunter.components import finder, materialize
 from shunter.components.component_help import read_docstring
 from shunter.components.file_linter import (
     ArgTypeValidator,

@@ -79,6 +79,11 @@ class Component:
         text = (self.fn.__doc__ or "").strip()
         return text.splitlines()[0].strip() if text else ""
 
+    @property
+    def description(self) -> str:
+        """The same, under TorchX's name."""
+        return self.summary
+
     def parse(
         self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> AppDef:

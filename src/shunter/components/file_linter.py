@@ -285,3 +285,9 @@ def _returns(function: Function) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.strip().rpartition(".")[2]
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def get_fn_docstring(fn: object) -> tuple[str, dict[str, str]]:
+    """Return the description in a function's docstring, and its notes by parameter name; TorchX's name."""
+    text, notes = read_docstring(getattr(fn, "__doc__", None))
+    return text.replace("\n\n", "\n"), notes

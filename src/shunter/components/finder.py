@@ -14,6 +14,7 @@ A name is one of:
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
@@ -121,6 +122,15 @@ def list_components() -> list[ComponentInfo]:
         for written in _components_behind(point):
             infos.setdefault(written.name, ComponentInfo(written.name, written.summary, _origin(point)))
     return [infos[name] for name in sorted(infos)]
+
+
+def get_components() -> dict[str, Component]:
+    """Return every builtin and every usable component behind an entry point, by name."""
+    components = {}
+    for info in list_components():
+        with contextlib.suppress(ConfigError):
+            components[info.name] = get_component(info.name)
+    return components
 
 
 def get_builtin_source(name: str) -> str:
