@@ -31,7 +31,7 @@ _MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
 RetryRule = retry_rule.RetryRule
 
 
-def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
+def parse_retries(texts: Mapping[str, str] | None) -> dict[str, RetryRule]:
     """Read the rules as they are typed, by class.
 
     Raises:
@@ -39,7 +39,7 @@ def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
     """
     rules: dict[str, RetryRule] = {}
     problems = []
-    for name, text in (given or {}).items():
+    for name, text in (texts or {}).items():
         if name not in CLASSES:
             problems.append(f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}")
             continue
