@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shunter.cli.commands import run
-from shunter.cli.jobstatus import status_of
-from shunter.cli.logwriter import LogWriter, bytes_of
+from shunter.cli.job_status import status_of
+from shunter.cli.log_writers import LogWriter, bytes_of
 from shunter.cli.parser import Parser
 from shunter.cli.runrequest import RunRequest
 from shunter.cli.submitting import FollowPlan

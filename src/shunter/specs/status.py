@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -257,13 +257,8 @@ class AppStatus:
         )
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
-        """Return the lines that `shunter status` prints."""
-        lines = [f"State: {self.state}"]
-        if self.num_restarts > 0:
-            lines.append(f"Restarts: {self.num_restarts}")
-        if self.reason:
-            lines.append(f"Reason: {reason_text(self)}")
-        return "\n".join([*lines, *detail_lines(self, filter_roles)])
+        """Return the status as text."""
+        return "\n".join(status_lines(self, filter_roles))
 
 
 # ---- as text for a person, with torchelastic's error files unfolded
@@ -282,14 +277,32 @@ def reason_text(status: AppStatus) -> str:
     return "\n".join(_clean(line) for line in status.reason.split("\n"))
 
 
-def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:
+def status_lines(
+    status: AppStatus,
+    filter_roles: Iterable[str] | None = None,
+    state_text: Callable[[AppState], str] = str,
+) -> list[str]:
+    """Return the lines that `shunter status` prints; ``state_text`` may colour the states."""
+    lines = [f"State: {state_text(status.state)}"]
+    if status.num_restarts > 0:
+        lines.append(f"Restarts: {status.num_restarts}")
+    if status.reason:
+        lines.append(f"Reason: {reason_text(status)}")
+    return [*lines, *detail_lines(status, filter_roles, state_text)]
+
+
+def detail_lines(
+    status: AppStatus,
+    filter_roles: Iterable[str] | None = None,
+    state_text: Callable[[AppState], str] = str,
+) -> list[str]:
     """Return the details of a job besides its state and reason: replicas, error files, its web page."""
     wanted = None if filter_roles is None else set(filter_roles)
     lines = []
     for role in status.roles:
         if wanted is None or role.role in wanted:
             lines.append(f"Role {_clean(role.role)}:")
-            lines += [line for replica in role.replicas for line in _replica_lines(replica)]
+            lines += [line for replica in role.replicas for line in _replica_lines(replica, state_text)]
     shown = any(replica.structured_error_msg != NONE for replica in status.replicas())
     if not shown and status.structured_error_msg != NONE:
         lines += error_lines(status.structured_error_msg)
@@ -300,7 +313,7 @@ def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -
     return lines
 
 
-def _replica_lines(replica: ReplicaStatus) -> list[str]:
+def _replica_lines(replica: ReplicaStatus, state_text: Callable[[AppState], str]) -> list[str]:
     facts = []
     code = f"exit code {replica.exit_code}"
     if replica.exit_code is not None and replica.reason != code and not replica.reason.startswith(f"{code}:"):
@@ -314,7 +327,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.reason:
         facts.append(_clean(replica.reason))
     detail = f" ({', '.join(facts)})" if facts else ""
-    lines = [f"  [{replica.id}] {replica.state}{detail}"]
+    lines = [f"  [{replica.id}] {state_text(replica.state)}{detail}"]
     if replica.structured_error_msg != NONE:
         lines += error_lines(replica.structured_error_msg, indent="      ")
     elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not (replica.reason or replica.exit_code):

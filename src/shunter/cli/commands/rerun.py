@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.jobstatus import check_exit_code_source
+from shunter.cli.job_status import check_exit_code_source
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.runrequest import following_settings, options_of_flags
 from shunter.cli.submitting import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.cli.console import BOLD, out, paint, paint_state, print_json
-from shunter.cli.jobstatus import exit_code_of_look, status_of
+from shunter.cli.job_status import exit_code_of_look, status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.diagnosis.failures import Failure
 from shunter.diagnosis.waiting import Waiting

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from shunter.cli.console import is_tty, paint_state
+from shunter.cli.console import paint_state
 from shunter.errors import (
     EXIT_BACKEND,
     EXIT_JOB_FAILED,
@@ -21,7 +21,7 @@ from shunter.runner.observation import unknown_job
 from shunter.runner.records import REFUSED
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.limits import cut
-from shunter.specs.status import AppState, AppStatus
+from shunter.specs.status import AppState, AppStatus, status_lines
 
 ANY = "any"
 
@@ -68,17 +68,8 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
 
 def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     """Return a job's status as text; on a terminal the states are coloured."""
-    text = f"Job: {handle}\n{status.format(roles)}"
-    if not is_tty(sys.stdout):
-        return text
-    lines = text.split("\n")
-    for index, line in enumerate(lines):
-        if line.startswith(("State: ", "  [")):
-            words = line.split(" ")
-            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
-            if state:  # a reason of several lines may look like these
-                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
-    return "\n".join(lines)
+    lines = status_lines(status, roles, lambda state: paint_state(state.name, sys.stdout))
+    return "\n".join([f"Job: {handle}", *lines])
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
