@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from shunter.specs.limits import whole_number
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    width = min(terminal_columns(), 100)
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 40), 100)
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
 
 
@@ -85,17 +85,6 @@ class Parser(ArgumentParser):
         """Tell whether an option takes a value; returns None for an unknown option."""
         action = self._option_string_actions.get(option)
         return None if action is None else action.nargs != 0
-
-
-def terminal_columns() -> int:
-    """Return the width of help texts."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 6:
-        return max(int(columns), 40)
-    try:
-        return max(os.get_terminal_size(1).columns, 40)
-    except OSError:
-        return 100
 
 
 def add_common_options(parser: ArgumentParser) -> None:
