@@ -46,7 +46,8 @@ def test_selection_keeps_the_jobs_order_and_doubles_nothing(chosen: list[tuple[s
 
 
 def test_selection_of_a_whole_role() -> None:
-    assert select_replicas(REPLICAS, [parse_replicas("reader"), parse_replicas("trainer/1-2")]) == REPLICAS[1:]
+    choices = [parse_replicas("reader"), parse_replicas("trainer/1-2")]
+    assert select_replicas(REPLICAS, choices) == REPLICAS[1:]
 
 
 def test_unknown_role_and_replica() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shunter import __version__
-from shunter.cli.commands import COMMANDS, load_command, plugin_commands
+from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.console import (
     FAINT,
     OutputClosed,

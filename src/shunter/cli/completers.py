@@ -9,7 +9,7 @@ import shlex
 import warnings
 from typing import Any
 
-from shunter.cli.commands import COMMANDS, load_command, plugin_commands
+from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.parser import Parser, add_common_options
 from shunter.components.finder import component_names, names_in, parameters_for_completion
 from shunter.runner import get_runner

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TextIO
 
 from shunter.errors import BackendError, ShunterError
@@ -122,6 +122,15 @@ def _without_given_secrets(text: str) -> str:
 def print_json(data: Any) -> None:
     """Print a value as JSON, in ASCII for any terminal and pipe."""
     out(json.dumps(data, default=str, indent=2))
+
+
+def print_result(as_json: bool, data: Any, lines: Iterable[str]) -> None:
+    """Print the result of a command: its data as JSON, or else the lines for a person."""
+    if as_json:
+        print_json(data)
+        return
+    for line in lines:
+        out(line)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:

@@ -6,7 +6,6 @@ import contextlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from fnmatch import fnmatchcase
 
 from shunter.cli.console import warn
 from shunter.cli.job_names import split_target
@@ -14,7 +13,7 @@ from shunter.cli.parser import complete_with
 from shunter.cli.units import parse_time
 from shunter.metric_search import parse_definitions
 from shunter.metrics.reader import MetricReader
-from shunter.metrics.series import Series
+from shunter.metrics.series import Series, select
 from shunter.runner import Runner
 from shunter.runner.jobsearch import is_pattern
 
@@ -106,26 +105,12 @@ class JobMetrics:
 
     def by_name(self) -> dict[str, list[Series]]:
         """Return the series of each metric, by replica, in order."""
-        metrics = {}
-        for name, several in self._reader.by_name().items():
-            if self._patterns and not any(fnmatchcase(name, pattern) for pattern in self._patterns):
-                continue
-            chosen = [series for series in several if self._is_chosen(series)]
-            if self._since is not None:
-                chosen = [later for series in chosen if (later := series.since(self._since))]
-            if chosen:
-                metrics[name] = chosen
-        return metrics
+        return select(self._reader.by_name(), self._patterns, self.replicas, self._since)
 
     def series(self) -> Iterator[Series]:
         """Yield the series of all metrics."""
         for several in self.by_name().values():
             yield from several
-
-    def _is_chosen(self, series: Series) -> bool:
-        return not self.replicas or any(
-            series.role == role and (ids is None or series.replica in ids) for role, ids in self.replicas
-        )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from shunter.runner.observation import unknown_job
 from shunter.runner.records import REFUSED
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.limits import cut
-from shunter.specs.status import AppState, AppStatus, status_lines
+from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 
 ANY = "any"
 
@@ -68,8 +68,16 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
 
 def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     """Return a job's status as text; on a terminal the states are coloured."""
-    lines = status_lines(status, roles, lambda state: paint_state(state.name, sys.stdout))
-    return "\n".join([f"Job: {handle}", *lines])
+
+    def state_text(state: AppState) -> str:
+        return paint_state(state.name, sys.stdout)
+
+    lines = [f"Job: {handle}", f"State: {state_text(status.state)}"]
+    if status.num_restarts > 0:
+        lines.append(f"Restarts: {status.num_restarts}")
+    if status.reason:
+        lines.append(f"Reason: {reason_text(status)}")
+    return "\n".join([*lines, *detail_lines(status, roles, state_text)])
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""What is shown of a job while it is watched: its states, and the last values of its metrics."""
+"""What is shown of a job while it is watched: the lines of `run --wait`, and `status --watch`."""
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -12,13 +11,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from shunter.cli.console import FAINT, Screen, is_tty, note, out, paint, paint_state
 from shunter.cli.job_status import job_json, status_text
-from shunter.errors import ShunterError
-from shunter.runner import get_runner
 from shunter.specs.status import AppState, AppStatus, RoleStatus
 from shunter.terminal import clean, format_duration
 
 if TYPE_CHECKING:
-    from shunter.metrics.series import Series
+    from shunter.metrics.last_values import LastValues
 
 _ORDER = ("RUNNING", "SUSPENDED", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
 #: States in which a job waits for something, which its message names.
@@ -31,12 +28,14 @@ class _LiveStatus:
     def __init__(self, handle: str, screen: Screen | None) -> None:
         self._handle = handle
         self._screen = screen
-        self._metrics: LastMetrics | None = None
+        self._metrics: LastValues | None = None
 
     def _last_values(self, status: AppStatus) -> dict[str, str]:
         """Return the last values of the metrics of each role that has reported any."""
         if self._metrics is None and status.state == AppState.RUNNING:
-            self._metrics = LastMetrics(self._handle)
+            from shunter.metrics.last_values import LastValues  # 30 ms, only if a job runs on a terminal
+
+            self._metrics = LastValues(self._handle)
         return {} if self._metrics is None else self._metrics.texts
 
     def _close(self) -> None:
@@ -150,59 +149,3 @@ def changes(before: AppStatus | None, after: AppStatus, roles: Iterable[str] | N
         reason = f" ({clean(after.reason)})" if after.reason else ""
         lines.append(f"job {after.state}{reason}")
     return lines
-
-
-class LastMetrics:
-    """The last values of a job's metrics, read in a thread: a long log never delays the watching.
-
-    Attributes:
-        texts: by role, such as ``step 120, loss 0.31``; only roles that have reported values.
-    """
-
-    #: Seconds between two readings. After a slow one the pause is `SHARE` times as long as the reading took.
-    PERIOD, SHARE = 1.0, 4
-    #: How many metrics of a role are shown, unless the job was given expressions for more.
-    MOST_SHOWN = 2
-
-    def __init__(self, handle: str) -> None:
-        self.texts: dict[str, str] = {}
-        self._handle = handle
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="last-metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the reading."""
-        self._closed.set()
-        self._thread.join(self.PERIOD)
-
-    def _read(self) -> None:
-        from shunter.metrics.reader import MetricReader  # 30 ms, only if a job runs
-
-        try:
-            # a separate runner: the other one's connections belong to the main thread
-            with get_runner() as runner, MetricReader(runner, self._handle, follow=True) as reader:
-                while not (self._closed.is_set() or reader.is_over):
-                    began = time.monotonic()
-                    if reader.update():
-                        self.texts = self._of_roles(reader.by_name(), reader.definitions)
-                    self._closed.wait(max(self.PERIOD, self.SHARE * (time.monotonic() - began)))
-        except (ShunterError, NotImplementedError, OSError):
-            pass  # the states go on without metrics
-
-    def _of_roles(self, metrics: dict[str, list[Series]], declared: Iterable[str]) -> dict[str, str]:
-        """Return the text of each role that reports metrics, of its first replica."""
-        names = [name for name in metrics if not name.startswith("system/")]
-        names = [name for name in names if name in declared] or names[: self.MOST_SHOWN]
-        by_role: dict[str, dict[str, Series]] = {}
-        for name in names:
-            for series in metrics[name]:  # in the order of replicas and ranks
-                if len(series):
-                    by_role.setdefault(series.role, {}).setdefault(name, series)
-        return {role: _values_text(list(first.values())) for role, first in by_role.items()}
-
-
-def _values_text(metrics: list[Series]) -> str:
-    values = ", ".join(f"{clean(series.name)} {series.last:.4g}" for series in metrics)
-    steps = [series.last_step for series in metrics if not series.counts_values]
-    return f"step {max(steps):g}, {values}" if steps else values

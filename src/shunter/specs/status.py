@@ -257,8 +257,13 @@ class AppStatus:
         )
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
-        """Return the status as text."""
-        return "\n".join(status_lines(self, filter_roles))
+        """Return the lines that `shunter status` prints."""
+        lines = [f"State: {self.state}"]
+        if self.num_restarts > 0:
+            lines.append(f"Restarts: {self.num_restarts}")
+        if self.reason:
+            lines.append(f"Reason: {reason_text(self)}")
+        return "\n".join([*lines, *detail_lines(self, filter_roles)])
 
 
 # ---- as text for a person, with torchelastic's error files unfolded
@@ -277,26 +282,15 @@ def reason_text(status: AppStatus) -> str:
     return "\n".join(_clean(line) for line in status.reason.split("\n"))
 
 
-def status_lines(
-    status: AppStatus,
-    filter_roles: Iterable[str] | None = None,
-    state_text: Callable[[AppState], str] = str,
-) -> list[str]:
-    """Return the lines that `shunter status` prints; ``state_text`` may colour the states."""
-    lines = [f"State: {state_text(status.state)}"]
-    if status.num_restarts > 0:
-        lines.append(f"Restarts: {status.num_restarts}")
-    if status.reason:
-        lines.append(f"Reason: {reason_text(status)}")
-    return [*lines, *detail_lines(status, filter_roles, state_text)]
-
-
 def detail_lines(
     status: AppStatus,
     filter_roles: Iterable[str] | None = None,
     state_text: Callable[[AppState], str] = str,
 ) -> list[str]:
-    """Return the details of a job besides its state and reason: replicas, error files, its web page."""
+    """Return the details of a job besides its state and reason: replicas, error files, its web page.
+
+    ``state_text`` may colour the states.
+    """
     wanted = None if filter_roles is None else set(filter_roles)
     lines = []
     for role in status.roles:

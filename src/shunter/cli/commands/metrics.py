@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import math
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from shunter.cli.console import Screen, is_tty, out, print_json, table
 from shunter.cli.interrupts import interrupt_message
@@ -24,7 +23,7 @@ from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_OK
 from shunter.metrics.chart import short_number
 from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
-from shunter.metrics.series import Series, finite
+from shunter.metrics.series import Series, finite, summary
 from shunter.metrics.usage import PREFIX
 from shunter.runner import get_runner
 
@@ -81,7 +80,7 @@ def run(args: Namespace) -> int:
             with interrupt_message("no longer watching"):
                 _watch(jobs, args, forwarded)
         if args.format == "json":
-            print_json({job.handle: _all_values(job) for job in jobs})
+            print_json(_all_values(jobs))
         elif args.format == "csv":
             out(_as_csv(jobs))
         elif not args.watch:
@@ -144,8 +143,8 @@ def _compared(jobs: Sequence[JobMetrics]) -> list[tuple[str, ...]]:
 
 
 def _shown(name: str, group: Sequence[Series]) -> list[str]:
-    """Return a `_summary` as text; what replicas use of memory, storage and network has units."""
-    *values, step = _summary(group)
+    """Return the summary as text; what replicas use of memory, storage and network has units."""
+    *values, step = summary(group)
     if name.startswith(PREFIX) and name.endswith("_bytes"):
         texts = [format_bytes(value) for value in values]
     elif name.startswith(PREFIX) and name.endswith("_per_second"):
@@ -153,21 +152,6 @@ def _shown(name: str, group: Sequence[Series]) -> list[str]:
     else:
         texts = [short_number(value) for value in values]
     return [*texts, short_number(step)]
-
-
-def _summary(group: Sequence[Series]) -> tuple[float, float, float, float]:
-    """Return the last value (the mean of several replicas), the least, the greatest, and the last step."""
-
-    def defined(values: Iterable[float]) -> list[float]:
-        return [value for value in values if not math.isnan(value)]
-
-    lasts = [series.last for series in group]
-    return (
-        math.fsum(lasts) / len(lasts) if all(map(math.isfinite, lasts)) else lasts[0],
-        min(defined(series.least for series in group), default=math.nan),
-        max(defined(series.greatest for series in group), default=math.nan),
-        max(defined(series.last_step for series in group), default=math.nan),
-    )
 
 
 def _places(group: Sequence[Series]) -> str:
@@ -181,23 +165,22 @@ def _places(group: Sequence[Series]) -> str:
 # ---- every value
 
 
-def _all_values(job: JobMetrics) -> dict[str, list[dict[str, object]]]:
-    return {name: [series.to_json() for series in several] for name, several in job.by_name().items()}
+def _all_values(jobs: Iterable[JobMetrics]) -> dict[str, dict[str, list[dict[str, object]]]]:
+    return {
+        job.handle: {name: [s.to_json() for s in several] for name, several in job.by_name().items()}
+        for job in jobs
+    }
 
 
-def _as_csv(jobs: Sequence[JobMetrics]) -> str:
+def _as_csv(jobs: Iterable[JobMetrics]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for job in jobs:
         for series in job.series():
-            writer.writerows(_csv_rows(job, series))
+            place = (job.handle, series.name, series.role, series.replica, series.rank, series.source)
+            for step, moment, value in series.points_after(0):
+                when = "" if finite(moment) is None else f"{moment:.3f}"
+                number = finite(value)
+                writer.writerow([*place, finite(step), when, value if number is None else number])
     return text.getvalue().rstrip("\n")
-
-
-def _csv_rows(job: JobMetrics, series: Series) -> Iterator[tuple[object, ...]]:
-    place = (job.handle, series.name, series.role, series.replica, series.rank, series.source)
-    for step, moment, value in zip(series.steps, series.times, series.values, strict=True):
-        when = "" if finite(moment) is None else f"{moment:.3f}"
-        number = finite(value)
-        yield (*place, finite(step), when, value if number is None else number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import is_tty, out, print_json, table, terminal_size, warn
+from shunter.cli.console import is_tty, print_result, table, terminal_size, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from shunter.runner import get_runner
@@ -35,14 +35,10 @@ def run(args: Namespace) -> int:
                     raise
                 warn(error.message)  # an incompletely installed scheduler must not hide others
                 code = code or (EXIT_OK if "not installed" in error.message else EXIT_CONFIG)
-    if args.json:
-        print_json(matrix)
-        return code
-    out(_table(matrix, terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize))
-    out("")
     width = max(map(len, COLUMNS))
-    for column, meaning in COLUMNS.items():
-        out(f"{column:{width}}  {meaning}")
+    meanings = [f"{column:{width}}  {meaning}" for column, meaning in COLUMNS.items()]
+    columns = terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize
+    print_result(args.json, matrix, [_table(matrix, columns), "", *meanings])
     return code
 
 

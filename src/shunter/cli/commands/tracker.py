@@ -15,7 +15,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from shunter._toolkit.tracking import runs
-from shunter.cli.console import out, print_json, table
+from shunter.cli.console import print_result, table
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import (
     EXIT_OK,
@@ -28,7 +28,6 @@ from shunter.errors import (
 )
 from shunter.runner import get_runner
 from shunter.runner.config import load_config
-from shunter.terminal import clean
 from shunter.tracker.api import TrackerBase
 
 #: What can be listed, and the headers of its table.
@@ -66,11 +65,8 @@ def run(args: Namespace) -> int:
         if isinstance(error, (AttributeError, NameError, TypeError)) and not isinstance(error, OSError):
             raise
         raise BackendError(f"the tracker cannot be read: {type(error).__name__}: {error}") from error
-    if args.json:
-        print_json(data)
-    else:
-        texts = [[clean(str(cell or "")) for cell in row] for row in rows]
-        out(table(SUBJECTS[args.subject], texts))
+    texts = [[str(cell or "") for cell in row] for row in rows]
+    print_result(args.json, data, [table(SUBJECTS[args.subject], texts)])
     return EXIT_OK
 
 

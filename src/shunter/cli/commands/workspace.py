@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from shunter.cli.console import BOLD, counted, out, paint, print_json, table, warn
+from shunter.cli.console import BOLD, counted, paint, print_result, table, warn
 from shunter.cli.parser import add_json_option
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_OK, UsageError
@@ -20,6 +21,7 @@ from shunter.specs.workspace import Workspace
 from shunter.terminal import clean
 from shunter.workspace.fetching import fetched
 from shunter.workspace.manifest import Entry, Manifest
+from shunter.workspace.selection import Report
 from shunter.workspace.snapshot import Snapshot, snapshot
 
 LARGEST = 10
@@ -47,10 +49,9 @@ def run(args: Namespace) -> int:
     if not workspace:
         raise UsageError("the workspace is empty", hint="Name a directory.")
     code = snapshot(fetched(workspace))
-    if args.json:
-        print_json(_as_json(workspace, code))
-    else:
-        _show(workspace, code)
+    print_result(args.json, _as_json(workspace, code), _lines(workspace, code))
+    if not args.json:
+        _warn(code.report)
     return EXIT_OK
 
 
@@ -71,24 +72,25 @@ def _as_json(workspace: Workspace, code: Snapshot) -> dict[str, Any]:
     }
 
 
-def _show(workspace: Workspace, code: Snapshot) -> None:
+def _lines(workspace: Workspace, code: Snapshot) -> Iterator[str]:
     manifest, report = code.manifest, code.report
     content = [f"{counted(manifest.files, 'file')}, {format_bytes(manifest.size)}"]
     for kind, noun in (("link", "link"), ("dir", "directory")):
         if number := _number_of(manifest, kind):
             content.append(counted(number, noun))
-    out(f"workspace    {clean(str(workspace))}")
-    out(f"content      {', '.join(content)}")
-    out(f"fingerprint  {manifest.fingerprint}")
-    out()
-    out(table(("SIZE", "LARGEST"), [[format_bytes(entry.size), entry.path] for entry in largest(manifest)]))
+    yield f"workspace    {clean(str(workspace))}"
+    yield f"content      {', '.join(content)}"
+    yield f"fingerprint  {manifest.fingerprint}\n"
+    yield table(("SIZE", "LARGEST"), [[format_bytes(entry.size), entry.path] for entry in largest(manifest)])
     if report.left_out:
-        out()
-        out(paint("left out", BOLD, sys.stdout))
+        yield f"\n{paint('left out', BOLD, sys.stdout)}"
     for reason, paths in sorted(report.left_out.items()):
         more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
         examples = ", ".join(sorted(paths)[:_NAMED])
-        out(clean(f"  {len(paths)} by {_RULES.get(reason, reason)}: {examples}{more}"))
+        yield clean(f"  {len(paths)} by {_RULES.get(reason, reason)}: {examples}{more}")
+
+
+def _warn(report: Report) -> None:
     for path, problem in report.problems[:_LISTED]:
         warn(clean(f"{path} {problem}"))
     if len(report.problems) > _LISTED:
