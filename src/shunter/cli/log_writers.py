@@ -37,7 +37,7 @@ class _TextOnly:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes) -> int:
         self._stream.write(self._decoder.decode(data))
         return len(data)
 
@@ -45,7 +45,7 @@ class _TextOnly:
         self._stream.flush()
 
 
-def _write(stream: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
+def _write(stream: BinaryIO, pieces: Iterable[bytes]) -> None:
     """Write all and flush.
 
     Raises:
@@ -78,7 +78,7 @@ class LogWriter:
         self._colour = colour
         self._prefixes = prefixes
         self._stamp = stamp
-        self._made: dict[tuple[str, int], bytes] = {}
+        self._known_prefixes: dict[tuple[str, int], bytes] = {}
         self._source: tuple[str, int] | None = None
         self._last = b"\n"  # the byte written last
 
@@ -93,25 +93,24 @@ class LogWriter:
         Raises:
             OutputClosed: the reader has closed the stream.
         """
-        data = block.data
+        data, source = block.data, (block.role, block.replica)
         if not data:
             return
-        source = (block.role, block.replica)
-        pieces: list[bytes | memoryview] = []
+        pieces: list[bytes] = []
         if source != self._source:
             if self._last != b"\n":
                 pieces.append(b"\n")
-                self._last = b"\n"
-            self._source = source
+            self._source, self._last = source, b"\n"
         elif self._last == b"\r" and data.startswith(b"\n"):  # a \r\n that was cut in the middle
             pieces.append(b"\n")
-            data = data[1:]
-            self._last = b"\n"
+            data, self._last = data[1:], b"\n"
         if data:
             prefix = self._prefix(source)
             if self._stamp is not None:
                 prefix += f"{self._stamp(block.time_ns)} ".encode()
-            pieces += self._prefixed(data, prefix)
+            if self._last in (b"\n", b"\r"):
+                pieces.append(prefix)
+            pieces.append(prefix.join(data.splitlines(keepends=True)) if prefix else data)
             self._last = data[-1:]
         _write(self._stream, pieces)
 
@@ -121,27 +120,15 @@ class LogWriter:
             _write(self._stream, [b"\n"])
             self._last = b"\n"
 
-    def _prefixed(self, data: bytes, prefix: bytes) -> list[bytes | memoryview]:
-        if not prefix:
-            return [data]
-        text = data.replace(b"\n", b"\n" + prefix)
-        if b"\r" in data:
-            # a prefix after every \r, then none between \r and \n; exact, since no prefix begins with \n
-            text = text.replace(b"\r", b"\r" + prefix).replace(b"\r" + prefix + b"\n", b"\r\n")
-        end = len(text) - (len(prefix) if data.endswith((b"\n", b"\r")) else 0)
-        starts_line = self._last in (b"\n", b"\r")
-        return [prefix if starts_line else b"", memoryview(text)[:end]]
-
     def _prefix(self, source: tuple[str, int]) -> bytes:
         if not self._prefixes:
             return b""
-        made = self._made.get(source)
-        if made is None:
+        if source not in self._known_prefixes:
             name = f"{clean(source[0])}/{source[1]}"
             if self._colour:
-                name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
-            made = self._made[source] = f"{name} ".encode()
-        return made
+                name = f"\x1b[{_PALETTE[len(self._known_prefixes) % len(_PALETTE)]}m{name}\x1b[0m"
+            self._known_prefixes[source] = f"{name} ".encode()
+        return self._known_prefixes[source]
 
 
 def time_text(time_ns: float, utc: bool) -> str:

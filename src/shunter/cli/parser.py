@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-from shunter.specs.limits import whole_number
+from shunter.specs.limits import MOST_PORT, whole_number
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
@@ -111,6 +111,16 @@ def number_between(least: int, most: int) -> Callable[[str], int]:
             raise ArgumentTypeError(str(error)) from None
 
     return read
+
+
+def add_port_option(parser: ArgumentParser, default: int) -> None:
+    """Add ``--port``, on which a server listens."""
+    parser.add_argument(
+        "--port",
+        type=number_between(0, MOST_PORT),
+        default=default,
+        help=f"port; 0 for any free port (default: {default})",
+    )
 
 
 def add_json_option(parser: ArgumentParser) -> None:

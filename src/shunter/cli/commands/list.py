@@ -172,28 +172,31 @@ def _table(rows: list[Row]) -> str:
 
 def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
-
-    def laid_out(date: str, handle: bool) -> list[list[str]]:
-        return [
-            [job if handle else job.rpartition("/")[2], state, name, format_time(submission, date), took]
-            for job, state, name, submission, took in lines
+    for first_header, date in (
+        ("HANDLE", "%Y-%m-%d %H:%M:%S"),
+        ("HANDLE", "%m-%d %H:%M"),
+        ("ID", "%m-%d %H:%M"),
+    ):
+        headers = (first_header, "STATE", "NAME", "SUBMITTED", "TIME")
+        rows = [
+            [
+                job.rpartition("/")[2] if first_header == "ID" else job,
+                state,
+                name,
+                format_time(at, date),
+                took,
+            ]
+            for job, state, name, at, took in lines
         ]
-
-    headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
-    whole = laid_out("%Y-%m-%d %H:%M:%S", True)
-    if columns is None or _width(headers, whole) <= columns:
-        return headers, whole
-    short = laid_out("%m-%d %H:%M", True)
-    if _width(headers, short) > columns:
-        headers = ("ID", *headers[1:])
-        short = laid_out("%m-%d %H:%M", False)
-    for at in (headers.index("NAME"), 0):
-        widest = max(len(row[at]) for row in short)
-        room = max(widest - max(_width(headers, short) - columns, 0), LEAST_WIDTH)
-        for row in short:
-            if len(row[at]) > room:
-                row[at] = row[at][: room - 3] + "..."
-    return headers, short
+        if columns is None or _width(headers, rows) <= columns:
+            return headers, rows
+    for cell in (headers.index("NAME"), 0):
+        widest = max(len(row[cell]) for row in rows)
+        room = max(widest - max(_width(headers, rows) - columns, 0), LEAST_WIDTH)
+        for row in rows:
+            if len(row[cell]) > room:
+                row[cell] = row[cell][: room - 3] + "..."
+    return headers, rows
 
 
 def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:

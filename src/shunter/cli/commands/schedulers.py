@@ -44,21 +44,23 @@ def run(args: Namespace) -> int:
 
 def _table(matrix: Matrix, columns: int) -> str:
     """Return the matrix, a row for each capability; in parts where the terminal is not wide enough."""
-    label = max(map(len, COLUMNS))
-    parts: list[list[str]] = [[]]
-    room = columns - label
-    for name, found in matrix.items():
-        width = 2 + max(len(name), *(len(shown(value)) for value in found.values()))
-        if parts[-1] and room < width:
+    parts: list[list[str]] = []
+    room = 0
+    for name, values in matrix.items():
+        width = 2 + max(len(name), *(len(shown(value)) for value in values.values()))
+        if width > room or not parts:
             parts.append([])
-            room = columns - label
+            room = columns - max(map(len, COLUMNS))
         parts[-1].append(name)
         room -= width
-    texts = []
-    for names in parts:
-        rows = [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS]
-        texts.append(table(("", *names), rows, sys.stdout))
-    return "\n\n".join(texts)
+    return "\n\n".join(
+        table(
+            ("", *names),
+            [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS],
+            sys.stdout,
+        )
+        for names in parts
+    )
 
 
 def shown(value: bool | str) -> str:

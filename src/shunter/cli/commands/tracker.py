@@ -41,9 +41,16 @@ Rows = list[tuple[Any, ...]]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="list", metavar="list", help="what to do")
     parser.add_argument(
-        "subject", nargs="?", default="jobs", metavar="|".join(SUBJECTS), help="what to list (default: jobs)"
+        "action", nargs="?", default="list", choices=["list"], metavar="list", help="what to do"
+    )
+    parser.add_argument(
+        "subject",
+        nargs="?",
+        default="jobs",
+        choices=list(SUBJECTS),
+        metavar="|".join(SUBJECTS),
+        help="what to list (default: jobs)",
     )
     complete_with(parser.add_argument("run", nargs="?", metavar="RUN", help="the job"), "job_completer")
     parser.add_argument("--tracker", metavar="NAME", help="which tracker to ask (default: the first)")
@@ -55,7 +62,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    _check(args)
+    if args.subject == "jobs" and args.run:
+        raise UsageError("`tracker list jobs` takes no job", hint="Did you mean --parent-run-id RUN?")
+    if args.subject != "jobs" and not args.run:
+        raise UsageError(
+            f"`tracker list {args.subject}` needs a job: its handle, the beginning of its id, or -"
+        )
     tracker = _tracker(args.tracker)
     try:
         data, rows = _look_up(args, tracker)
@@ -68,25 +80,6 @@ def run(args: Namespace) -> int:
     texts = [[str(cell or "") for cell in row] for row in rows]
     print_result(args.json, data, [table(SUBJECTS[args.subject], texts)])
     return EXIT_OK
-
-
-def _check(args: Namespace) -> None:
-    if args.action != "list":
-        raise UsageError(
-            f"the action must be list, not {args.action!r}",
-            hint="Example: shunter tracker list jobs",
-        )
-    if args.subject not in SUBJECTS:
-        raise UsageError(
-            f"the subject must be one of {', '.join(SUBJECTS)}, not {args.subject!r}",
-            hint=did_you_mean(args.subject, SUBJECTS),
-        )
-    if args.subject == "jobs" and args.run:
-        raise UsageError("`tracker list jobs` takes no job", hint="Did you mean --parent-run-id RUN?")
-    if args.subject != "jobs" and not args.run:
-        raise UsageError(
-            f"`tracker list {args.subject}` needs a job: its handle, the beginning of its id, or -"
-        )
 
 
 def _tracker(name: str | None) -> TrackerBase:

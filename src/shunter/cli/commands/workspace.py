@@ -32,7 +32,9 @@ _RULES = {"git": "Git", "default": "shunter"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="show", metavar="show", help="what to do")
+    parser.add_argument(
+        "action", nargs="?", default="show", choices=["show"], metavar="show", help="what to do"
+    )
     parser.add_argument(
         "workspace", nargs="?", default=".", metavar="DIR", help="as with run --workspace (default: .)"
     )
@@ -40,11 +42,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.action != "show":
-        raise UsageError(
-            f"the action must be show, not {args.action!r}",
-            hint="shunter workspace show [DIR]",
-        )
     workspace = Workspace.from_str(args.workspace)
     if not workspace:
         raise UsageError("the workspace is empty", hint="Name a directory.")
