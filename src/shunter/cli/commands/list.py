@@ -167,10 +167,10 @@ def _table(rows: list[Row]) -> str:
             took = format_duration((row["ended_at"] or now) - row["started_at"])
         job = row["handle"] or f"({row['scheduler']})"
         lines.append([clean(job), state, clean(row["name"]), _submission(row), took])
-    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else None), sys.stdout)
+    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize), sys.stdout)
 
 
-def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
+def _fitted(lines: list[list[Any]], columns: int) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
     for first_header, date in (
         ("HANDLE", "%Y-%m-%d %H:%M:%S"),
@@ -188,7 +188,7 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
             ]
             for job, state, name, at, took in lines
         ]
-        if columns is None or _width(headers, rows) <= columns:
+        if _width(headers, rows) <= columns:
             return headers, rows
     for cell in (headers.index("NAME"), 0):
         widest = max(len(row[cell]) for row in rows)
