@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from shunter.cli.console import BOLD, counted, note, out, paint, print_json, warn
+from shunter.cli.console import BOLD, counted, note, paint, print_result, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, lint_component
 from shunter.components.finder import get_component, list_components
@@ -33,20 +33,17 @@ def run(args: Namespace) -> int:
         raise UsageError(f"unexpected argument {args.files[0]!r}", hint="Name one component at a time.")
     if args.name:
         component = get_component(args.name)
-        if args.json:
-            print_json({"name": component.name, "help": component.help_text()})
-        else:
-            out(component.help_text().rstrip("\n"))
+        text = component.help_text()
+        print_result(args.json, {"name": component.name, "help": text}, [text.rstrip("\n")])
         return EXIT_OK
     infos = list_components()
-    if args.json:
-        fields = ("name", "summary", "origin", "error")
-        print_json([{field: getattr(info, field) for field in fields} for info in infos])
-        return EXIT_OK
+    fields = ("name", "summary", "origin", "error")
+    data = [{field: getattr(info, field) for field in fields} for info in infos]
     width = max((len(info.name) for info in infos), default=0)
+    lines = [f"{paint(info.name.ljust(width), BOLD, sys.stdout)}  {info.summary}".rstrip() for info in infos]
+    print_result(args.json, data, lines)
     for info in infos:
-        out(f"{paint(info.name.ljust(width), BOLD, sys.stdout)}  {info.summary}".rstrip())
-        if info.error:
+        if info.error and not args.json:
             warn(f"{info.name}: {info.error}")
     return EXIT_OK
 
@@ -55,11 +52,9 @@ def _lint(targets: list[str], as_json: bool) -> int:
     if not targets:
         raise UsageError("nothing to lint", hint="Example: shunter components lint my_components.py:train")
     problems = [problem for target in targets for problem in _problems_of(target)]
-    if as_json:
-        print_json(problems)
-    else:
-        for problem in problems:
-            out("{path}:{line}:{column}: {severity}: {message}".format(**problem))
+    form = "{path}:{line}:{column}: {severity}: {message}"
+    print_result(as_json, problems, [form.format(**problem) for problem in problems])
+    if not as_json:
         note(counted(len(problems), "problem") if problems else "no problems")
     return EXIT_CONFIG if any(problem["severity"] == "error" for problem in problems) else EXIT_OK
 

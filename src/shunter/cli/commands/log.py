@@ -15,7 +15,8 @@ from shunter.cli.console import out, wants_colour
 from shunter.cli.interrupts import interrupt_message
 from shunter.cli.job_names import parse_replicas, select_replicas, split_target
 from shunter.cli.job_status import status_of
-from shunter.cli.log_sources import LogSource, LogSources
+from shunter.cli.log_rank import RankFilter
+from shunter.cli.log_sources import LogSource, log_blocks
 from shunter.cli.log_writers import CollapsingLogWriter, JsonLogWriter, LogWriter, bytes_of, time_text
 from shunter.cli.parser import Parser, complete_with, number_between
 from shunter.cli.units import parse_time
@@ -117,16 +118,14 @@ def run(args: Namespace) -> int:
         jobs = _jobs(runner, args)
         if args.first_error:
             return _print_first_error(runner, jobs)
-        logs = LogSources(runner, jobs, query, args.rank)
         writer = _writer(args, jobs, query.timed)
         shown = jobs[0].handle if len(jobs) == 1 else f"{len(jobs)} jobs"
         with interrupt_message(f"no longer following {shown}" if args.follow else "interrupted"):
             try:
-                writer.write_all(logs.blocks())
+                writer.write_all(log_blocks(runner, jobs, query))
             finally:
                 writer.finish()
-        logs.warn_of_unmarked()
-    return logs.code
+    return next((job.code for job in jobs if job.code), EXIT_OK)
 
 
 def _query(args: Namespace) -> LogQuery:
@@ -164,6 +163,10 @@ def _jobs(runner: Runner, args: Namespace) -> list[LogSource]:
             chosen = select_replicas(runner.replicas(handle), choices)
             job = jobs.setdefault(handle, LogSource(handle, []))
             job.replicas += [replica for replica in chosen if replica not in job.replicas]
+    if args.rank is not None:
+        for job in jobs.values():
+            job.rank = RankFilter(args.rank, job.replicas, runner.describe(job.handle))
+            job.replicas = job.rank.replicas
     return list(jobs.values())
 
 

@@ -6,10 +6,10 @@ import math
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shunter.cli.console import out, print_json, table, warn
+from shunter.cli.console import print_result, table, warn
 from shunter.cli.job_status import status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.errors import EXIT_OK, ConfigError, UsageError
@@ -46,10 +46,7 @@ def run(args: Namespace) -> int:
             for row in rows:
                 row["metric"] = values.get(row["point"])
             rows.sort(key=lambda row: _rank(row["metric"], order))
-    if args.json:
-        print_json(rows)
-    else:
-        _show(rows, metric)
+    print_result(args.json, rows, _lines(rows, metric))
     return EXIT_OK
 
 
@@ -128,7 +125,7 @@ def _rank(value: float | None, order: str) -> float:
     return value if order == "min" else -value
 
 
-def _show(rows: Sequence[dict[str, Any]], metric: str) -> None:
+def _lines(rows: Sequence[dict[str, Any]], metric: str) -> Iterator[str]:
     names = list(rows[0]["values"])
     lines = []
     for row in rows:
@@ -139,6 +136,7 @@ def _show(rows: Sequence[dict[str, Any]], metric: str) -> None:
             [row["replica"], row["state"], duration, *([best] if metric else []), *values, row["reason"]]
         )
     headers = ["REPLICA", "STATE", "TIME", *([metric] if metric else []), *names, "REASON"]
-    out(table(list(map(clean, headers)), lines, sys.stdout))
-    if directory := rows[0]["directory"]:
-        out(f"\nEach point has a working directory of its own; that of {rows[0]['replica']} is {directory}\n")
+    yield table(list(map(clean, headers)), lines, sys.stdout)
+    replica, directory = rows[0]["replica"], rows[0]["directory"]
+    if directory:
+        yield f"\nEach point has a working directory of its own; that of {replica} is {directory}\n"
