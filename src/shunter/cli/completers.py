@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
 from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.parser import Parser, add_common_options
@@ -98,7 +98,6 @@ def _component_parser(line: str) -> argparse.ArgumentParser | None:
     os.environ["COMP_LINE"] = line[start:]
     os.environ["COMP_POINT"] = str(len(line) - start)
     parser = argparse.ArgumentParser(prog=words[index], add_help=False, allow_abbrev=False)
-    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     for parameter in parameters:
         if parameter.is_varargs:
             continue
@@ -145,23 +144,15 @@ def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: 
     place, colon, _ = prefix.rpartition(":")
     if colon:
         return names_in(place)
-    return [*component_names(), *_python_files(prefix)]
+    return [*component_names(), *(_files(prefix, ["py"]) if prefix else [])]
 
 
 def component_argument_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the files whose paths begin with the prefix."""
+    return _files(prefix)
+
+
+def _files(prefix: str, suffixes: Sequence[str] = ()) -> list[str]:
     from argcomplete.completers import FilesCompleter
 
-    found: Any = FilesCompleter()(prefix)
-    return list(found)
-
-
-def _python_files(prefix: str) -> list[str]:
-    base = prefix[: prefix.rfind("/") + 1]
-    try:
-        entries = sorted(os.scandir(os.path.expanduser(base) or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [base + entry.name for entry in shown if entry.name.endswith(".py")]
-    return files + [f"{base}{entry.name}/" for entry in shown if prefix and entry.is_dir()]
+    return list(FilesCompleter(suffixes)(prefix))
