@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from shunter.cli.console import FAINT, Screen, is_tty, note, out, paint, paint_state
-from shunter.cli.job_status import job_json, status_text
+from shunter.cli.shown_status import job_json, status_text
 from shunter.specs.status import AppState, AppStatus, RoleStatus
 from shunter.terminal import clean, format_duration
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from shunter.backoff import FIRST_POLL, polling
 from shunter.cli.console import note, paint_state, wants_colour, warn
 from shunter.cli.interrupts import Interrupts
-from shunter.cli.job_status import check_not_gone, status_of
 from shunter.cli.live_status import StatusLines
 from shunter.cli.log_writers import LogWriter, bytes_of
+from shunter.cli.shown_status import check_not_gone, status_of
 from shunter.errors import BackendError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from shunter import __version__
 from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
-from shunter.cli.job_status import status_of
+from shunter.cli.shown_status import status_of
 from shunter.compat.torchx_specs import known_state
 from shunter.components.component import Component
 from shunter.components.finder import get_builtin_source, get_component

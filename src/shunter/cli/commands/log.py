@@ -7,18 +7,18 @@ where the first word is a pattern such as 'exp-*', there may be several jobs; li
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from functools import partial
 
 from shunter.cli.console import out, wants_colour
 from shunter.cli.interrupts import interrupt_message
 from shunter.cli.job_names import parse_replicas, select_replicas, split_target
-from shunter.cli.job_status import status_of
 from shunter.cli.log_rank import RankFilter
 from shunter.cli.log_sources import LogSource, log_blocks
 from shunter.cli.log_writers import CollapsingLogWriter, JsonLogWriter, LogWriter, bytes_of, time_text
 from shunter.cli.parser import Parser, complete_with, number_between
+from shunter.cli.shown_status import status_of
 from shunter.cli.units import parse_time
 from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_OK, BackendError, UsageError
@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
     parser.add_argument(
         "--tail",
-        type=number_between(0, MOST_LINES),
+        type=_line_count,
         metavar="N",
         help="only the last N lines of each replica; -f follows the log",
     )
@@ -94,6 +94,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
     )
+
+
+def _line_count(text: str) -> int:
+    try:
+        return number_between(0, MOST_LINES)(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}. To follow a log, use -f (or --follow)") from None
 
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:

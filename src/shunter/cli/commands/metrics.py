@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from shunter.cli.console import Screen, is_tty, out, print_json, table
 from shunter.cli.interrupts import interrupt_message
-from shunter.cli.job_metrics import NO_METRICS, JobMetrics, add_metric_options, job_metrics
+from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_OK
 from shunter.metrics.chart import short_number

@@ -14,7 +14,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
-from shunter.cli.job_metrics import NO_METRICS, JobMetrics, add_metric_options, job_metrics
+from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
 from shunter.cli.parser import number_between
 from shunter.errors import EXIT_OK, BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save

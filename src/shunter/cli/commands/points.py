@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.cli.console import print_result, table, warn
-from shunter.cli.job_status import status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.shown_status import status_of
 from shunter.errors import EXIT_OK, ConfigError, UsageError
 from shunter.metrics import MetricReader
 from shunter.runner import Runner, get_runner

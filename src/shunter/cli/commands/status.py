@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import out, print_json
 from shunter.cli.interrupts import interrupt_message
-from shunter.cli.job_status import check_roles, exit_code_of_look, job_json, status_of, status_text
 from shunter.cli.live_status import StatusView
 from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.shown_status import check_roles, exit_code_of_look, job_json, status_of, status_text
 from shunter.cli.watching import watched_states
 from shunter.runner import get_runner
 

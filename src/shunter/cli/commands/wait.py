@@ -8,9 +8,9 @@ from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, note, out, print_json
 from shunter.cli.interrupts import interrupt_message
-from shunter.cli.job_status import check_exit_code_source, exit_code_of, job_json
 from shunter.cli.live_status import StatusLines
 from shunter.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
+from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
 from shunter.cli.units import parse_duration
 from shunter.cli.watching import wait_for_end
 from shunter.runner import get_runner

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.cli.console import BOLD, counted, paint, paint_state, print_result
-from shunter.cli.job_status import exit_code_of_look, status_of
 from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.shown_status import exit_code_of_look, status_of
 from shunter.diagnosis.failures import Failure
 from shunter.diagnosis.waiting import Waiting
 from shunter.runner import get_runner
