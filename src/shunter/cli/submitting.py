@@ -11,15 +11,16 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from shunter.cli.console import OutputClosed, is_tty, note, out, print_json, warn
-from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from shunter.cli.liveview import TerminalProgress
+from shunter.cli.interrupts import Detached
 from shunter.cli.parser import (
     add_exit_code_option,
     add_json_option,
     add_scheduler_options,
     complete_with,
 )
-from shunter.cli.watching import Detached, follow
+from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
+from shunter.cli.terminal_progress import TerminalProgress
+from shunter.cli.watching import follow
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from shunter.redaction import Redactor, secrets_in
 from shunter.runner import Runner

@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -282,12 +282,19 @@ def reason_text(status: AppStatus) -> str:
     return "\n".join(clean(line) for line in status.reason.split("\n"))
 
 
-def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:
-    """Return the details of a job besides its state and reason: replicas, error files, its web page."""
+def detail_lines(
+    status: AppStatus,
+    filter_roles: Iterable[str] | None = None,
+    state_text: Callable[[AppState], str] = str,
+) -> list[str]:
+    """Return the details of a job besides its state and reason: replicas, error files, its web page.
+
+    ``state_text`` may colour the states.
+    """
     lines = []
     for role in status.selected_roles(filter_roles):
         lines.append(f"Role {clean(role.role)}:")
-        lines += [line for replica in role.replicas for line in _replica_lines(replica)]
+        lines += [line for replica in role.replicas for line in _replica_lines(replica, state_text)]
     is_of_replica = any(replica.structured_error_msg != NONE for replica in status.replicas())
     if status.structured_error_msg != NONE and not is_of_replica:
         lines += error_lines(status.structured_error_msg)
@@ -298,7 +305,7 @@ def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -
     return lines
 
 
-def _replica_lines(replica: ReplicaStatus) -> list[str]:
+def _replica_lines(replica: ReplicaStatus, state_text: Callable[[AppState], str]) -> list[str]:
     facts = []
     code = f"exit code {replica.exit_code}"
     if replica.exit_code is not None and replica.reason != code and not replica.reason.startswith(f"{code}:"):
@@ -312,7 +319,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.reason:
         facts.append(clean(replica.reason))
     detail = f" ({', '.join(facts)})" if facts else ""
-    lines = [f"  [{replica.id}] {replica.state}{detail}"]
+    lines = [f"  [{replica.id}] {state_text(replica.state)}{detail}"]
     if replica.structured_error_msg != NONE:
         lines += error_lines(replica.structured_error_msg, indent="      ")
     elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not (replica.reason or replica.exit_code):

@@ -12,8 +12,12 @@ from shunter.docker.engine import Engine
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.exec.container import inventory, labels
 from shunter.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
+from shunter.specs.training import DOCUMENT
 
 from .conftest import states, wait_until
+
+#: A role with a document has its command already: no toolkit is started in its place.
+WITHOUT_TOOLKIT = {DOCUMENT: "{}"}
 
 
 def test_replicas_find_the_first_by_name(jobs):
@@ -21,7 +25,9 @@ def test_replicas_find_the_first_by_name(jobs):
         'if [ "${replica_id}" = 0 ]; then echo hello | nc -l -p 2345; '
         "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null; do sleep 0.1; done; fi"
     )
-    app_id, response = jobs.run(jobs.role(script, num_replicas=2, metadata={"train": {}}))
+    app_id, response = jobs.run(
+        jobs.role(script, num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
+    )
     assert response.state == AppState.SUCCEEDED, response
     assert jobs.log(app_id, k=1) == ["hello\n"]
     wait_until(lambda: jobs.networks(app_id) == [], "the removal of the job's network")
@@ -33,7 +39,7 @@ def test_names_within_the_network(jobs):
         "for n in worker-0 worker-1 algo-1 algo-2 $$TORCHX_RANK0_HOST; "
         "do until nslookup $$n >/dev/null 2>&1; do sleep 0.1; done; echo found $$n; done; exec sleep 600"
     )
-    role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}})
+    role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
     app_id = jobs.submit(role)
     networks = jobs.container(app_id, "worker")["NetworkSettings"]["Networks"]
     assert list(networks) == [app_id]
@@ -48,7 +54,7 @@ def test_names_within_the_network(jobs):
 def test_hosts_of_a_training_job_have_names_that_stay(jobs, network, count):
     """Also where the daemon names nothing, and after the end of the host that is asked for."""
     script = "sed -n 's/^\\([^ \\t]*\\)[ \\t]*\\(algo-[0-9]\\)$$/\\2 \\1/p' /etc/hosts"
-    role = jobs.role(script, num_replicas=count, metadata={"train": {}})
+    role = jobs.role(script, num_replicas=count, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
     app_id, response = jobs.run(role, network=network)
     assert response.state == AppState.SUCCEEDED, response
     addresses = dict(line.split() for line in jobs.log(app_id, k=count - 1))

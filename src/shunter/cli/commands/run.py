@@ -13,9 +13,9 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from shunter.cli.jobstatus import check_exit_code_source
 from shunter.cli.parser import Parser, complete_with
 from shunter.cli.runrequest import RunRequest, from_stdin
+from shunter.cli.shown_status import check_exit_code_source
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,

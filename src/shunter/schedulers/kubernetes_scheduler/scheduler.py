@@ -72,6 +72,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """
 
     capabilities = Capabilities(
+        notifies=True,
         ships_by_default=True,
         runs_images=True,
         list_filters=frozenset({"states", "since"}),

@@ -63,7 +63,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
     """Runs jobs as processes of this machine. See `shunter.schedulers.local_scheduler`."""
 
     capabilities = Capabilities(
-        is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
+        notifies=True, is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
     )
     opts_class = LocalOpts
 
