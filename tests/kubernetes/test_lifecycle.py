@@ -405,10 +405,7 @@ def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp
     assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
 
 
-def test_where_watching_is_not_allowed_the_job_is_asked_for(
-    stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.api_server.LONGEST_POLL", 0.01)
+def test_where_watching_is_not_allowed_the_job_is_asked_for(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
     stub.faults = lambda method, path, params: (

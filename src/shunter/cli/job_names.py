@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from shunter.cli.console import note, show_error
 from shunter.errors import EXIT_OK, ShunterError, UsageError, did_you_mean
+from shunter.limits import MOST_REPLICAS, cut, whole_number
 from shunter.runner import Runner
 from shunter.runner.jobsearch import is_pattern
 from shunter.runner.observation import unknown_job
-from shunter.specs.limits import MOST_REPLICAS, cut, whole_number
 from shunter.specs.status import AppStatus
 
 #: Replicas of a role: its name, and the indices, or None for all.

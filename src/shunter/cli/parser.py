@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-from shunter.specs.limits import MOST_PORT, whole_number
+from shunter.limits import MOST_PORT, whole_number
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

@@ -16,11 +16,11 @@ from shunter.errors import (
     UsageError,
     did_you_mean,
 )
+from shunter.limits import cut
 from shunter.runner import Runner
 from shunter.runner.observation import unknown_job
 from shunter.runner.records import REFUSED
 from shunter.specs.handles import parse_app_handle
-from shunter.specs.limits import cut
 from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 
 ANY = "any"

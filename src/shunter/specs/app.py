@@ -10,8 +10,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, refuse
-from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.limits import (
+from shunter.limits import (
     MOST_CPUS,
     MOST_GPUS,
     MOST_MEMORY_MB,
@@ -19,6 +18,7 @@ from shunter.specs.limits import (
     MOST_REPLICAS,
     MOST_RETRIES,
 )
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shunter.errors import OptionParseError, did_you_mean
-from shunter.specs.limits import cut
+from shunter.limits import cut
 from shunter.specs.pairs import parse_dict, parse_pairs, split_items, unquote
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from shunter._toolkit import retry_rule
 from shunter.errors import ConfigError, did_you_mean
-from shunter.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+from shunter.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
 #: The classes, with the failures in each.

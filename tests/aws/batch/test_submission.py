@@ -34,8 +34,8 @@ def names_of(aws: FakeAws) -> list[str]:
 def test_points_that_run_some_at_a_time_are_jobs(
     still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shunter.runner import Runner, point_jobs
-    from shunter.sweeps.planning import grid
+    from shunter.runner import Runner
+    from shunter.sweeps import grid, point_jobs
 
     monkeypatch.setattr(point_jobs, "_feed_in_background", lambda handle: None)
     with Runner("test", {"aws_batch": lambda *_, **__: scheduler}) as runner:

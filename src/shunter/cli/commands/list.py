@@ -15,12 +15,12 @@ from shunter.cli.console import is_tty, note, out, print_json, table, terminal_s
 from shunter.cli.parser import add_json_option, add_scheduler_options, complete_with, number_between
 from shunter.cli.units import format_time, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+from shunter.limits import MOST_LINES, whole_number
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
 from shunter.runner.records import REFUSED, SUBMITTED
 from shunter.schedulers.api import ListAppResponse
-from shunter.specs.limits import MOST_LINES, whole_number
 from shunter.specs.status import AppState, is_terminal
 from shunter.terminal import clean, format_duration
 

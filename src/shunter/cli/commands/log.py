@@ -22,10 +22,10 @@ from shunter.cli.shown_status import status_of
 from shunter.cli.units import parse_time
 from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_OK, BackendError, UsageError
+from shunter.limits import MOST_LINES, MOST_REPLICAS
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.lines import compile_regex
-from shunter.specs.limits import MOST_LINES, MOST_REPLICAS
 from shunter.specs.status import RoleStatus
 from shunter.terminal import clean
 from shunter.why.explanation import explain_failed

@@ -14,12 +14,12 @@ from typing import Any
 
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
+from shunter.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.specs.substitution import macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
 from shunter.workspace.manifest import Manifest
