@@ -8,9 +8,9 @@ import shlex
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from shunter.errors import ComponentArgumentError
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.macros import macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
-from shunter.specs.substitution import macros
 
 DEBUG_ENV = {
     "CUDA_LAUNCH_BLOCKING": "1",

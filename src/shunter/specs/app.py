@@ -49,7 +49,7 @@ class Role:
         min_replicas: the fewest replicas that the job can run with, where the scheduler is elastic.
         base_image: not used; kept for callers of TorchX.
         entrypoint: the program.
-        args: its arguments. Macros (`shunter.specs.substitution`) are substituted.
+        args: its arguments. Macros (`shunter.specs.macros`) are substituted.
         env: its environment variables. Macros are substituted in the values.
         num_replicas: how many to start.
         max_retries: how many times to restart after a failure.

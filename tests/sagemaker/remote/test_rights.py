@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shunter.cli.submitting import shown_request
+from shunter.cli.shown_plan import shown_request
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent

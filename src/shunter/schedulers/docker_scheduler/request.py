@@ -20,10 +20,10 @@ from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.handles import make_app_handle
+from shunter.specs.macros import macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.resources import Resource
 from shunter.specs.retries import parse_retries, without_effect
-from shunter.specs.substitution import macros
 from shunter.specs.training import (
     METADATA_KEY,
     grace_variables,
