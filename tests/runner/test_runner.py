@@ -220,7 +220,7 @@ def test_run_component_records_component_and_arguments(
             calls.append((args, defaults))
             return app
 
-    monkeypatch.setattr("shunter.runner.api.get_component", lambda name: Stub())
+    monkeypatch.setattr("shunter.components.finder.get_component", lambda name: Stub())
     runner.component_defaults = {
         "jobs.train": {"lr": "0.1", "n": "1"},
         "jobs.py:train": {"n": "2"},

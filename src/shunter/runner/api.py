@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from shunter.components.finder import get_component
 from shunter.errors import AccessError, ShunterError, StateStoreError
 from shunter.git import GitProbe
 from shunter.progress import Progress
@@ -340,6 +339,8 @@ class Runner:
         """Return the job of a submission: its own, or what its component makes."""
         if submission.app is not None:
             return submission.app
+        from shunter.components.finder import get_component  # only what submits needs components
+
         found = get_component(submission.component or "")
         defaults: dict[str, Any] = {}
         for name in (found.config_name, submission.component):  # a script's own win over train.script's

@@ -16,8 +16,7 @@ from shunter.progress import Progress
 from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.manifest import Manifest
-from shunter.workspace.selection import Report
-from shunter.workspace.shipment import ATTEMPTS
+from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.snapshot import snapshot, still_growing
 
 _MOST_LINKS = 40

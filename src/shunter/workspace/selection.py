@@ -28,6 +28,7 @@ from shunter.workspace.ignore import (
     read_lines,
 )
 from shunter.workspace.secret_files import is_secret
+from shunter.workspace.shipment import Report
 
 GIT, DEFAULT = "git", "default"
 _METADATA = frozenset({".git", ".hg", ".svn"})
@@ -38,55 +39,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-
-
-@dataclass
-class Report:
-    """What the user should know of a workspace besides its files.
-
-    Attributes:
-        problems: paths and what is wrong with them. They are not fatal.
-        secrets: files that were left out since they most likely hold a secret.
-        left_out: by rule (``git``, an ignore file's name, ``default``) what it left out. A directory stands
-            for all that is in it.
-        notes: how the files were chosen, where that is not plain.
-    """
-
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    #: A secret by its path in its project, whose ignore file can name it.
-    secret_example: str = ""
-
-    def warnings(self) -> list[str]:
-        """Return in words what the user should know."""
-        lines = list(self.notes)
-        if self.secrets:
-            more = f" and {len(self.secrets) - 5} more" if len(self.secrets) > 5 else ""
-            lines.append(
-                f"left out, since it looks like a secret: {', '.join(self.secrets[:5])}{more}"
-                f" (to ship it, name it in {SHUNTERIGNORE}: !/{self.secret_example})"
-            )
-        # links stay as they are, and a job may find what they point to
-        lost = [problem for problem in self.problems if not problem[1].startswith("points to ")]
-        lines += [f"left out: {path} {what}" for path, what in lost[:5]]
-        if len(lost) > 5:
-            lines.append(f"{len(lost) - 5} more could not be shipped (`shunter workspace show`)")
-        return lines
-
-    def leave_out(self, reason: str, path: str) -> None:
-        """Note that a rule left a path out."""
-        self.left_out.setdefault(reason, []).append(path)
-
-    def add(self, other: Report, prefix: str) -> None:
-        """Take over another project's report, its paths below a prefix."""
-        self.problems += [(prefix + path, what) for path, what in other.problems]
-        self.secrets += [prefix + path for path in other.secrets]
-        self.secret_example = self.secret_example or other.secret_example
-        for reason, paths in other.left_out.items():
-            self.left_out.setdefault(reason, []).extend(prefix + path for path in paths)
-        self.notes += [note for note in other.notes if note not in self.notes]
 
 
 @dataclass

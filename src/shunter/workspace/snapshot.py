@@ -24,7 +24,8 @@ from shunter.workspace.file_digests import (
     hash_file,
 )
 from shunter.workspace.manifest import Entry, Manifest
-from shunter.workspace.selection import Report, Selection, select
+from shunter.workspace.selection import Selection, select
+from shunter.workspace.shipment import Report
 
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.

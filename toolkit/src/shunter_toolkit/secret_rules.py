@@ -88,8 +88,8 @@ def _is_secret(name: str, value: str) -> bool:
 
 # ---- texts
 
-_SHAPES = re.compile(
-    r"""-----BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?
+# These patterns are large, and compiled when they are first used: most commands show no text of others.
+_SHAPES = r"""(?xs)-----BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?
         (?:-----END[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----|\Z)
     |(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?:[\s:,;"']{1,4}[A-Za-z0-9/+]{40})?(?![A-Za-z0-9/+])
     |(?<![A-Za-z0-9_])(?:
@@ -105,15 +105,10 @@ _SHAPES = re.compile(
     |(?<=[Bb]earer[ ])[\w.~+/\-]{16,}=*
     |(?<![\w\-.])eyJ[\w\-]{6,}\.eyJ[\w\-]{6,}(?:\.[\w\-]*){1,3}
     |(?<=hooks\.slack\.com/services/)[\w/]{16,}
-    |(?:(?<=[?&]sig=)|(?<=[?&]X-Amz-Signature=)|(?<=[?&]X-Amz-Credential=))[^&\s"'<>]+""",
-    re.X | re.S,
-)
-_URL = re.compile(
-    rf"""://(?:[^\s/?#"'<>:@]*:(?P<password>[^\s/?#"'<>]+)|(?P<user>[^\s/?#"'<>:@]{{{SHORTEST_URL_TOKEN},}}):?)@"""
-)
+    |(?:(?<=[?&]sig=)|(?<=[?&]X-Amz-Signature=)|(?<=[?&]X-Amz-Credential=))[^&\s"'<>]+"""
+_URL = rf"""://(?:[^\s/?#"'<>:@]*:(?P<password>[^\s/?#"'<>]+)|(?P<user>[^\s/?#"'<>:@]{{{SHORTEST_URL_TOKEN},}}):?)@"""
 #: What some commands take under a short name, from a pipe or without a name.
-_COMMANDS = re.compile(
-    r"""\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["']?
+_COMMANDS = r"""(?x)\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["']?
         [^\s:"'$]{1,80}:(?!\d+\s)(?P<user>[^\s"'$]+)
     |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?(?:["'](?P<quoted>[^\n"'$]+)|(?P<login>[^\s"'$-]\S*))
     |\bredis-cli\b[^\n|;&]{0,500}?\s-a[ ]?["']?(?P<redis>[^\s"'$-][^\s"']*)
@@ -121,27 +116,19 @@ _COMMANDS = re.compile(
     |\bconfigure\s+set\s+\S*(?:secret|token)\S*\s+(?P<set>[^\s"'$]+)
     |\bwandb\s+login\s+(?P<wandb>\w{32,}) | \blogin\s+\S+\s+password\s+(?P<netrc>[^\s"'$]+)
     |\becho\s+["']?(?P<echo>[^\s"'$|]+)["']?\s*\|[^|\n]{0,500}--password-stdin
-    |<(?:password|secret|token)>(?P<tag>[^<>]+)</""",
-    re.X,
-)
+    |<(?:password|secret|token)>(?P<tag>[^<>]+)</"""
 #: ``--password x``, also as items of a list and over two lines; ``ENV PASSWORD x``, ``setenv PASSWORD x``.
-_FLAG = re.compile(
-    r"""(?<![\w-])(?:--?|(?:ENV|setenv|set[ ]-[a-z]+)[ ]+)(?P<name>[A-Za-z][\w.-]{0,127})
-    (?P<between>["'],\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)(?P<indent>(?!))?""",
-    re.X,
-)
+_FLAG = r"""(?x)(?<![\w-])(?:--?|(?:ENV|setenv|set[ ]-[a-z]+)[ ]+)(?P<name>[A-Za-z][\w.-]{0,127})
+    (?P<between>["'],\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)(?P<indent>(?!))?"""
 #: ``PASSWORD=x``, ``"password": "x"``, ``password: x``, ``environ["PASSWORD"] = x``, ``password: str = "x"``;
 #: ``name: PASSWORD`` and ``value: x`` of YAML, ``key="password" value="x"`` of XML.
-_SETTING = re.compile(
-    r"""(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<quote>["'])?(?:--?|\+\+?)?
+_SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<quote>["'])?(?:--?|\+\+?)?
     (?<![A-Za-z0-9_])(?<![A-Za-z0-9_][.-])(?P<name>\w[\w.-]{0,127})(?(quote)(?P=quote))\]?
     (?P<between>[ \t]*
         (?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=["'][^\s,)\]}]|\n)))
         [ \t]*(?:\$(?='))?
         |[\s,"']{1,80}value["']?[ \t]*[:=][ \t]*
-        |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)""",
-    re.X | re.M,
-)
+        |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)"""
 _QUOTES = "\\\"'"
 _QUOTED = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*")"""
 #: A word of a shell, and a value: it also ends at a bracket, or at a comma before the next setting.
@@ -169,10 +156,10 @@ def _find_secrets(text: str, *, is_word: bool = False, depth: int = 0) -> Iterat
     """
     text = re.sub(r"\\+[nrt]", lambda match: "\n".rjust(len(match[0])), text)
     for pattern in (_SHAPES, _URL, _COMMANDS):
-        for match in pattern.finditer(text):
+        for match in re.finditer(pattern, text):
             yield *match.span(match.lastgroup or 0), ""
     for pattern in (_SETTING, _FLAG):
-        for match in pattern.finditer(text):
+        for match in re.finditer(pattern, text):
             if is_secret_name(match["name"]):
                 yield from _named_secret(text, match, to_end=is_word and match.start() == 0)
     for match in _WORD.finditer(text) if depth < _MOST_QUOTES else ():
@@ -332,7 +319,7 @@ class SecretFilter:
         """Return a list of arguments without the secrets in it."""
         words = list(words)
         line = " ".join(word for word in words if isinstance(word, str))
-        positional = [match[match.lastgroup or 0] for match in _COMMANDS.finditer(line)]
+        positional = [match[match.lastgroup or 0] for match in re.finditer(_COMMANDS, line)]
         return [self._word(word, str(before), positional) for before, word in zip(["", *words], words)]
 
     def _word(self, word: Any, before: str, positional: list[str]) -> Any:

@@ -21,7 +21,7 @@ from shunter.specs.workspace import Workspace
 from shunter.terminal import clean
 from shunter.workspace.fetching import fetched
 from shunter.workspace.manifest import Entry, Manifest
-from shunter.workspace.selection import Report
+from shunter.workspace.shipment import Report
 from shunter.workspace.snapshot import Snapshot, snapshot
 
 LARGEST = 10

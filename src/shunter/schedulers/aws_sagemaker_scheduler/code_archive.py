@@ -35,7 +35,7 @@ from shunter.workspace.code_store import Store
 from shunter.workspace.file_digests import hash_file
 from shunter.workspace.images.layer import content_of, write_gzip
 from shunter.workspace.manifest import Entry, Manifest
-from shunter.workspace.selection import Report
+from shunter.workspace.shipment import Report
 from shunter.workspace.snapshot import Snapshot, kept_snapshot, snapshot, still_growing
 from shunter.workspace.toolkit_files import toolkit_archive
 

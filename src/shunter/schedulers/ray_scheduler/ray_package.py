@@ -23,8 +23,7 @@ from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store
 from shunter.workspace.images.layer import content_of, tar_stream
 from shunter.workspace.manifest import Manifest
-from shunter.workspace.selection import Report
-from shunter.workspace.shipment import ATTEMPTS
+from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.snapshot import Snapshot, snapshot, still_growing
 from shunter.workspace.toolkit_files import toolkit_archive
 

@@ -17,8 +17,7 @@ from shunter.workspace.images.make_image import (
     WantedImage,
 )
 from shunter.workspace.manifest import Manifest
-from shunter.workspace.selection import Report
-from shunter.workspace.shipment import ATTEMPTS
+from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.snapshot import still_growing
 
 #: Images that are made at the same time.
