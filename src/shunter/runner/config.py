@@ -29,7 +29,7 @@ from shunter.runner.config_files import (
 )
 from shunter.runner.project_trust import SensitiveSetting, TrustRules, is_trusted
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
-from shunter.specs.conversion import ConversionError
+from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS, ConversionError
 from shunter.specs.options import hint_for, runopt, runopts
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
@@ -45,8 +45,6 @@ RUN_KEYS: dict[str, type] = {
 }
 #: Keys of ``[run]`` that variables set too: SHUNTER_SCHEDULER, SHUNTER_WORKSPACE, SHUNTER_IMAGE.
 RUN_VARIABLES = ("scheduler", "workspace", "image")
-TRUE_WORDS = ("true", "yes", "on", "1")
-FALSE_WORDS = ("false", "no", "off", "0")
 
 
 class LayeredSettings(dict[str, Setting]):
@@ -317,7 +315,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 def _checked_run_setting(key: str, setting: Setting) -> Setting:
     type_ = RUN_KEYS.get(key)
     value = setting.value
-    if type_ is bool and isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
+    if type_ is bool and isinstance(value, str) and value.lower() in TRUE_WORDS | FALSE_WORDS:
         return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind, setting.project)
     if type_ is not None and not isinstance(value, type_):
         kind = "true or false" if type_ is bool else "a string"

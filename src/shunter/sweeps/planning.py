@@ -26,7 +26,7 @@ from shunter.specs.training import METADATA_KEY as TRAIN_KEY
 from shunter.specs.training import SWEEP_KEY
 from shunter.specs.workspace import Workspace
 from shunter.sweeps.point_jobs import PointJobsPlan
-from shunter.system.processes import usable_cpus
+from shunter.system.processes import fitting
 
 MOST_PROBLEMS = 5
 
@@ -123,7 +123,7 @@ def jobs_at_a_time(backend: Scheduler[Any], app: AppDef, options: Any) -> int | 
     if not backend.capabilities.is_local or as_mapping(options).get("slots"):
         return None
     cpus = sum(role.num_replicas * max(role.resource.cpu, 1) for role in app.roles)
-    return max(usable_cpus() // cpus, 1)
+    return fitting(cpus)
 
 
 def array_options(backend: Scheduler[Any], cfg: Any, parallel: int | None) -> dict[str, Any]:

@@ -210,6 +210,11 @@ def find_program(name: str, path: str) -> str | None:
     return None
 
 
+def fitting(cpus: int) -> int:
+    """Return how many programs that need this many CPUs fit on this machine, at least 1."""
+    return max(usable_cpus() // cpus, 1)
+
+
 def usable_cpus() -> int:
     """Return how many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):

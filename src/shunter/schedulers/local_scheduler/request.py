@@ -33,7 +33,7 @@ from shunter.specs.resources import Resource
 from shunter.specs.retries import OOM, parse_retries, without_effect
 from shunter.specs.sweep_points import own_command
 from shunter.specs.training import SWEEP_KEY, grace_variables, script_of, specification
-from shunter.system.processes import JOB_VARIABLE, find_program, usable_cpus
+from shunter.system.processes import JOB_VARIABLE, find_program, fitting, usable_cpus
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
 
@@ -397,11 +397,6 @@ def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
 def cpus_of(role: Role) -> int:
     """Return how many CPUs a replica of a role counts for: what it asks for, at least 1."""
     return max(role.resource.cpu, 1)
-
-
-def fitting(cpus: int) -> int:
-    """Return how many replicas of this many CPUs fit on this machine, at least 1."""
-    return max(usable_cpus() // cpus, 1)
 
 
 def _most_running(app: AppDef, opts: LocalOpts) -> int | None:
