@@ -20,8 +20,8 @@ from shunter import __version__
 from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
 from shunter.cli.jobstatus import status_of
-from shunter.compat.states import torchx_state
-from shunter.compat.torchx_config import CONFIG_FILE, dump
+from shunter.compat.specs.status import torchx_status
+from shunter.compat.runner.config import CONFIG_FILE, dump
 from shunter.components.component import Component
 from shunter.components.finder import get_builtin_source, get_component
 from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError
@@ -127,32 +127,12 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
 def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str, Any]:
     """Return a job's status as TorchX prints it: in states that TorchX has, those of replicas as numbers."""
     parsed = parse_app_handle(handle)
+    document = torchx_status(status).to_json(roles or None)
     return {
         "handle": handle,
         "app_id": parsed.app_id,
         "scheduler": parsed.scheduler_backend,
-        "state": torchx_state(status.state).name,
-        "num_restarts": status.num_restarts,
-        "roles": [
-            {
-                "role": role.role,
-                "replicas": [
-                    {
-                        "id": replica.id,
-                        "state": int(torchx_state(replica.state)),
-                        "role": replica.role,
-                        "hostname": replica.hostname,
-                        "structured_error_msg": replica.structured_error_msg,
-                    }
-                    for replica in role.replicas
-                ],
-            }
-            for role in status.roles
-            if not roles or role.role in roles
-        ],
-        "msg": status.msg,
-        "structured_error_msg": status.structured_error_msg,
-        "url": status.ui_url,
+        **document,
         "ui_url": status.ui_url,
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from shunter.compat.torchx_util import decode_optional
+from shunter.compat.util.types import decode_optional
 from shunter.errors import InvalidRunConfigException
 from shunter.specs.dataclass_fields import default_of, has_default
 from shunter.specs.options import runopts

@@ -1,0 +1,123 @@
+"""TorchX's own schedulers as classes to derive from: ours answer what a subclass does not override.
+
+A subclass overrides TorchX's hooks (``_submit_dryrun``, ``schedule``, ``describe``, ``_cancel_existing``,
+``log_iter``, ...). Called itself, such a class makes our scheduler.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+from collections.abc import Iterable
+from datetime import datetime
+from importlib import import_module
+from typing import Any, ClassVar
+
+from shunter.compat.plugin_scheduler import PluginScheduler
+from shunter.compat.specs.status import torchx_rows, torchx_state
+from shunter.schedulers.api import Scheduler
+from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse, Stream
+from shunter.specs.app import AppDef
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.options import runopts
+
+
+class DerivableScheduler(PluginScheduler[Any]):
+    """The base of all of them. It is made with the arguments of our scheduler."""
+
+    #: Our scheduler's class, as ``module:name``.
+    ours: ClassVar[str] = ""
+    _made: Scheduler[Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make our scheduler, or an instance of a subclass."""
+        return cls._our_class()(*args, **kwargs) if "ours" in vars(cls) else super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._made = self._our_class()(*args, **kwargs)
+        super().__init__(self._made.backend, self._made.session_name)
+
+    @classmethod
+    def _our_class(cls) -> Any:
+        module, _, name = cls.ours.partition(":")
+        return getattr(import_module(module), name)
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        """Count our scheduler's class as a subclass, without importing it."""
+        module, _, name = vars(cls).get("ours", "").partition(":")
+        ours = (f"{module}.scheduler", name)
+        return any((base.__module__, base.__name__) == ours for base in other.__mro__) or NotImplemented
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_made":
+            raise AttributeError("the constructor of the base class has not been called")
+        return getattr(self._made, name)
+
+    @property
+    def _makes_its_requests(self) -> bool:
+        return type(self)._submit_dryrun is not DerivableScheduler._submit_dryrun
+
+    def close(self) -> None:
+        """Close connections."""
+        self._made.close()
+
+    def _run_opts(self) -> runopts:
+        return self._made.run_opts()
+
+    def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
+        """Make a request and send it; returns the job's id."""
+        if self._makes_its_requests:
+            return super().submit(app, cfg, workspace)
+        return self._made.submit(app, cfg, workspace)
+
+    def submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
+        """Make the request, and let each role's ``pre_proc`` change it."""
+        if self._makes_its_requests:
+            return super().submit_dryrun(app, cfg)
+        return self._made.submit_dryrun(app, cfg)
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Any = None) -> None:
+        """Do nothing: our schedulers check jobs when they make the request."""
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
+        plain = copy.copy(app)
+        plain.roles = [copy.copy(role) for role in app.roles]
+        for role in plain.roles:  # it is `submit_dryrun` that lets them change the request
+            role.pre_proc = lambda scheduler, info: info  # type: ignore[method-assign]
+        return self._made.submit_dryrun(plain, cfg)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send a request; returns the job's id."""
+        return self._made.schedule(dryrun_info)
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what is known of a job; None if there is no such job."""
+        response = self._made.describe(app_id)
+        if response is not None:
+            response.state = torchx_state(response.state)
+        return response
+
+    def list(self, cfg: Any = None) -> builtins.list[ListAppResponse]:
+        """Return the jobs of this scheduler."""
+        return torchx_rows(self._made.list(cfg))
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self._made.cancel(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        self._made.delete(app_id)
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica's log."""
+        return self._made.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)

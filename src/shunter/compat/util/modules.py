@@ -1,0 +1,31 @@
+"""Modules and their attributes by name (``torchx.util.modules``)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def load_module(path: str) -> Any:
+    """Import ``package.module``, or take ``package.module:attribute`` from it; None if it is not there."""
+    name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, attribute, None) if attribute else module
+
+
+def import_attr(name: str, attr: str, default: T) -> Any:
+    """Return an attribute of a module; the default if there is no such module.
+
+    Raises:
+        AttributeError: the module has no such attribute.
+    """
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        return default
+    return getattr(module, attr)

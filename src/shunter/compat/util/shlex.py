@@ -1,0 +1,5 @@
+"""Words for a shell (``torchx.util.shlex``)."""
+
+from shlex import join
+
+__all__ = ["join"]
