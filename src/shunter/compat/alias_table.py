@@ -19,27 +19,30 @@ _ELSEWHERE = {
     "runner.events.handlers": "shunter.compat.runner.events",
     "runtime.tracking": "shunter.tracker.results",
     "runtime.tracking.api": "shunter.tracker.results",
-    "schedulers.ray.ray_common": "shunter.compat.schedulers.ray_scheduler",
     "specs.api": "shunter.specs",
     "specs.builders": "shunter.specs",
     "specs.file_linter": "shunter.components.file_linter",
     "specs.finder": "shunter.components.finder",
     "testing.fixtures": "shunter.compat.test.fixtures",
     "util.colors": "shunter.compat.cli.colors",
+    "util.cuda": "shunter.compat.distributed",
+    "util.session": "shunter.compat.runner.events",
+    "util.shlex": "shlex",
     "workspace": "shunter.workspace.api",
 }
 
 #: Packages in which there are only modules.
 _PACKAGES = ("runtime", "testing")
 
-#: Names that are not those of the modules that stand for TorchX's: ``name=new`` where it is called otherwise.
+_DERIVABLE = "shunter.compat.schedulers.derivable"
 _SCHEDULERS_API = {
     "shunter.compat.plugin_scheduler": "Scheduler=PluginScheduler",
     "shunter.compat.schedulers.structured_opts": "StructuredOpts",
     "shunter.schedulers.lines": "split_lines split_lines_iterator",
 }
 _SPECS = {"shunter.compat.specs.status": "AppStatus"}
-_MATERIALIZE = "component_args_from_str materialize_appdef parse_args"
+
+#: Names that are not those of the modules that stand for TorchX's: ``name=new`` where it is called otherwise.
 _OTHER_NAMES: dict[str, dict[str, str]] = {
     "": {"shunter.compat.version": "IMAGE __version__"},
     "cli.main": {"shunter.compat.torchx_command": "main"},
@@ -51,6 +54,10 @@ _OTHER_NAMES: dict[str, dict[str, str]] = {
         "get_scheduler_factories",
     },
     "schedulers.api": _SCHEDULERS_API,
+    "schedulers.aws_batch_scheduler": {_DERIVABLE: "AWSBatchScheduler"},
+    "schedulers.aws_sagemaker_scheduler": {_DERIVABLE: "AWSSageMakerScheduler"},
+    "schedulers.kubernetes_scheduler": {_DERIVABLE: "KubernetesScheduler"},
+    "schedulers.lsf_scheduler": {_DERIVABLE: "LsfScheduler"},
     "specs": {
         **_SPECS,
         "shunter.compat.specs.builders": "materialize_appdef",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from shunter.compat.runner.config import get_configs
 
@@ -12,11 +13,7 @@ from shunter.compat.runner.config import get_configs
 class ArgOnceAction(argparse.Action):
     """Stores an argument that may be given once only."""
 
-    called_args: ClassVar[set[str]] = set()
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._is_given = False
+    _is_given = False
 
     def __call__(
         self,
@@ -32,10 +29,8 @@ class ArgOnceAction(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class torchxconfig(argparse.Action):
+class torchxconfig(argparse._StoreAction):
     """Stores an argument whose default may be in the section ``[cli:<subcmd>]`` of ``.torchxconfig``."""
-
-    called_args: ClassVar[set[str]] = set()
 
     def __init__(
         self,
@@ -51,26 +46,7 @@ class torchxconfig(argparse.Action):
             default, required = configured[dest], False
         super().__init__(option_strings, dest, required=required, default=default, **kwargs)
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Store the value."""
-        setattr(namespace, self.dest, values)
 
-
-class torchxconfig_run(torchxconfig):
-    """`torchxconfig` for ``torchx run``."""
-
-    def __init__(self, dest: str, option_strings: Sequence[str], **kwargs: Any) -> None:
-        super().__init__("run", dest, option_strings, **kwargs)
-
-
-class torchxconfig_list(torchxconfig):
-    """`torchxconfig` for ``torchx list``."""
-
-    def __init__(self, dest: str, option_strings: Sequence[str], **kwargs: Any) -> None:
-        super().__init__("list", dest, option_strings, **kwargs)
+#: `torchxconfig` for ``torchx run`` and ``torchx list``.
+torchxconfig_run = functools.partial(torchxconfig, "run")
+torchxconfig_list = functools.partial(torchxconfig, "list")

@@ -8,14 +8,13 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any
 
 from shunter.compat.plugins import PluginType
+from shunter.compat.util.entrypoints import DeferredEntry
 from shunter.plugins import NamespacePlugin, entry_points, namespace_plugins
 
 SOURCE_VARIABLE = "TORCHX_PLUGINS_SOURCE"
@@ -85,17 +84,6 @@ class PluginRegistry:
         document["errors"] = [{"module": each.module, "error": each.error} for each in self._errors]
         return document
 
-    def __str__(self) -> str:
-        lines = []
-        for kind, plugins in self.to_dict().items():
-            lines.append(f"{kind}:" if plugins else f"{kind}: []")
-            for plugin in plugins:
-                lines += [
-                    f"{'- ' if not n else '  '}{key}: {json.dumps(value) if key == 'error' else value}"
-                    for n, (key, value) in enumerate(plugin.items())
-                ]
-        return "\n".join(lines)
-
     def _discover(self, kind: PluginType) -> dict[str, Any]:
         found: dict[str, Any] = {}
         kind_name = kind.value.removeprefix("torchx.")
@@ -106,15 +94,8 @@ class PluginRegistry:
         if self._sources & PluginSource.ENTRYPOINT:
             for point in entry_points(kind_name):
                 if point.group.startswith("torchx.") and not isinstance(point, NamespacePlugin):
-                    found[point.name] = _deferred(point.load)  # also in place of one in a namespace
+                    found[point.name] = DeferredEntry(point)  # also in place of one in a namespace
         return found
-
-
-def _deferred(load: Callable[[], Any]) -> Callable[..., Any]:
-    def create(*args: Any, **kwargs: Any) -> Any:
-        return load()(*args, **kwargs)
-
-    return create
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shunter.compat.runner.events import log_event, receive
+from shunter.compat.runner.events import log_event
 from shunter.compat.schedulers.factories import get_scheduler_factories
 from shunter.compat.specs.builders import exits
 from shunter.compat.specs.status import AppStatus, torchx_rows, torchx_status
@@ -74,7 +74,6 @@ class TorchxRunner(Runner):
         event_logger = logging.getLogger(events.LOGGER)
         if not event_logger.handlers and event_logger.level == logging.NOTSET:
             event_logger.propagate = False
-        receive()
 
     def trackers(self) -> dict[str, str | None]:
         """Return the trackers of jobs; tests replace `get_configured_trackers`."""

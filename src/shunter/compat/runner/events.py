@@ -9,22 +9,27 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
-import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from enum import Enum
 from types import TracebackType
 
-from shunter.compat.util.session import get_session_id_or_create_new
 from shunter.plugins import entry_points
 from shunter.redaction import redact_text
 from shunter.runner import events
 
-log = logging.getLogger(__name__)
-_thread = threading.local()
+_HANDLERS: dict[str, Callable[[], logging.Handler]] = {
+    "null": logging.NullHandler,
+    "console": logging.StreamHandler,
+}
+#: What is known of an event when its call has ended.
+_MEASURED = ("wall_time_usec", "cpu_time_usec", "exception_type", "exception_message")
+
+
+TORCHX_INTERNAL_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
+CURRENT_SESSION_ID: str | None = None
 
 
 class SourceType(str, Enum):
@@ -72,49 +77,15 @@ class TorchxEvent:
         return json.dumps(asdict(self))
 
 
-def receive() -> None:
-    """From now on, record the events of shunter's runner as TorchX events too."""
-    events.remove_handler(_record_as_torchx)
-    events.add_handler(_record_as_torchx, "torchx")
-
-
-def _record_as_torchx(event: events.Event) -> None:
-    if getattr(_thread, "is_recording", False):  # it came from TorchX's `record`
-        return
-    values = {field.name: getattr(event, field.name) for field in fields(TorchxEvent)}
-    values |= {"session": get_session_id_or_create_new(), "source": SourceType.UNKNOWN}
-    with _recording():
-        record(TorchxEvent(**values))
-
-
 def record(event: TorchxEvent, destination: str = "null") -> None:
     """Give an event to the receivers of shunter's events, and to TorchX's logger of this destination."""
-    if not getattr(_thread, "is_recording", False):
-        with _recording():
-            events.record(events.Event(**{**asdict(event), "source": str(event.source.value)}))
-    try:
-        _logger(destination).info(event.serialize())
-    except Exception:
-        log.exception("an event could not be written")
-
-
-@contextmanager
-def _recording() -> Iterator[None]:
-    """Keep what is recorded meanwhile from being recorded again as an event of the other kind."""
-    _thread.is_recording = True
-    try:
-        yield
-    finally:
-        _thread.is_recording = False
-
-
-def _logger(destination: str) -> logging.Logger:
+    events.record(events.Event(**{**asdict(event), "source": str(event.source.value)}))
     logger = logging.getLogger(f"torchx-events-{destination}")
     if not logger.handlers:
         logger.setLevel(os.environ.get("LOGLEVEL", "INFO"))
         logger.propagate = False
         logger.addHandler(get_logging_handler(destination))
-    return logger
+    logger.info(event.serialize())
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
@@ -123,10 +94,8 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
     Raises:
         KeyError: there is no such destination.
     """
-    if destination == "null":
-        return logging.NullHandler()
-    if destination == "console":
-        return logging.StreamHandler(sys.stderr)
+    if destination in _HANDLERS:
+        return _HANDLERS[destination]()
     for point in entry_points("events.handlers"):
         if point.name == destination:
             offered = point.load()
@@ -161,14 +130,20 @@ class log_event:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         timed = self._timer.finished(kind, error, trace)
-        for name in (
-            "wall_time_usec",
-            "cpu_time_usec",
-            "exception_type",
-            "exception_message",
-            "exception_source_location",
-        ):
+        for name in (*_MEASURED, "exception_source_location"):
             setattr(self._torchx_event, name, getattr(timed, name))
         if kind is not None:
             self._torchx_event.raw_exception = redact_text("".join(traceback.format_exception(error)))
         record(self._torchx_event)
+
+
+def get_session_id_or_create_new() -> str:
+    """Return the id of this process's session, created on first use; its jobs get it in a variable."""
+    global CURRENT_SESSION_ID
+    CURRENT_SESSION_ID = get_torchx_session_id() or str(uuid.uuid4())
+    return CURRENT_SESSION_ID
+
+
+def get_torchx_session_id() -> str | None:
+    """Return the id of the session, from the variable in a job; None before a session has begun."""
+    return CURRENT_SESSION_ID or os.environ.get(TORCHX_INTERNAL_SESSION_ID)

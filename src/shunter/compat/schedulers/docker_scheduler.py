@@ -8,6 +8,7 @@ from shunter.compat.schedulers.derivable import DerivableScheduler
 from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.specs.status import AppState
+from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 
 #: States of the Docker daemon; "exited" is SUCCEEDED or FAILED by the exit code.
 CONTAINER_STATE: dict[str, AppState] = {
@@ -20,7 +21,7 @@ CONTAINER_STATE: dict[str, AppState] = {
 }
 
 
-class DockerScheduler(DerivableScheduler):
+class DockerScheduler(DockerWorkspaceMixin, DerivableScheduler):
     """Runs jobs in containers of this machine."""
 
     ours = "shunter.schedulers.docker_scheduler:DockerScheduler"

@@ -1,13 +1,14 @@
 """TorchX's local scheduler as a class to derive from (``torchx.schedulers.local_scheduler``).
 
-Jobs are those of our `local_cwd`. What is TorchX's is here: a request that names each process, images that are
-directories of this machine, a file with both streams of a replica, and that `close` ends the jobs.
+Jobs are those of our `local_cwd`. What is TorchX's is here: a request that names each process, images that
+are directories of this machine, a file with both streams of a replica, and that `close` ends the jobs.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import logging
 import os
 import pprint
@@ -15,13 +16,13 @@ import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any
 
 from shunter.compat.schedulers.derivable import DerivableScheduler
-from shunter.compat.schedulers.streams import INTERVAL, Tee
 from shunter.schedulers.local_scheduler import LocalScheduler as SupervisedScheduler
 from shunter.schedulers.local_scheduler.request import RANK0_ENV, visible_gpus
 from shunter.schedulers.responses import DescribeAppResponse, Stream
@@ -34,6 +35,10 @@ from shunter.specs.substitution import macros
 log = logging.getLogger(__name__)
 AppId = str
 STDOUT_LOG, STDERR_LOG, COMBINED_LOG = "stdout.log", "stderr.log", "combined.log"
+#: Variables of ours that TorchX sets too.
+_DEFAULTS = (RANK0_ENV, "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR")
+#: Seconds between two looks at a log.
+POLL_SECONDS = 0.1
 #: Starts a program in a directory: its words are the directory, the program, and the program's arguments.
 _START_IN = ["sh", "-c", 'cd "$0" && exec "$@"']
 
@@ -116,17 +121,10 @@ class LocalDirectoryImageProvider(ImageProvider):
         return self.fetch(image)
 
 
-class CWDImageProvider(ImageProvider):
+class CWDImageProvider(LocalDirectoryImageProvider):
     """Every image is the current directory."""
 
-    def __init__(self, cfg: Mapping[str, Any]) -> None:
-        pass
-
     def fetch(self, image: str) -> str:
-        """Return the current directory."""
-        return os.getcwd()
-
-    def get_cwd(self, image: str) -> str | None:
         """Return the current directory."""
         return os.getcwd()
 
@@ -137,8 +135,8 @@ class CWDImageProvider(ImageProvider):
 class LogIterator:
     """The lines of a log file with their ends, followed until a job has ended.
 
-    Subclasses override `_check_finished`, for example to fetch the file first, and may set the attributes
-    themselves instead of calling this constructor.
+    Those of `COMBINED_LOG` are the lines of the two files beside it. Subclasses override `_check_finished`,
+    for example to fetch the file first, and may set the attributes themselves, without this constructor.
 
     Args:
         app_id: the job.
@@ -150,45 +148,44 @@ class LogIterator:
     def __init__(self, app_id: str, log_file: str, scheduler: Any, should_tail: bool = True) -> None:
         self._app_id = app_id
         self._log_file = log_file
-        self._log_fp: TextIO | None = None
         self._scheduler = scheduler
         self._app_finished = not should_tail
 
-    def __iter__(self) -> LogIterator:
+    def __iter__(self) -> Iterator[str]:
         only_now = self._app_finished
         self._check_finished()
         while not os.path.isfile(self._log_file) and not only_now and not self._app_finished:
-            time.sleep(INTERVAL)
+            time.sleep(POLL_SECONDS)
             self._check_finished()
-        self._app_finished = self._app_finished or only_now
         if not os.path.isfile(self._log_file):
             raise RuntimeError(f"the job {self._app_id} has written no {self._log_file}")
-        self._log_fp = open(self._log_file, encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115
-        return self
-
-    def __next__(self) -> str:
-        file = self._log_fp
-        if file is None:
-            raise StopIteration
-        text = ""
+        folder, name = os.path.split(self._log_file)
+        names = (STDOUT_LOG, STDERR_LOG) if name == COMBINED_LOG else (name,)
+        positions = {os.path.join(folder, name): 0 for name in names}
         while True:
-            is_over = self._app_finished  # checked before the file is read, so that no last lines are missed
-            text += file.readline()
-            if text.endswith("\n"):
-                return text
-            if is_over:
-                file.close()
-                self._log_fp = None
-                if text:
-                    return text
-                raise StopIteration
+            is_last = (
+                only_now or self._app_finished
+            )  # checked before reading, so that no last lines are missed
+            for path in positions:
+                for line in _lines_from(path, positions[path], with_incomplete=is_last):
+                    positions[path] += len(line)
+                    yield line.decode(errors="replace")
+            if is_last:
+                return
             self._check_finished()
             if not self._app_finished:
-                time.sleep(INTERVAL)
+                time.sleep(POLL_SECONDS)
 
     def _check_finished(self) -> None:
         response = self._scheduler.describe(self._app_id)
         self._app_finished = response is None or is_terminal(response.state)
+
+
+def _lines_from(path: str, position: int, *, with_incomplete: bool) -> Iterator[bytes]:
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            file.seek(position)
+            yield from (line for line in file if line.endswith(b"\n") or with_incomplete)
 
 
 # ---- the scheduler
@@ -204,17 +201,10 @@ class _LocalAppDef:
     state: AppState = AppState.PENDING
     last_updated: float = 0.0
     kill: Callable[[], object] = field(default=lambda: None, repr=False)
-    combined: list[tuple[Tee, TextIO]] = field(default_factory=list, repr=False)
 
     def set_state(self, state: AppState) -> None:
-        """Set the state, and when that was. A job that has ended writes no more into its logs."""
-        self.state = state
-        self.last_updated = time.time()
-        if is_terminal(state):
-            while self.combined:
-                tee, file = self.combined.pop()
-                tee.close()
-                file.close()
+        """Set the state, and when that was."""
+        self.state, self.last_updated = state, time.time()
 
 
 class LocalScheduler(DerivableScheduler):
@@ -224,7 +214,7 @@ class LocalScheduler(DerivableScheduler):
         session_name: name of the runner's session.
         image_provider_class: made from the options, says where an image lies and how a replica is started.
         cache_size: not used; TorchX remembers that many jobs.
-        extra_paths: directories that are put first in each replica's PATH.
+        extra_paths: directories that come first in each replica's PATH.
     """
 
     ours = "shunter.schedulers.local_scheduler:LocalScheduler"
@@ -246,14 +236,15 @@ class LocalScheduler(DerivableScheduler):
         cache_size: int = 100,
         extra_paths: list[str] | None = None,
     ) -> None:
-        _check_cache_size(cache_size)
+        if cache_size <= 0:
+            raise ValueError(f"cache_size has to be greater than 0, not {cache_size}")
         self.backend, self.session_name = "local", session_name
         self._image_provider_class = image_provider_class
         self._extra_paths = extra_paths or []
         self._apps = {}
 
     @functools.cached_property
-    def _made(self) -> SupervisedScheduler:  # type: ignore[override]
+    def _made(self) -> SupervisedScheduler:
         return SupervisedScheduler(self.session_name)
 
     @functools.cached_property
@@ -272,7 +263,7 @@ class LocalScheduler(DerivableScheduler):
         options = {name: cfg[name] for name, _ in known if name in cfg}
         options["log_dir"] = os.path.join(self._log_base(cfg), self.session_name)
         info = self._made.submit_dryrun(_skeleton(app, cfg), options)
-        app_id = info.request.app_id
+        app_id: str = info.request.app_id
         self._planned[app_id] = info
         log_dir = os.path.join(options["log_dir"], app_id)
         params: dict[str, list[ReplicaParam]] = {}
@@ -282,18 +273,20 @@ class LocalScheduler(DerivableScheduler):
             for index, replica in enumerate(plan.replicas):
                 values = macros.Values(img_root, app_id, str(index), RANK0_ENV)
                 applied = values.apply(role)
-                applied.env = {**_common(replica.env), **applied.env}
+                applied.env = {**{name: replica.env[name] for name in _DEFAULTS}, **applied.env}
                 self._set_path(applied, provider.get_cwd(role.image) or os.getcwd(), cfg)
                 files = [
                     os.path.join(replica.log_dir, name) for name in (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)
                 ]
                 params[role.name].append(provider.get_replica_param(img_root, applied, *files))
-        directories = {plan.name: [replica.log_dir for replica in plan.replicas] for plan in info.request.roles}
+        directories = {
+            plan.name: [replica.log_dir for replica in plan.replicas] for plan in info.request.roles
+        }
         return PopenRequest(app_id, log_dir, params, directories)
 
     def _log_base(self, cfg: Mapping[str, Any]) -> str:
         if cfg.get("log_dir"):
-            return os.path.abspath(cfg["log_dir"])
+            return os.path.abspath(str(cfg["log_dir"]))
         if self._base_log_dir is None:
             self._base_log_dir, self._created_tmp_log_dir = tempfile.mkdtemp(prefix="torchx_"), True
         return self._base_log_dir
@@ -317,18 +310,15 @@ class LocalScheduler(DerivableScheduler):
         app.kill = functools.partial(self._made.cancel, request.app_id)
         self._made.schedule(info)
         self._apps[request.app_id] = app
-        for param in (param for params in request.role_params.values() for param in params):
-            sources = [path for path in (param.stdout, param.stderr) if path]
-            if param.combined and sources:
-                os.makedirs(os.path.dirname(param.combined), exist_ok=True)
-                file = open(param.combined, "w", encoding="utf-8")  # noqa: SIM115
-                app.combined.append((Tee(file, *sources), file))
+        for directory in itertools.chain(*request.role_log_dirs.values()):
+            os.makedirs(directory, exist_ok=True)
+            Path(directory, COMBINED_LOG).touch()  # stands for both files, see `LogIterator`
         app.set_state(AppState.RUNNING)
         return request.app_id
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; None if there is no such job."""
-        response = super().describe(app_id)
+        response: DescribeAppResponse | None = super().describe(app_id)
         app = self._apps.get(app_id)
         if response is not None and app is not None:
             app.set_state(response.state)
@@ -346,7 +336,7 @@ class LocalScheduler(DerivableScheduler):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Return the lines of a replica's log, until the job has ended, whether it is to be followed or not."""
+        """Return the lines of a replica's log until the job has ended, as TorchX does in any case."""
         return super().log_iter(app_id, role_name, k, regex, since, until, True, streams)
 
     def close(self) -> None:
@@ -380,17 +370,6 @@ def _skeleton(app: AppDef, cfg: Mapping[str, Any]) -> AppDef:
     return AppDef(app.name, roles)
 
 
-def _common(env: Mapping[str, str]) -> dict[str, str]:
-    """Return those of our variables that TorchX sets too, as defaults."""
-    names = (RANK0_ENV, "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR")
-    return {name: env[name] for name in names}
-
-
-def _check_cache_size(cache_size: int) -> None:
-    if cache_size <= 0:
-        raise ValueError(f"cache_size has to be greater than 0, not {cache_size}")
-
-
 def create_scheduler(
     session_name: str,
     cache_size: int = 100,
@@ -403,7 +382,7 @@ def create_scheduler(
     Raises:
         ValueError: ``cache_size`` is not greater than 0.
     """
-    _check_cache_size(cache_size)
+    made = LocalScheduler(session_name, image_provider_class, cache_size, extra_paths)
     if image_provider_class is CWDImageProvider and not extra_paths:
         return SupervisedScheduler(session_name)
-    return LocalScheduler(session_name, image_provider_class, cache_size, extra_paths)
+    return made

@@ -110,13 +110,6 @@ class StructuredOpts(Mapping[str, Any]):
                     return value[rest]
         raise KeyError(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of an option; the default if there is no such option."""
-        try:
-            return self[key]
-        except KeyError:
-            return default
-
     def __iter__(self) -> Iterator[str]:
         groups = _groups(type(self))
         for item in fields(self):  # type: ignore[arg-type]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
-import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shunter.components import materialize
 from shunter.components.materialize import ComponentArgs
 from shunter.errors import ComponentArgumentError
-from shunter.specs.app import AppDef
 
-__all__ = ["ComponentArgs", "component_args_from_str", "exits", "materialize_appdef", "parse_args"]
+__all__ = ["ComponentArgs", "component_args_from_str", "exits", "materialize_appdef"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -39,7 +36,7 @@ def exits(function: F) -> F:
         except ComponentArgumentExit:
             raise
         except ComponentArgumentError as error:
-            print(error, file=sys.stderr if error.exit_code else sys.stdout)  # noqa: T201
+            print(error, file=sys.stderr if error.exit_code else sys.stdout)
             raise ComponentArgumentExit(error.message, hint=error.hint, code=error.exit_code) from error
 
     return exiting  # type: ignore[return-value]
@@ -47,18 +44,3 @@ def exits(function: F) -> F:
 
 materialize_appdef = exits(materialize.materialize_appdef)
 component_args_from_str = exits(materialize.component_args_from_str)
-
-
-def parse_args(
-    cmpnt_fn: Callable[..., AppDef],
-    cmpnt_args: Sequence[str],
-    cmpnt_defaults: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> argparse.Namespace:
-    """Return the values of a component's parameters, by name, as a command line gives them."""
-    parsed = component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
-    values = {**parsed.positional_args, **parsed.kwargs}
-    for name, parameter in inspect.signature(cmpnt_fn).parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            values[name] = parsed.var_args
-    return argparse.Namespace(**values)

@@ -17,7 +17,6 @@ from shunter.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, erro
 _OF_TORCHX = {AppState.UNREACHABLE: AppState.UNKNOWN, AppState.SUSPENDED: AppState.PENDING}
 _FIELDS = ("msg", "num_restarts", "roles", "state", "structured_error_msg", "ui_url")
 _REPLICA_FIELDS = ("hostname", "id", "role", "state", "structured_error_msg")
-_UNKNOWN_VALUE = "<N/A>"
 
 
 @dataclass(eq=False, repr=False)
@@ -158,18 +157,9 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
         has_failed = replica.state in (AppState.FAILED, AppState.CANCELLED)
         return [f"{head} (no reply file)" if has_failed else head]
     message, extra = error_message(replica.structured_error_msg)
-    if not _has_message(replica.structured_error_msg):
-        message = replica.structured_error_msg
     return [
-        f"{head} (exitcode: {extra.get('errorCode', _UNKNOWN_VALUE)})",
-        f"        timestamp: {local_time(extra.get('timestamp', _UNKNOWN_VALUE))}",
+        f"{head} (exitcode: {extra.get('errorCode', '<N/A>')})",
+        f"        timestamp: {local_time(extra.get('timestamp', '<N/A>'))}",
         f"        hostname: {replica.hostname}",
         f"        error_msg: {message}",
     ]
-
-
-def _has_message(text: str) -> bool:
-    """Tell whether an error file has one of the two layouts with a message; others are shown as they are."""
-    document = _document(text)
-    inner = document.get("message") if isinstance(document, dict) else None
-    return isinstance(inner, str) or (isinstance(inner, dict) and isinstance(inner.get("message"), str))

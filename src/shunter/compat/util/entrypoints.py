@@ -37,7 +37,7 @@ def load_group(group: str, default: Mapping[str, Any] | None = None, skip_defaul
     points = _points(group)
     if not points:
         return None if skip_defaults else default
-    return {point.name: _DeferredEntry(point) for point in points}
+    return {point.name: DeferredEntry(point) for point in points}
 
 
 def _points(group: str) -> list[Any]:
@@ -47,7 +47,7 @@ def _points(group: str) -> list[Any]:
     return list(metadata.entry_points(group=group).select(group=group))  # also what a test puts in its place
 
 
-class _DeferredEntry:
+class DeferredEntry:
     """Stands for a callable, or a module, that is imported when it is used."""
 
     def __init__(self, point: Any) -> None:

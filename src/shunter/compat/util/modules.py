@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 def load_module(path: str) -> Any:
@@ -16,16 +14,3 @@ def load_module(path: str) -> Any:
     except ModuleNotFoundError:
         return None
     return getattr(module, attribute, None) if attribute else module
-
-
-def import_attr(name: str, attr: str, default: T) -> Any:
-    """Return an attribute of a module; the default if there is no such module.
-
-    Raises:
-        AttributeError: the module has no such attribute.
-    """
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError:
-        return default
-    return getattr(module, attr)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shunter.errors import OptionParseError
@@ -25,22 +23,6 @@ def none_throws(optional: T | None, message: str = "Unexpected `None`") -> T:
     if optional is None:
         raise AssertionError(message)
     return optional
-
-
-def is_primitive(param_type: Any) -> bool:
-    """Tell whether a type is int, str, float or bool."""
-    return param_type in (int, str, float, bool)
-
-
-def is_bool(param_type: Any) -> bool:
-    """Tell whether a type is bool."""
-    return param_type is bool
-
-
-def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], object]:
-    """Return the type that argparse should use for a parameter: its own if that is a plain one, else str."""
-    kind = _without_notes(parameter.annotation)
-    return kind if is_primitive(kind) and not is_bool(kind) else str
 
 
 def decode_optional(param_type: Any) -> Any:
