@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
-import functools
 import logging
 import os
 import warnings
@@ -71,6 +70,8 @@ class TorchxRunner(Runner):
         **more: Any,
     ) -> None:
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
+        #: The definitions of jobs, by handle, that a subclass submitted itself.
+        self._apps: dict[str, AppDef] = {}
         event_logger = logging.getLogger(events.LOGGER)
         if not event_logger.handlers and event_logger.level == logging.NOTSET:
             event_logger.propagate = False
@@ -143,11 +144,6 @@ class TorchxRunner(Runner):
         except PluginError as error:
             raise error.__cause__ or error from error.__cause__
         return getattr(made, "made", made)
-
-    @functools.cached_property
-    def _apps(self) -> dict[str, AppDef]:
-        """The definitions of jobs, by handle, that a subclass submitted itself."""
-        return {}
 
     def describe(self, app_handle: str) -> AppDef | None:
         """Return the definition of a job; None if there is no such job."""

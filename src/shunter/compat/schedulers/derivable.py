@@ -82,16 +82,15 @@ class DerivableScheduler(AnsweredByOurs, PluginScheduler[Any]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make our scheduler, or an instance of a subclass."""
-        return cls._our_class()(*args, **kwargs) if "ours" in vars(cls) else super().__new__(cls)
+        return cls._make(*args, **kwargs) if "ours" in vars(cls) else super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._made = self._our_class()(*args, **kwargs)
+        self._made = self._make(*args, **kwargs)
         super().__init__(self._made.backend, self._made.session_name)
 
     @classmethod
-    def _our_class(cls) -> Any:
-        module, _, name = cls.ours.partition(":")
-        return getattr(import_module(module), name)
+    def _make(cls, *args: Any, **kwargs: Any) -> Any:
+        return import_module(cls.ours.partition(":")[0]).create_scheduler(*args, **kwargs)
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:

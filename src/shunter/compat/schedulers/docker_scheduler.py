@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from shunter.compat.schedulers.derivable import DerivableScheduler
@@ -35,14 +36,10 @@ class DockerScheduler(DockerWorkspaceMixin, DerivableScheduler):
 
 def has_docker() -> bool:
     """Tell whether a Docker daemon answers."""
-    engine = Engine.from_env()
-    try:
+    with contextlib.closing(Engine.from_env()) as engine, contextlib.suppress(ShunterError, OSError):
         engine.request("GET", "/_ping")
-    except (ShunterError, OSError):
-        return False
-    finally:
-        engine.close()
-    return True
+        return True
+    return False
 
 
 def _to_str(a: str | bytes) -> str:

@@ -12,8 +12,6 @@ import itertools
 import logging
 import os
 import pprint
-import shutil
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -222,8 +220,6 @@ class LocalScheduler(DerivableScheduler):
     _apps: dict[str, _LocalAppDef]
     _image_provider_class: Callable[[Any], ImageProvider]
     _extra_paths: list[str]
-    _base_log_dir: str | None = None
-    _created_tmp_log_dir = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an instance: ours takes no image provider."""
@@ -261,11 +257,11 @@ class LocalScheduler(DerivableScheduler):
         provider = self._image_provider_class(cfg)
         known = self._made.run_opts()
         options = {name: cfg[name] for name, _ in known if name in cfg}
-        options["log_dir"] = os.path.join(self._log_base(cfg), self.session_name)
+        if cfg.get("log_dir"):
+            options["log_dir"] = os.path.join(str(cfg["log_dir"]), self.session_name)
         info = self._made.submit_dryrun(_skeleton(app, cfg), options)
         app_id: str = info.request.app_id
         self._planned[app_id] = info
-        log_dir = os.path.join(options["log_dir"], app_id)
         params: dict[str, list[ReplicaParam]] = {}
         for role, plan in zip(app.roles, info.request.roles, strict=True):
             img_root = provider.fetch_role(role)
@@ -282,14 +278,8 @@ class LocalScheduler(DerivableScheduler):
         directories = {
             plan.name: [replica.log_dir for replica in plan.replicas] for plan in info.request.roles
         }
+        log_dir = str(Path(info.request.roles[0].replicas[0].log_dir).parents[1])
         return PopenRequest(app_id, log_dir, params, directories)
-
-    def _log_base(self, cfg: Mapping[str, Any]) -> str:
-        if cfg.get("log_dir"):
-            return os.path.abspath(str(cfg["log_dir"]))
-        if self._base_log_dir is None:
-            self._base_log_dir, self._created_tmp_log_dir = tempfile.mkdtemp(prefix="torchx_"), True
-        return self._base_log_dir
 
     def _set_path(self, role: Role, cwd: str, cfg: Mapping[str, Any]) -> None:
         """Add a replica's directory to its PATH, which also has this process's."""
@@ -323,6 +313,8 @@ class LocalScheduler(DerivableScheduler):
         if response is not None and app is not None:
             app.set_state(response.state)
             response.ui_url = f"file://{app.log_dir}"
+            counts = {status.role: len(status.replicas) for status in response.roles_statuses}
+            response.roles = [Role(name, "", num_replicas=count) for name, count in counts.items()]
         return response
 
     def log_iter(
@@ -340,15 +332,13 @@ class LocalScheduler(DerivableScheduler):
         return super().log_iter(app_id, role_name, k, regex, since, until, True, streams)
 
     def close(self) -> None:
-        """Stop what runs, and remove the temporary folder of the logs."""
+        """Stop what runs."""
         for app in self._apps.values():
             if not is_terminal(app.state):
                 app.kill()
                 response = self._made.wait(app.id)
                 app.set_state(AppState.CANCELLED if response is None else response.state)
         self._made.close()
-        if self._created_tmp_log_dir and self._base_log_dir:
-            shutil.rmtree(self._base_log_dir, ignore_errors=True)
 
 
 def _skeleton(app: AppDef, cfg: Mapping[str, Any]) -> AppDef:

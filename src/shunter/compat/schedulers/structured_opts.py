@@ -110,6 +110,8 @@ class StructuredOpts(Mapping[str, Any]):
                     return value[rest]
         raise KeyError(key)
 
+    get = Mapping.get
+
     def __iter__(self) -> Iterator[str]:
         groups = _groups(type(self))
         for item in fields(self):  # type: ignore[arg-type]

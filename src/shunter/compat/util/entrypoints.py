@@ -54,5 +54,6 @@ class DeferredEntry:
         self._point = point
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it; return it if it is a module."""
         loaded = self._point.load()
         return loaded if inspect.ismodule(loaded) else loaded(*args, **kwargs)
