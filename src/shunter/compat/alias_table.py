@@ -46,6 +46,7 @@ _SPECS = {"shunter.compat.specs.status": "AppStatus"}
 _OTHER_NAMES: dict[str, dict[str, str]] = {
     "": {"shunter.compat.version": "IMAGE __version__"},
     "cli.main": {"shunter.compat.torchx_command": "main"},
+    "plugins._registry": {"shunter.compat.plugins": "NAMED_RESOURCES_ATTR"},
     "runner": {"shunter.compat.runner.api": "Runner=TorchxRunner"},
     "runner.api": {"shunter.compat.runner.api": "Runner=TorchxRunner"},
     "schedulers": {
