@@ -25,6 +25,7 @@ NAME = "torchx"
 #: The same modules under a name of ours, whatever `torchx` is.
 OUR_NAME = "shunter.compat.torchx"
 TABLE = "shunter.compat.alias_table"
+_ABSENT = object()
 
 
 def install() -> None:
@@ -58,29 +59,30 @@ class TorchxFinder:
 
 
 class AliasModule(ModuleType):
-    """A module of TorchX whose names are looked up in the table when they are first asked for.
+    """A module of TorchX whose names are looked up in the table.
 
     A name that is replaced, as ``unittest.mock.patch`` does, is replaced where our code reads it too.
     """
 
     def __getattr__(self, name: str) -> Any:
-        value = look_up(self.__name__, name)
-        self.__dict__[name] = value
-        return value
+        return look_up(self.__name__, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         place = None if name.startswith("__") or isinstance(value, AliasModule) else find(self.__name__, name)
         if place is not None:
-            self.__dict__.setdefault("_replaced", {}).setdefault(name, getattr(*place))
-            setattr(*place, value)
+            module, attribute = place
+            before = vars(module).get(attribute, _ABSENT)
+            self.__dict__.setdefault("_replaced", {}).setdefault(name, (module, attribute, before))
+            setattr(module, attribute, value)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
-        replaced = self.__dict__.get("_replaced", {})
-        place = find(self.__name__, name) if name in replaced else None
-        if place is not None:
-            setattr(*place, replaced.pop(name))
+        module, attribute, before = self.__dict__.get("_replaced", {}).pop(name, (None, "", None))
+        if before is _ABSENT:  # the module finds it out at each use
+            delattr(module, attribute)
+        elif module is not None:
+            setattr(module, attribute, before)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_in(self.__name__)})

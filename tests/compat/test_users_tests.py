@@ -34,6 +34,8 @@ import shunter.compat.torchx.util.modules as modules
 import shunter.compat.torchx.util.shlex as util_shlex
 import shunter.compat.torchx.util.strings as strings
 import shunter.compat.torchx.util.types as util_types
+import shunter.compat.torchx.version as version
+import shunter.compat.version as our_version
 from shunter.compat.torchx.test.fixtures import TestWithTmpDir as WithTmpDir
 from shunter.runner import events
 
@@ -76,6 +78,17 @@ def test_a_name_that_stands_in_a_module_of_ours_is_replaced_too() -> None:
     with patch("shunter.compat.torchx.distributed.local_rank", return_value=2):
         assert not distributed.is_local_rank0()
     assert distributed.is_local_rank0()
+
+
+def test_a_name_that_is_found_out_at_each_use_is_so_after_it_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = version.TORCHX_IMAGE
+    with patch.object(version, "TORCHX_IMAGE", "mine"):
+        assert (version.TORCHX_IMAGE, our_version.TORCHX_IMAGE) == ("mine", "mine")
+    assert before == version.TORCHX_IMAGE
+    monkeypatch.setattr(our_version, "default_image", lambda: "other")
+    assert version.TORCHX_IMAGE == "other"
 
 
 # ---- schedulers
