@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from shunter import system
 from tests import backends
+from tests.aws_services import running_moto
 
 # A busy machine is slow, which is no defect.
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +37,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{len(skipped)} skipped")
         width = terminalreporter._tw.fullwidth
         terminalreporter.write_line("\n".join(line[:width] for line in lines))
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """The URL of a moto server that the tests of a process share."""
+    with running_moto() as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

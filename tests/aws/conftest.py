@@ -7,6 +7,9 @@ import pytest
 from tests import backends
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
+from tests.aws_services import read_models_once
+
+read_models_once()
 
 #: What a developer's own environment may hold, and a test must not see.
 _FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_PROFILE", "AWS_ROLE_ARN")

@@ -15,7 +15,6 @@ from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
 
 GROUP = "/aws/batch/job"
-WINDOW = 10.0
 
 
 @functools.cache

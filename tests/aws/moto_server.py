@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests import backends
+from tests.aws_services import running_moto
 from tests.toolkit.image import docker, make_image, require_docker
 
 REGION = "us-east-1"
-_CODE = (
-    "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-    "from werkzeug.serving import make_server\n"
-    "app = DomainDispatcherApplication(create_backend_app)\n"
-    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
-    "print(server.server_port, flush=True)\n"
-    "server.serve_forever()\n"
-)
 _TRUST = (
     '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
     ' "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}'
@@ -95,34 +85,18 @@ class Moto:
 
 
 @contextmanager
-def running_moto() -> Iterator[Moto]:
+def running_batch() -> Iterator[Moto]:
     """Run a server; its containers and the image are removed afterwards."""
-    backends.need("moto")
     backends.need("docker")
     require_docker()
     image = f"shunter-moto:{uuid.uuid4().hex[:12]}"
     make_image(image)
     network = image.replace(":", "-")  # not the daemon's own, which others use
     docker("network", "create", network)
-    env = {
-        **os.environ,
-        "MOTO_DOCKER_NETWORK_NAME": network,
-        "MOTO_IAM_LOAD_MANAGED_POLICIES": "false",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", _CODE],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=env,
-    ) as server:
-        assert server.stdout is not None
+    with running_moto(MOTO_DOCKER_NETWORK_NAME=network, MOTO_IAM_LOAD_MANAGED_POLICIES="false") as url:
         try:
-            yield Moto(f"http://127.0.0.1:{int(server.stdout.readline())}", image)
+            yield Moto(url, image)
         finally:
-            server.kill()
             left = docker("ps", "-aq", "--filter", f"ancestor={image}", check=False).stdout.split()
             if left:
                 docker("rm", "-f", *left, check=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shunter.errors import BackendError, UsageError
-from shunter.schedulers.api import Stream
-from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
+from shunter.errors import BackendError
+from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
 
 
@@ -20,12 +19,6 @@ def job() -> Iterator[Rig]:
 
 
 # ---- what is there
-
-
-def test_history(job: Rig) -> None:
-    job.put(0, "one", "two", "two", "  three\t")
-    job.end_long_ago()
-    assert job.text() == "one\ntwo\ntwo\n  three\t\n"
 
 
 def test_an_old_log_is_read_without_waiting_and_with_two_calls(job: Rig) -> None:
@@ -54,14 +47,6 @@ def test_pages_that_are_small_or_empty(job: Rig) -> None:
         assert job.text(**query).splitlines() == lines
 
 
-def test_pages_end_by_size_too(job: Rig) -> None:
-    lines = [f"{i:04} " + "é" * 3000 for i in range(600)]
-    job.put(0, *lines)
-    job.end_long_ago()
-    assert job.text().splitlines() == lines
-    assert job.aws.count("GetLogEvents") >= 4
-
-
 def test_replicas_are_merged_by_time() -> None:
     with rig(5) as job:
         clock = clock_of(job)
@@ -80,20 +65,6 @@ def test_texts_with_line_ends_within(job: Rig) -> None:
     assert job.text(regex="^(b|Error)$") == "b\rError\n"
     assert job.text(last=2) == "crlf\r\n\N{SNOWMAN}\n"
     assert job.text(last=4) == "Error\nends with one\ncrlf\r\n\N{SNOWMAN}\n"
-
-
-def test_regex(job: Rig) -> None:
-    job.put(0, *(str(i) for i in range(30)))
-    job.end_long_ago()
-    assert job.text(regex="^1.$").split() == [str(i) for i in range(10, 20)]
-    with pytest.raises(UsageError, match="regular expression"):
-        job.read(regex="(")
-
-
-def test_the_combined_stream_can(job: Rig) -> None:
-    job.put(0, "one")
-    job.end_long_ago()
-    assert job.text(streams=Stream.COMBINED) == "one\n"
 
 
 # ---- times
@@ -119,13 +90,6 @@ def test_since_and_until_in_milliseconds(job: Rig) -> None:
     assert job.text(since=datetime(1960, 1, 1, tzinfo=UTC)).split() == [f"{i}" for i in range(10)]
 
 
-def test_milliseconds_of_any_time_zone() -> None:
-    assert milliseconds(datetime(1970, 1, 1, 1, 0, 0, 1500, tzinfo=timezone(timedelta(hours=1)))) == 2
-    assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1000
-    moment = datetime.now()
-    assert milliseconds(moment) == -(-round(moment.timestamp() * 1e6) // 1000)
-
-
 def test_following_until_a_time_ends_then(job: Rig) -> None:
     clock = clock_of(job)
     for i in range(100):
@@ -148,25 +112,7 @@ def test_last_lines_of_a_long_log_take_few_calls(job: Rig) -> None:
     assert job.aws.count("GetLogEvents") <= 3
 
 
-def test_last_lines_that_match(job: Rig) -> None:
-    job.put(0, *(f"{i}" for i in range(5000)))
-    job.end_long_ago()
-    job.aws.logs.page_events = 300
-    assert job.text(last=3, regex="^1...$").split() == ["1997", "1998", "1999"]
-
-
-def test_last_lines_of_all_attempts(job: Rig) -> None:
-    job.attempts[0] = []
-    for attempt in range(3):
-        job.attempts[0].append(AttemptLog(f"attempt-{attempt}", 1.0))
-        job.put(0, f"{attempt}a", f"{attempt}b")
-    job.end_long_ago()
-    assert job.text(last=3).split() == ["1b", "2a", "2b"]
-    assert job.text(last=1).split() == ["2b"]
-    assert job.text(last=99).split() == ["0a", "0b", "1a", "1b", "2a", "2b"]
-
-
-@pytest.mark.parametrize("last", [0, 1, 3, 50, 2000])
+@pytest.mark.parametrize("last", [0, 3, 2000])
 def test_last_lines_then_following(job: Rig, last: int) -> None:
     clock = clock_of(job)
     lines = [f"{i // 7}" for i in range(1500)]
@@ -198,15 +144,6 @@ def test_following_ends_with_the_job(job: Rig) -> None:
     assert 47 <= clock.elapsed < 70
 
 
-@pytest.mark.parametrize("is_follower", [True, False])
-def test_lines_that_come_in_after_the_end_are_waited_for(job: Rig, is_follower: bool) -> None:
-    job.put(0, "one")
-    job.put(0, "two", visible_after=3)
-    job.put(0, "three", visible_after=5.5)
-    job.end()
-    assert job.text(should_tail=is_follower).split() == ["one", "two", "three"]
-
-
 def test_what_aws_says_was_taken_in_is_waited_for_longer(job: Rig) -> None:
     job.put(0, "one")
     clock_of(job).advance(1)
@@ -214,15 +151,6 @@ def test_what_aws_says_was_taken_in_is_waited_for_longer(job: Rig) -> None:
     job.end()
     assert job.text().split() == ["one", "two"]
     assert 25 <= clock_of(job).elapsed < 40
-
-
-def test_waiting_for_what_never_comes_has_an_end(job: Rig) -> None:
-    job.put(0, "one")
-    clock_of(job).advance(1)
-    job.put(0, "never", visible_after=1e9)
-    job.end()
-    assert job.text().split() == ["one"]
-    assert clock_of(job).elapsed < 90
 
 
 def test_late_and_equal_times_while_following(job: Rig) -> None:
@@ -243,30 +171,6 @@ def test_a_stream_is_waited_for(job: Rig) -> None:
     clock.at(60, lambda: job.put(0, "here"))
     clock.at(90, job.end)
     assert job.text(should_tail=True) == "here\n"
-
-
-def test_a_stream_whose_name_comes_late_is_waited_for(job: Rig) -> None:
-    job.attempts[0] = []
-    clock = clock_of(job)
-
-    def start() -> None:
-        job.attempts[0] = [AttemptLog("late")]
-        job.put(0, "here")
-
-    clock.at(60, start)
-    clock.at(90, job.end)
-    assert job.text(should_tail=True) == "here\n"
-
-
-def test_a_stream_that_never_comes(job: Rig) -> None:
-    job.aws.logs.create_group(GROUP)
-    clock_of(job).at(30, job.end)
-    assert job.text(should_tail=True) == ""
-    assert clock_of(job).elapsed < 60
-    assert job.text() == ""
-    job.attempts[0] = []
-    assert job.text(should_tail=True) == ""
-    assert job.text(last=3) == ""
 
 
 def test_no_group(job: Rig) -> None:
@@ -297,50 +201,6 @@ def test_attempts_come_one_after_the_other(job: Rig, is_follower: bool) -> None:
         assert job.text(should_tail=True).split() == ["1a", "1b", "2a", "2b"]
     else:
         assert job.text().split() == ["1a", "1b", "2a"]
-
-
-def test_attempts_that_begin_while_following(job: Rig) -> None:
-    clock = clock_of(job)
-    written: list[str] = []
-
-    def write(text: str, delay: float) -> None:
-        written.append(text)
-        job.put(0, text, visible_after=delay)
-
-    for attempt in range(4):
-        begin = attempt * 100
-        if attempt:
-            clock.at(begin, lambda i=attempt: job.attempts[0].append(AttemptLog(f"attempt-{i}")))  # type: ignore[misc]
-        for i in range(20):
-            delay = 4.0 if i > 15 else 0.0
-            clock.at(begin + i * 4, lambda t=f"{attempt}-{i}", d=delay: write(t, d))  # type: ignore[misc]
-        # an attempt's end is known late
-        clock.at(
-            begin + 80,
-            lambda i=attempt: job.attempts[0].__setitem__(i, AttemptLog(job.stream(), job.clock.time())),
-        )  # type: ignore[misc]
-    clock.at(390, job.end)
-    assert job.text(should_tail=True).split() == written
-
-
-def test_the_machines_clock_may_be_wrong(job: Rig) -> None:
-    """Ten minutes ahead of AWS, all would seem to have settled long ago."""
-    job.put(0, "one")
-    job.put(0, "two", visible_after=4)
-    job.end()
-    real = job.clock.time
-    job.clock.time = lambda: real() + 600  # type: ignore[method-assign]
-    assert job.text().split() == ["one", "two"]
-
-
-def test_a_reader_can_be_given_up(job: Rig) -> None:
-    job.put(0, "one")
-    reader = job.blocks(should_tail=True)
-    assert next(reader).data == b"one\n"
-    reader.close()  # type: ignore[attr-defined]
-    calls = len(job.aws.calls)
-    clock_of(job).advance(100)
-    assert len(job.aws.calls) == calls
 
 
 def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import BackendError
-from shunter.schedulers.api import LogQuery
-from shunter.schedulers.aws.cloudwatch import LogStreams
-from tests.aws.logtools import GROUP, Rig, clock_of, logs_client, rig
+from tests.aws.logtools import Rig, clock_of, logs_client, rig
 
 
 @pytest.fixture
@@ -36,15 +34,6 @@ def test_faults_are_survived(job: Rig, kind: str, query: dict[str, Any]) -> None
     assert len(job.aws.faults.happened) >= 3
 
 
-def test_throttling_slows_down(job: Rig) -> None:
-    job.put(0, "one")
-    job.end_long_ago()
-    job.aws.faults.add("GetLogEvents", "throttle", times=8)
-    streams = LogStreams(job.client, GROUP, clock=job.clock)
-    assert [block.data for block in streams.read(job, LogQuery())] == [b"one\n"]
-    assert clock_of(job).elapsed > 20
-
-
 def test_a_token_that_has_expired(job: Rig) -> None:
     lines = [f"{i // 3}" for i in range(500)]
     job.put(0, *lines)
@@ -57,17 +46,6 @@ def test_a_token_that_has_expired(job: Rig) -> None:
     job.aws.faults.add("GetLogEvents", "invalid_page_token", skip=2, when=is_going_on)
     assert job.text(last=400).split() == lines[-400:]
     assert len(job.aws.faults.happened) == 3
-
-
-def test_tokens_that_always_expire_are_an_error(job: Rig) -> None:
-    job.put(0, "one")
-    job.end_long_ago()
-    job.aws.faults.add(
-        "GetLogEvents", "invalid_page_token", times=None, when=lambda params: "nextToken" in params
-    )
-    for query in ({}, {"last": 3}):
-        with pytest.raises(BackendError, match="nextToken is invalid"):
-            job.read(**query)
 
 
 def test_credentials_that_expire_are_renewed(job: Rig) -> None:

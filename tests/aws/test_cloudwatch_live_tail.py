@@ -10,9 +10,7 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import BackendError
-from shunter.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
-from shunter.schedulers.aws.cloudwatch_calls import LogCalls, RateLimit
-from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
+from shunter.schedulers.aws import cloudwatch, cloudwatch_calls
 from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
 
@@ -90,48 +88,6 @@ def test_lines_come_at_once(job: Rig) -> None:
     assert 1 <= job.aws.count("StartLiveTail") <= 2
 
 
-@pytest.mark.usefixtures("no_polling")
-def test_sessions_that_end_lose_nothing(job: Rig) -> None:
-    job.aws.logs.create_stream(GROUP, job.stream(0))
-    job.aws.logs.create_stream(GROUP, job.stream(1))
-    job.aws.logs.live_updates = 2
-    converse(job)
-    assert job.aws.count("StartLiveTail") > 2
-
-
-@pytest.mark.usefixtures("no_polling")
-def test_samples_lose_nothing(job: Rig) -> None:
-    """Of a flood Live Tail shows a part; the bell rings all the same."""
-    job.aws.logs.live_most = 1
-    job.aws.logs.create_stream(GROUP, job.stream(0))
-    job.put(1, "first")
-    lines = [f"{i}" for i in range(3000)]
-    seen: list[str] = []
-    for block in job.blocks(options={"live": True}, should_tail=True):
-        seen += block.data.decode().split() if block.replica == 1 else []
-        if seen == ["first"]:
-            job.put(1, *lines)
-        elif len(seen) == 3001:
-            job.end()
-    assert seen == ["first", *lines]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["denied", "server_error", "drop", "throttle"])
-@pytest.mark.parametrize("operation", ["StartLiveTail", "DescribeLogGroups"])
-@pytest.mark.usefixtures("quick_polling")
-def test_polling_does_without(job: Rig, fault: str, operation: str) -> None:
-    job.aws.faults.add(operation, fault, times=None)
-    tried = threading.Event()
-    job.client.meta.events.register("before-send", lambda **_: tried.set())
-    if operation == "DescribeLogGroups" and fault != "denied":
-        job.aws.faults.clear()
-        job.aws.faults.add(operation, fault)
-    converse(job)
-    assert job.aws.count("StartLiveTail") <= cloudwatch_live_tail.FAILURES
-    assert tried.is_set()
-
-
 @pytest.mark.usefixtures("quick_polling")
 def test_an_account_without_live_tail(job: Rig) -> None:
     job.aws.logs.live_tail = False
@@ -145,87 +101,6 @@ def test_it_is_not_used_unasked(job: Rig) -> None:
     job.read(should_tail=True)
     job.read(options={"live": True})
     assert job.aws.count("StartLiveTail") == 0
-
-
-# ---- the bell alone
-
-
-@pytest.fixture
-def calls(job: Rig) -> Iterator[LogCalls]:
-    clock = Clock()
-    made = LogCalls(job.client, GROUP, RateLimit(1000, 1000, clock), clock)
-    yield made
-    made.stop.set()
-
-
-def taken(bell: LiveTail) -> set[str] | None:
-    assert bell.changed.wait(20)
-    return bell.grown_streams()
-
-
-def test_it_rings_for_everything_at_the_beginning_and_the_end(job: Rig, calls: LogCalls) -> None:
-    job.put(0, "before")
-    job.put(1, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    assert taken(bell) is None
-    assert bell.watches(job.stream(0))
-    assert not bell.watches(job.stream(1))
-    job.put(1, "of another stream")
-    job.put(0, "x")
-    assert taken(bell) == {job.stream(0)}
-    assert bell.grown_streams() == set()
-    job.aws.logs.live_tail = False
-    job.aws.logs.close()
-    assert taken(bell) is None
-    assert not bell.watches(job.stream(0))
-    bell.close()
-
-
-def test_a_session_is_replaced_when_there_are_more_streams(
-    job: Rig, calls: LogCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job.put(0, "before")
-    job.put(1, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    taken(bell)
-    bell.watch({job.stream(0), job.stream(1)})
-    assert not bell.watches(job.stream(1))  # so soon it is not worth it
-    monkeypatch.setattr(cloudwatch_live_tail, "LEAST_SESSION", 0.0)
-    bell.watch({job.stream(0), job.stream(1)})
-    while not bell.watches(job.stream(1)):
-        assert taken(bell) in (None, set())
-    job.put(1, "x")
-    while (names := taken(bell)) is None:
-        pass
-    assert names == {job.stream(1)}
-    bell.watch({job.stream(1)})  # fewer are fine as it is
-    assert job.aws.count("StartLiveTail") == 2
-    bell.close()
-
-
-def test_more_streams_than_a_session_takes(job: Rig, calls: LogCalls) -> None:
-    bell = LiveTail(calls, Clock())
-    bell.watch({f"{i}" for i in range(101)})
-    bell.watch(set())
-    assert job.aws.calls == []
-    bell.close()
-
-
-def test_a_broken_connection_within_a_session(job: Rig, calls: LogCalls) -> None:
-    job.put(0, "before")
-    bell = LiveTail(calls, Clock())
-    bell.watch({job.stream(0)})
-    assert taken(bell) is None
-    job.aws.break_connections()
-    while not bell.watches(job.stream(0)) or job.aws.count("StartLiveTail") < 2:
-        assert taken(bell) is None
-    job.put(0, "x")
-    while (names := taken(bell)) is None:
-        pass
-    assert names == {job.stream(0)}
-    bell.close()
 
 
 def test_the_reader_ends_the_session(job: Rig) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter, defaultdict
-from itertools import pairwise
 
 import pytest
 
-from shunter.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
+from shunter.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND
 from shunter.schedulers.aws.cloudwatch_calls import CloudWatchEvent
 from shunter.schedulers.aws.cloudwatch_cursor import Seen
 from tests.aws.clock import FakeClock
-from tests.aws.logtools import GROUP, Rig, rig
+from tests.aws.logtools import Rig, rig
 
 NODES = 64
 PASSING = (
@@ -103,7 +101,7 @@ def note_times(job: Rig) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_goes_wrong(seed: int) -> None:
     with rig(5) as job:
         writers = Writers(job, seed, 150, late=True)
@@ -123,37 +121,6 @@ def test_whatever_goes_wrong(seed: int) -> None:
         }
 
 
-def seconds_to_read(job: Rig) -> float:
-    assert isinstance(job.clock, FakeClock)
-    before = job.clock.elapsed
-    assert all(len(text.split()) == 100 for text in job.read().values())
-    return job.clock.elapsed - before
-
-
-def test_calls_that_are_throttled_now_and_then_do_not_slow_down_the_rest() -> None:
-    with rig(NODES) as job:
-        job.aws.logs.page_events = 50
-        for k in range(NODES):
-            job.put(k, *map(str, range(100)))
-        job.end_long_ago()
-        clean = seconds_to_read(job)
-        job.aws.faults.at_random(1, 0.3, ("throttle",), ("GetLogEvents", "DescribeLogStreams"))
-        assert seconds_to_read(job) < 5 * clean
-
-
-@pytest.mark.slow
-def test_silent_streams_cost_few_calls() -> None:
-    with rig(NODES) as job:
-        for k in range(NODES):
-            job.put(k, "hello")
-        assert isinstance(job.clock, FakeClock)
-        job.clock.at(600, job.end)
-        times = note_times(job)
-        assert follow(job) == {k: ["hello"] for k in range(NODES)}
-        steady = [time for time in times if 100 <= time < 600]
-        assert len(steady) / 500 < 6
-
-
 def test_one_silent_stream_costs_few_calls() -> None:
     with rig() as job:
         assert isinstance(job.clock, FakeClock)
@@ -162,40 +129,6 @@ def test_one_silent_stream_costs_few_calls() -> None:
         times = note_times(job)
         assert follow(job) == {0: ["hello"]}
         assert len(times) < 600 / 4
-
-
-def test_readers_of_one_object_share_the_bound() -> None:
-    from shunter.schedulers.api import LogQuery
-    from shunter.schedulers.aws.cloudwatch import LogStreams
-
-    with rig(4) as job:
-        for k in range(4):
-            job.put(k, *(f"{i}" for i in range(500)))
-        job.end_long_ago()
-        job.aws.logs.page_events = 50
-        times = note_times(job)
-        streams = LogStreams(job.client, GROUP, clock=job.clock)
-        readers = [streams.read(job, LogQuery()) for _ in range(3)]
-        for reader in readers:
-            assert sum(block.data.count(b"\n") for block in reader) == 2000
-        assert len(times) >= 3 * 4 * 11
-        assert calls_in_any_second(times) <= CALLS_PER_SECOND + BURST
-
-
-def test_a_reader_holds_back_what_nobody_takes() -> None:
-    """Of each replica a page is in use and a page is read ahead, no more."""
-    with rig(8) as job:
-        for k in range(8):
-            job.put(k, *((1_700_000_000_000 + i, f"{i}") for i in range(5000)))
-        job.end_long_ago()
-        job.aws.logs.page_events = 100
-        reader = job.blocks()
-        next(reader)
-        reader.close()  # type: ignore[attr-defined]
-        for thread in threading.enumerate():
-            if thread.name.startswith("log-reader"):
-                thread.join(10)
-        assert job.aws.count("GetLogEvents") <= 8 * 2
 
 
 def test_memory_of_what_was_seen_is_bounded() -> None:
@@ -207,29 +140,3 @@ def test_memory_of_what_was_seen_is_bounded() -> None:
     assert seen.floor > 32_000
     floor = seen.floor
     assert all(seen.count(CloudWatchEvent(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
-
-
-@pytest.mark.slow
-def test_attempts_of_many_replicas_begin_at_any_time() -> None:
-    with rig(10) as job:
-        clock = job.clock
-        assert isinstance(clock, FakeClock)
-        source = random.Random(5)
-        written: dict[int, list[str]] = defaultdict(list)
-        visible: dict[int, float] = defaultdict(float)
-
-        def write(k: int, text: str) -> None:
-            written[k].append(text)
-            visible[k] = max(visible[k], job.clock.time() + source.choice([0, 0, 4]))
-            job.put(k, text, visible_after=visible[k] - job.clock.time())
-
-        for k in range(10):
-            starts = sorted(source.sample(range(50, 400), 3))
-            for a, b in pairwise([0, *starts, 450]):
-                if a:
-                    clock.at(a, lambda k=k, a=a: job.attempts[k].append(AttemptLog(f"{k}-{a}")))  # type: ignore[misc]
-                for i in range(10):
-                    at = a + i * (b - a) / 12
-                    clock.at(at, lambda k=k, t=f"{k} {a} {i}": write(k, t))  # type: ignore[misc]
-        clock.at(450, job.end)
-        assert follow(job) == written

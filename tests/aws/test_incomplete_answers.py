@@ -44,36 +44,6 @@ def test_cut_answers_are_asked_for_again(service: str, monkeypatch: pytest.Monke
         assert aws.count(operation) == 3
 
 
-def test_an_answer_that_is_always_cut_is_an_error() -> None:
-    from botocore.exceptions import ConnectionClosedError
-
-    with FakeAws() as aws:
-        client = client_of(aws, "batch", 1)
-        aws.faults.add("DescribeJobQueues", "truncate")
-        with pytest.raises(ConnectionClosedError):
-            client.describe_job_queues()
-        assert len(client.describe_job_queues()["jobQueues"]) == 1
-
-
-def test_streams_and_errors_pass_as_they_are() -> None:
-    from botocore.exceptions import ClientError
-
-    with FakeAws() as aws:
-        client = client_of(aws, "logs", 1)
-        aws.logs.create_group("group")
-        aws.logs.live_updates = 1
-        aws.logs.live_seconds = 0.01
-        arn = client.describe_log_groups()["logGroups"][0]["logGroupArn"]
-        stream = client.start_live_tail(logGroupIdentifiers=[arn])["responseStream"]
-        messages = iter(stream)
-        assert "sessionStart" in next(messages)
-        assert next(messages)["sessionUpdate"]["sessionResults"] == []
-        stream.close()
-        aws.faults.add("DescribeLogGroups", "denied")
-        with pytest.raises(ClientError, match="not authorized"):
-            client.describe_log_groups()
-
-
 class _Proxy(http.server.BaseHTTPRequestHandler):
     """Answers in the place of AWS."""
 

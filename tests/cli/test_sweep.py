@@ -148,7 +148,8 @@ def test_more_gpus_than_this_machine_has_are_refused_before_anything_starts(cli:
         ),
         (["sweep"], "no component given"),
         (["sweep", "--resume", "x", "utils.echo"], "--resume takes no component"),
-        (["points", "--best", "loss"], "there is no latest job"),
+        (["points", "--best", "loss"], "is not an order and a metric"),
+        (["points", "--best", "min:loss"], "there is no latest job"),
     ],
 )
 def test_what_is_refused(cli: Cli, words: list[str], said: str) -> None:

@@ -87,7 +87,7 @@ def test_only_ten_are_shown(cli: Cli, project: Path) -> None:
 
 def test_what_cannot_be_shown(cli: Cli, project: Path) -> None:
     assert "nowhere is not a directory" in cli("workspace", "show", "nowhere", code=3).err
-    assert "must be show, not 'list'" in cli("workspace", "list", code=2).err
+    assert "invalid choice: 'list'" in cli("workspace", "list", code=2).err
     assert "Name a directory" in cli("workspace", "show", "", code=2).err
     shutil.rmtree(project / "src")
     (project / "big.bin").unlink()

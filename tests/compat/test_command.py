@@ -81,7 +81,7 @@ MEANINGS = {
 PRINTED = {
     "torchx --version": "torchx command of shunter",
     "torchx --help": "usage: torchx",
-    "torchx builtins --print utils.echo": "from __future__ import annotations",
+    "torchx builtins --print utils.echo": '"""Components for everyday programs',
     "torchx configure --print": "[local_cwd]",
     "torchx configure -s local_cwd,slurm --print": "[local_cwd]\n\n[slurm]",
     "torchx configure -s kubernetes --print --all": "[kubernetes]\nimage_repo = None\nquiet = False\n",

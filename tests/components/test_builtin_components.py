@@ -180,9 +180,9 @@ def test_python(workplace: Path) -> None:
 
 @pytest.mark.parametrize("name", ["utils.python", "dist.ddp", "dist.torchrun", "dist.spmd"])
 def test_exactly_one_program(name: str) -> None:
-    with pytest.raises(ComponentArgumentError, match=f"{name}: exactly one of .* (none|neither) is given"):
+    with pytest.raises(ComponentArgumentError, match=r"exactly one of .* (none|neither) is given"):
         role_of(name, "x")
-    with pytest.raises(ComponentArgumentError, match=f"{name}: exactly one of .* are given"):
+    with pytest.raises(ComponentArgumentError, match=r"exactly one of .* are given"):
         role_of(name, "-m", "a", "--script", "b")
 
 
@@ -342,8 +342,6 @@ def test_torchrun_is_ddp_with_metadata() -> None:
     assert app.metadata == {"team": "x"}
     assert app == dist.ddp(script="a.py", metadata={"team": "x"})
     assert dist.spmd(script="a.py", h="gpu.small", metadata={"team": "x"}).metadata == {"team": "x"}
-    ours, theirs = (list(inspect.signature(fn).parameters) for fn in (dist.torchrun, dist.ddp))
-    assert sorted(ours) == sorted(theirs)
 
 
 def test_python_and_copy_take_mounts() -> None:

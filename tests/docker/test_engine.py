@@ -1,6 +1,5 @@
 """The client of the daemon: against the real one, and against servers that fail as it may."""
 
-import gc
 import io
 import os
 import shutil
@@ -8,16 +7,11 @@ import socket
 import stat
 import threading
 import uuid
-import warnings
-from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.docker import image_store
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError, _query, _quote
-from shunter.http.connections import Connection, Pool, Response
+from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
 from tests.backends import need
 
 HELLO = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"
@@ -69,27 +63,10 @@ def serve(tmp_path):
 # ---- the real daemon
 
 
-def test_request_and_version(engine):
-    assert engine.api_version.startswith("1.")
-    assert engine.request("GET", "/info")["OSType"] == "linux"
-    assert engine.is_local
-
-
 def test_error_of_the_daemon(engine):
     with pytest.raises(EngineError, match="No such container") as caught:
         engine.request("GET", "/containers/no-such-thing/json")
     assert caught.value.status == 404
-
-
-def test_volume_comes_and_goes(engine):
-    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
-    labels = {"shunter.test": "ü&=?# %"}
-    try:
-        engine.request("POST", "/volumes/create", json={"Name": name, "Labels": labels})
-        found = engine.request("GET", "/volumes", params={"filters": {"label": ["shunter.test=ü&=?# %"]}})
-        assert name in [volume["Name"] for volume in found["Volumes"]]
-    finally:
-        assert engine.request("DELETE", f"/volumes/{name}") is None
 
 
 def test_load_tag_and_remove_an_image(engine):
@@ -136,18 +113,6 @@ def test_docker_client_is_adopted():
         assert engine.is_local
     finally:
         client.close()
-
-
-def test_adopted_client_without_a_daemon(tmp_path):
-    docker = pytest.importorskip("docker")
-    client = docker.DockerClient(base_url=f"unix://{tmp_path}/none", version="1.41")
-    try:
-        with pytest.raises(EngineUnavailableError, match="cannot reach"):
-            Engine.adopt(client).request("GET", "/info")
-    finally:
-        client.close()
-        with warnings.catch_warnings(action="ignore"):  # that package leaves its socket to the collector
-            gc.collect()
 
 
 def test_through_ssh(tmp_path, monkeypatch):
@@ -252,10 +217,6 @@ def test_daemon_that_is_too_old(serve):
         serve(HELLO.replace(b"1.41", b"1.12")).request("GET", "/info")
 
 
-def test_newer_daemon_is_spoken_to_in_our_version(serve):
-    assert serve(HELLO.replace(b"1.41", b"9.99")).api_version == "1.47"
-
-
 def test_connection_that_the_daemon_closed_meanwhile(serve):
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"
     engine = serve(HELLO, ok, ok)
@@ -278,41 +239,6 @@ def test_error_in_a_progress_stream(serve):
     engine = serve(HELLO, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     with pytest.raises(EngineError, match="denied"):
         image_store.pull(engine, "x:1")
-
-
-# ---- small parts
-
-
-@given(st.text())
-def test_quoting(text):
-    assert _quote(text.encode("utf-8", "replace").decode()) == quote(
-        text.encode("utf-8", "replace").decode(), safe="/:,"
-    )
-
-
-def test_query():
-    query = _query({"all": True, "none": None, "filters": {"label": ["a=b"]}, "n": 1})
-    assert query == "?all=true&filters=%7B%22label%22:%20[%22a%3Db%22]%7D&n=1".replace("[", "%5B").replace(
-        "]", "%5D"
-    )
-
-
-@given(st.lists(st.binary(min_size=1, max_size=300), max_size=20), st.integers(1, 400))
-def test_chunks_come_back_whole(pieces, limit):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-        theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-        connection = Connection(ours)
-        status, headers = connection.read_head()
-        pool = Pool(lambda: connection, "x")
-        response = Response(pool, connection, "GET", status, headers)
-        parts = []
-        while part := response.read1(limit):
-            assert len(part) <= limit
-            parts.append(part)
-        assert b"".join(parts) == b"".join(pieces)
-        assert pool._idle == [connection]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.docker import networks
 from shunter.docker.engine import Engine, NoSubnetLeftError
@@ -65,17 +63,6 @@ def test_those_who_make_networks_at_once_get_different_subnets_until_none_is_lef
     assert networks.make_network(engine, body_of(engine), 2).subnet == made[0].subnet
 
 
-def test_a_network_has_room_for_all_of_its_containers(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(networks.VARIABLE, own_range(24))
-    made = networks.make_network(engine, body_of(engine), 14)
-    assert made.subnet.prefixlen == 27
-    assert len(list(made.addresses())) >= 14
-    facts = engine.request("GET", f"/networks/{made.id}")["IPAM"]["Config"]
-    assert facts == [{"Subnet": str(made.subnet), "Gateway": made.gateway}]
-
-
 def test_routes_of_this_machine_are_kept_away_from(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
 ) -> None:
@@ -117,17 +104,3 @@ def test_a_range_that_makes_no_sense(engine: Engine, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(networks.VARIABLE, "10.0.0.0/99")
     with pytest.raises(ConfigError, match=r"SHUNTER_DOCKER_SUBNETS is '10\.0\.0\.0/99'"):
         networks.make_network(engine, body_of(engine), 2)
-
-
-small = st.integers(0, 255).flatmap(
-    lambda place: st.integers(24, 32).map(
-        lambda prefix: ipaddress.IPv4Network((0x0A000000 + place, prefix), strict=False)
-    )
-)
-
-
-@given(st.lists(small, max_size=12), st.integers(26, 30), st.integers(1, 70))
-def test_free_ranges_are_those_not_in_use(used: list[ipaddress.IPv4Network], prefix: int, most: int) -> None:
-    whole = ipaddress.IPv4Network("10.0.0.0/24")
-    expected = [one for one in whole.subnets(new_prefix=prefix) if not any(map(one.overlaps, used))]
-    assert networks._free([whole], prefix, used, most) == expected[:most]

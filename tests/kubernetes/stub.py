@@ -99,8 +99,6 @@ class Stub:
         warnings: what it warns of whenever something is made.
         exec_protocol: what it speaks to commands in pods.
         exec_lingers: while it is set, the connection of a command that has ended is kept open.
-        raw_json: whether its watches escape only what JSON demands, as Go's do.
-        heard: called with the headers of each request.
         users: over TLS, the names in client certificates and the tokens that it knows; everybody else is
             answered 401.
         requests: all requests, as "METHOD path?query".
@@ -112,8 +110,6 @@ class Stub:
         self.exec_protocol = "v5.channel.k8s.io"
         self.exec_lingers = threading.Event()
         self.users: set[str] = set()
-        self.raw_json = False
-        self.heard: Callable[[list[tuple[str, str]]], object] = lambda headers: None
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.version = 100
@@ -606,7 +602,6 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
         stub.requests.append(f"{self.command} {self.path}")
-        stub.heard(self.headers.items())
         if not self._is_known():
             self._reply(401, failure(401, "Unauthorized", "Unauthorized"))
             return
@@ -743,7 +738,7 @@ class _Handler(BaseHTTPRequestHandler):
                     ):
                         continue
                     if matches(item, params):
-                        text = json.dumps({"type": event, "object": item}, ensure_ascii=not stub.raw_json)
+                        text = json.dumps({"type": event, "object": item})
                         data = text.encode() + b"\n"
                         if cut is not None and sent + len(data) > cut:
                             self._chunk(data[: max(cut - sent, 1)])

@@ -8,13 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shunter.errors import AccessError
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
-from shunter.schedulers.kubernetes_scheduler.logs import _Memory, nanoseconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState
 from tests.kubernetes.jobs import app, role
@@ -279,16 +276,6 @@ def test_what_is_left_of_a_log_that_is_gone(pods: Pods) -> None:
     assert pods.read() == ["the last line"]
 
 
-def test_a_kubelet_that_does_not_answer_for_a_while(pods: Pods) -> None:
-    pod = pods.run()
-    pods.write(pod, "one")
-    faults = [(500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})] * 2
-    pods.stub.faults = lambda method, path, params: faults.pop() if path.endswith("/log") and faults else None
-    pods.end(pod)
-    pods.finish()
-    assert pods.read() == ["one"]
-
-
 def test_without_the_permission(pods: Pods) -> None:
     pods.run()
     refusal = (403, failure(403, "Forbidden", 'cannot get resource "pods/log"'), {})
@@ -315,18 +302,6 @@ def test_following_ends_when_the_job_is_deleted(pods: Pods) -> None:
     assert lines() == []
 
 
-def test_watches_are_compacted_while_a_log_is_followed(pods: Pods) -> None:
-    lines = in_background(lambda: pods.read(should_tail=True))
-    pods.stub.wait_for(lambda: sum("watch=true" in each for each in pods.stub.requests) >= 2)
-    pod = pods.run()
-    pods.stub.compact()
-    pods.write(pod, "one")
-    pods.end(pod)
-    pods.finish()
-    pods.stub.compact()
-    assert lines() == ["one"]
-
-
 def test_since_is_asked_of_the_server_and_until_is_not(pods: Pods) -> None:
     pod = pods.run()
     for second in range(5):
@@ -339,34 +314,3 @@ def test_since_is_asked_of_the_server_and_until_is_not(pods: Pods) -> None:
     assert found == ["at 1", "at 2"]
     assert any("sinceTime=2026-01-01T00%3A00%3A01Z" in each for each in pods.stub.requests)
     assert pods.read(last=2) == ["at 3", "at 4"]
-
-
-@settings(max_examples=200)
-@given(
-    st.lists(st.integers(0, 6), min_size=1, max_size=30),
-    st.lists(st.integers(0, 900), max_size=6),
-    st.integers(1, 40),
-)
-def test_every_line_once_wherever_it_breaks(steps: list[int], cuts: list[int], piece: int) -> None:
-    """Lines up to 0.6 s apart, read in pieces, broken anywhere, and read again from `since`."""
-    moment, lines = 1_767_225_600_000, []
-    for number, step in enumerate(steps):
-        moment += step * 100
-        second, milli = divmod(moment, 1000)
-        stamp = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{milli:03d}Z"
-        lines.append((stamp, f"line {number}\n".encode()))
-    memory, found = _Memory(), []
-    for cut in [*cuts, None]:
-        since = memory.since()
-        data = b"".join(at.encode() + b" " + text for at, text in lines if at[:19] >= since[:19])[:cut]
-        memory.begin()
-        for start in range(0, len(data), piece):
-            found += [text for _, text in memory.new_lines(data[start : start + piece])]
-        memory.forget_rest()
-    assert found == [text for _, text in lines]
-
-
-def test_nanoseconds() -> None:
-    assert nanoseconds("1970-01-01T00:00:01.000000002Z") == 1_000_000_002
-    assert nanoseconds("1970-01-01T01:00:00.5+01:00") == 500_000_000
-    assert nanoseconds("1970-01-01T00:00:01Z") == 1_000_000_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from tests.kubernetes.jobs import CASES, EVERYTHING, app, problems_of, request, 
 from tests.kubernetes.stub import expand
 
 GOLDEN = Path(__file__).parent / "golden"
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+VERSIONS = ("1.34", "1.37")
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +88,6 @@ def test_custom_resources_have_the_form_that_is_defined() -> None:
     assert checked == 4
 
 
-def test_the_definitions_hold_enumerations_and_names() -> None:
-    job, cfg = CASES["volcano"]
-    [wrong] = request(job, **cfg).manifests
-    wrong["spec"]["policies"][0]["event"] = "PodLost"
-    wrong["spec"]["tasks"][0]["retries"] = 1
-    assert len(problems_of(wrong, "volcano_job")) == 2
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_no_object_holds_a_secret(name: str) -> None:
     job, cfg = CASES[name]
@@ -117,23 +107,10 @@ def test_what_is_shown_is_a_list_for_kubectl() -> None:
     assert set(shown["items"][0]["stringData"].values()) == {"<redacted>"}
 
 
-def test_a_dry_run_imports_no_client() -> None:
-    code = """
-import sys
-from shunter.schedulers.kubernetes_scheduler.scheduler import create_scheduler
-from shunter.specs import AppDef, Role, Resource
-role = Role("a", "alpine:3", entrypoint="true", resource=Resource(1, 0, 512))
-info = create_scheduler("s").submit_dryrun(AppDef("a", [role]), {})
-assert "Job" in str(info)
-print([name for name in ("lightkube", "httpx2", "yaml", "boto3") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 # ---- names
 
 
+@pytest.mark.slow
 @given(
     st.text(min_size=1, max_size=90),
     st.lists(st.text(min_size=1, max_size=70), min_size=1, max_size=4, unique=True),
@@ -149,18 +126,6 @@ def test_the_longest_names_fit(name: str, roles: list[str], count: int) -> None:
             assert names.DNS_LABEL.fullmatch(part)
             longest = f"{made}-{part}-0-{count - 1}-abcde" if in_jobset else f"{made}-{part}-{count - 1}"
             assert names.DNS_LABEL.fullmatch(longest), longest
-
-
-@given(st.text(max_size=100))
-def test_label_values(text: str) -> None:
-    assert names.is_label_value(names.label_value(text))
-
-
-def test_ids() -> None:
-    assert names.split_app_id("team:job-1") == ("team", "job-1")
-    assert names.split_app_id("job-1") == ("default", "job-1")
-    made = request(app(), namespace="team")
-    assert made.app_id == f"team:{made.name}"
 
 
 # ---- what the kubelet makes of it
@@ -189,12 +154,6 @@ def test_the_field_path_of_a_variable_is_taken_whole() -> None:
         request(app(role(env={"IP": "[FIELD_PATH]status.pod"})))
 
 
-def test_the_index_comes_before_the_variables_that_use_it() -> None:
-    first = container(app(role(num_replicas=2)))["env"][0]
-    assert first["name"] == "TORCHX_REPLICA_IDX"
-    assert "job-completion-index" in first["valueFrom"]["fieldRef"]["fieldPath"]
-
-
 def test_requests_leave_room_for_the_system() -> None:
     needs = container(app(role(resource=Resource(4, 0, 8192))))["resources"]
     assert needs == {
@@ -212,13 +171,6 @@ def test_gpus_of_other_makers() -> None:
     assert limits["vpc.amazonaws.com/efa"] == "4"
     assert limits["aws.amazon.com/neurondevice"] == "1"
     assert "nvidia.com/gpu" not in limits
-
-
-def test_a_single_replica_is_its_own_first_host() -> None:
-    made = request(app())
-    assert [each["kind"] for each in made.manifests] == ["Job"]
-    env = {each["name"]: each.get("value") for each in container(app())["env"]}
-    assert env["TORCHX_RANK0_HOST"] == "localhost"
 
 
 # ---- overlays

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.kubernetes_scheduler.observe import in_indexes, quantity
 from shunter.schedulers.kubernetes_scheduler.reasons import job_reason, pod_reason
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState, Resource, RetryPolicy
@@ -298,20 +297,6 @@ def test_what_is_kept_of_the_roles(quiet: Stub, scheduler: Scheduler) -> None:
     assert kept.env["COST"] == "5$(USD)"
 
 
-@pytest.mark.parametrize(
-    ("amount", "number"),
-    [("500m", 0.5), ("2", 2), ("1Gi", 1 << 30), ("1500Mi", 1500 << 20), ("2k", 2000), ("1e3", 1000)],
-)
-def test_quantities(amount: str, number: float) -> None:
-    assert quantity(amount) == number
-
-
-def test_indexes() -> None:
-    assert [index for index in range(10) if in_indexes(index, "1,3-5,7")] == [1, 3, 4, 5, 7]
-    assert not in_indexes(0, None)
-    assert not in_indexes(0, "x")
-
-
 # ---- whole jobs
 
 
@@ -474,13 +459,3 @@ def test_the_report_of_the_toolkit_is_kept_by_the_pod(quiet: Stub, scheduler: Sc
     assert response is not None
     assert response.msg == "trainer/0: exit code 1: loss is nan"
     assert response.structured_error_msg == report
-
-
-def test_unknown_fields_break_no_list(quiet: Stub, scheduler: Scheduler) -> None:
-    app_id = scheduler.submit(app(), {})
-    item = quiet.get("jobs", app_id.partition(":")[2])
-    item["spec"]["scheduling"] = {"new": [1]}
-    item["status"]["conditions"] = [{"type": "New", "status": "Perhaps"}]
-    item["metadata"]["labels"]["shunter/kind"] = "job"
-    [row] = scheduler.list({})
-    assert row.app_id == app_id

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.errors import ConfigError, UsageError
-from shunter.metric_search import MetricSearch, lines_of, parse_definitions
+from shunter.metric_search import parse_definitions
 from shunter.metrics.json_lines import find_objects
 
 
@@ -39,26 +37,6 @@ def test_a_line_that_is_an_object_of_numbers_with_a_step(line, found):
     assert at == 7
     rounded = {name: "nan" if value != value else value for name, value in numbers.items()}
     assert (rank, step, rounded) == found
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_can_be_searched_for_objects(data):
-    list(find_objects(data))
-    list(find_objects(b'{"step": 1, ' + data + b"}"))
-
-
-def test_values_and_places_in_bytes():
-    lines = ["ünï loss: 3", "nothing", "loss: 2 loss: 1", "acc=0.5\rloss: 9", "loss: none"]
-    block = "\n".join(lines).encode()
-    search = MetricSearch([("loss", r"loss: (\S+)"), ("acc", ""), ("bad", "(")])
-    hits = [(at, *pair) for at, line in lines_of(block) for pair in search.values(line)]
-    assert [(block[at:][:3].decode("utf-8", "ignore"), name, value) for at, name, value in hits] == [
-        ("ün", "loss", 3.0),
-        ("los", "loss", 1.0),
-        ("acc", "acc", 0.5),
-        ("los", "loss", 9.0),
-    ]
-    assert search.problems == []
 
 
 def test_definitions_of_the_command_line():

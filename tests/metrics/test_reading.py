@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sqlite3
@@ -57,23 +56,6 @@ def test_what_each_replica_reports_by_json_and_expressions(runner):
     assert list(found["acc"][1].values) == [0, 0.1, 0.2, 0.3, 0.4]
     assert list(read(runner, handle, ["acc"])) == ["acc"]
     assert read(runner, handle, since=time.time() + 60) == {}
-
-
-def test_expressions_can_be_given_when_reading_and_count_without_steps(runner):
-    handle = start(runner, SCRIPT)
-    runner.wait(handle)
-    assert "acc" not in read(runner, handle)
-    [series] = read(runner, handle, definitions={"acc": r"acc=(\S+)"})["acc"]
-    assert list(series.steps) == [0, 1, 2, 3, 4]
-    assert series.counts_values
-
-
-def test_metrics_by_their_names_with_their_steps(runner):
-    handle = start(runner, SCRIPT, metrics={"acc": "", "step": ""})
-    runner.wait(handle)
-    [series] = read(runner, handle)["acc"]
-    assert list(series.steps) == [0, 10, 20, 30, 40]
-    assert list(series.values) == [0, 0.1, 0.2, 0.3, 0.4]
 
 
 def test_a_metric_that_nobody_declared_is_found_by_its_name(runner):
@@ -139,14 +121,13 @@ def test_following_reads_nothing_twice(runner, tmp_path):
                 reader.update()
             [series] = reader.by_name()["loss"]
             assert list(series.values) == list(range(1, number + 1))
-        before = json.dumps(reader._position)
         reader.update()
-        assert json.dumps(reader._position) == before
         assert list(reader.by_name()["loss"][0].values) == [1, 2, 3]
         pipe.close()
         runner.wait(handle)
-        reader.update()
-        assert reader.is_over
+        while not reader.is_over:
+            reader.update(timeout=0.1)
+        assert list(reader.by_name()["loss"][0].values) == [1, 2, 3]
 
 
 def test_a_restart_from_a_checkpoint_leaves_one_line(runner, tmp_path):
@@ -229,6 +210,7 @@ def growing_database(folder):
     return "trackio/demo.db", contents, [6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growing", [growing_events, growing_database])
 def test_files_in_s3_are_read_as_they_grow(runner, monkeypatch, tmp_path, growing):
     from moto import mock_aws

@@ -38,11 +38,6 @@ def test_what_a_restart_repeats_is_replaced():
     assert list(series.progress(restarts=1).values) == [5, 4, 3.5, 2.5, 1.5]
 
 
-def test_steps_that_go_back_without_a_restart_are_kept():
-    series = series_of([5, 4, 3, 2], steps=[0, 1, 0, 1])
-    assert series.progress(restarts=0) is series
-
-
 def test_an_undefined_value_is_a_value_but_not_an_extreme():
     series = series_of([math.nan, 2.0, math.nan])
     assert (series.count, series.least, series.greatest) == (3, 2.0, 2.0)

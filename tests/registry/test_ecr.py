@@ -12,20 +12,18 @@ from tests.backends import need
 from tests.registry.images import push_image
 from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, docker_config, htpasswd
-from tests.toolkit.objects import endpoint  # noqa: F401
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 
 
 @pytest.fixture
-def aws(endpoint, monkeypatch):  # noqa: F811
-    need("moto")
+def aws(moto, monkeypatch):
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aws-secret-value")
-    return endpoint
+    return moto
 
 
 @pytest.fixture
@@ -44,10 +42,10 @@ def test_token_comes_from_aws(aws):
     assert found.password not in repr(found)
 
 
-def test_environment_that_is_handed_over_counts(nobody, endpoint, tmp_path):  # noqa: F811
+def test_environment_that_is_handed_over_counts(nobody, moto, tmp_path):
     env = {
         "HOME": str(tmp_path),
-        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ENDPOINT_URL": moto,
         "AWS_ACCESS_KEY_ID": "AKIAOTHER",
         "AWS_SECRET_ACCESS_KEY": "other-secret-value",
     }

@@ -14,7 +14,7 @@ from shunter.image_registry.push import append_layer
 from shunter.image_registry.registry_errors import RegistryError, RegistryUnavailableError
 from tests.registry.images import layer_file, push_image, sha256, with_layer
 from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
-from tests.registry.server import RegistryServer, free_port, htpasswd
+from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_append import ref
 from tests.registry.test_blobs import Recorder, fetched
 
@@ -85,65 +85,6 @@ def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
     assert any(step.startswith(f"waiting for {own.host}: ") for step in progress.steps)
 
 
-def test_registry_that_forgets_uploads_when_it_dies(tmp_path, connect, repo):
-    """Without a secret in its configuration a registry does not know its own uploads after a restart."""
-    server = RegistryServer(tmp_path / "own", secret="").start()
-    try:
-        content = os.urandom(8 * MIB)
-        source = Trap(content, 5 * MIB, server.kill)
-        time = FakeTime(server.revive)
-        client = connect(server.host, clock=time)
-        assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
-        assert fetched(connect(server.host), repo, sha256(content)) == content
-        assert source.opened.count(0) == 2
-    finally:
-        server.stop()
-
-
-def test_registry_that_dies_and_loses_what_it_had(own, connect, repo):
-    import shutil
-
-    content = os.urandom(8 * MIB)
-
-    def lose():
-        own.kill()
-        shutil.rmtree(own.data)
-
-    source = Trap(content, 5 * MIB, lose)
-    time = FakeTime(own.revive)
-    client = connect(own.host, clock=time)
-    assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
-    assert fetched(connect(own.host), repo, sha256(content)) == content
-
-
-@pytest.mark.parametrize(
-    "emptied",
-    ["_uploads/*/startedat", "_uploads/*/hashstates/*/*", "_uploads/*/data", "_layers/sha256/*/link"],
-)
-def test_registry_that_left_an_empty_file_when_it_died(own, connect, repo, emptied):
-    """It answers 500 to requests of that upload, or for that blob, from then on."""
-    content = os.urandom(4 * MIB)
-    killed = []
-
-    def kill(seen, _):
-        last = emptied.startswith("_layers")
-        if not killed and seen.method == ("PUT" if last else "PATCH") and (last or proxy.of("PATCH")[1:]):
-            if last:
-                proxy.passed(seen, b"")
-            own.kill()
-            killed.extend(own.data.rglob(f"{repo}/{emptied}"))
-            for path in killed:
-                path.write_bytes(b"")
-        return Fault(502) if own.process is None else None
-
-    with http_proxy(own.port, kill) as proxy:
-        client = connect(proxy.host, clock=FakeTime(own.revive))
-        assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
-        assert len(proxy.of("POST")) == 2
-    assert killed
-    assert fetched(connect(own.host), repo, sha256(content)) == content
-
-
 @pytest.mark.slow
 def test_registry_that_dies_at_every_request_of_a_push(own, connect, repo, tmp_path):
     """Whichever request it is that the registry dies at, the image is right in the end."""
@@ -212,25 +153,6 @@ def _or_gateway_error(proxy):
     return tried
 
 
-def test_connection_refused_at_once_is_given_up_sooner(connect, repo):
-    """A registry that never answered is rather mistyped."""
-    time = FakeTime()
-    host = f"127.0.0.1:{free_port()}"
-    with pytest.raises(RegistryUnavailableError, match=f"cannot pull from {host}/{repo}: connection refused"):
-        connect(host, clock=time).manifest(repo, "v1")
-    assert 10 <= sum(time.slept) <= 15
-
-
-def test_registry_that_comes_up_late_is_waited_for(own, connect, repo):
-    push_image(connect(own.host), repo, "v1", [{"a": b"1"}])
-    own.kill()
-    time = FakeTime(lambda: len(time.slept) > 2 and own.revive())
-    progress = Recorder()
-    assert connect(own.host, clock=time, progress=progress).manifest(repo, "v1") is not None
-    assert time.slept == [0.5, 1.0, 2.0]
-    assert progress.steps == [f"waiting for {own.host}: connection refused"]
-
-
 def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
     def unknown(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -240,16 +162,6 @@ def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
     with pytest.raises(RegistryUnavailableError, match="there is no host of this name"):
         connect("registry.invalid", clock=time).manifest(repo, "v1")
     assert time.slept == []
-
-
-def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
-    monkeypatch.setattr("shunter.http.url_client.SILENCE", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        time = FakeTime()
-        client = connect(f"127.0.0.1:{silent.getsockname()[1]}", clock=time, patience=3)
-        with pytest.raises(RegistryUnavailableError, match="no answer in time"):
-            client.manifest(repo, "v1")
-        assert len(time.slept) > 1
 
 
 # The disk is full
@@ -309,20 +221,6 @@ def test_download_goes_on_after_broken_connections(registry, connect, repo, cuts
         client = connect(proxy.host, clock=time)
         assert fetched(client, repo, sha256(content)) == content
         assert proxy.broken == len(cuts)
-
-
-def test_base_goes_across_although_both_connections_break(own, registry, connect, repo, tmp_path):
-    big = os.urandom(6 * MIB)
-    push_image(connect(registry.host), repo, "base", [{"big": big}])
-    layer = layer_file(tmp_path, {"x": b"1"})
-    with (
-        cutting_proxy(registry.port, [MIB, 3 * MIB], downwards=True) as far,
-        cutting_proxy(own.port, [2 * MIB]) as near,
-    ):
-        make = lambda host: connect(host, clock=FakeTime())  # noqa: E731
-        append_layer(ref(far, repo, "base"), ref(near, repo, "job"), [layer], with_layer(layer), clients=make)
-        assert far.broken + near.broken == 3
-    assert own.tags(repo) == ["job"]
 
 
 def test_answer_that_is_lost_after_the_blob_was_stored(registry, connect, repo):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shunter.image_registry.registry_errors import Purpose, RegistryError, RegistryUnavailableError, refusal
+from shunter.image_registry.registry_errors import Purpose, RegistryError, refusal
 from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
@@ -48,31 +48,6 @@ def test_registry_says_when_to_come_back(registry, connect, repo):
         assert time.slept == [37.0]
 
 
-def test_registry_that_wants_more_patience_than_there_is(registry, connect, repo):
-    busy = Fault(
-        429, {"Retry-After": "3600"}, b'{"errors":[{"code":"TOOMANYREQUESTS","message":"pull rate limit"}]}'
-    )
-    with http_proxy(registry.port, lambda seen, _: None if seen.path == "/v2/" else busy) as proxy:
-        time = FakeTime()
-        with pytest.raises(RegistryUnavailableError, match="answered 429: pull rate limit") as caught:
-            connect(proxy.host, clock=time).manifest(repo, "v1")
-        assert time.slept == []
-        assert caught.value.status == 429
-        assert "wait, or log in" in caught.value.hint
-
-
-def test_registry_that_never_finishes_uploads(registry, connect, repo):
-    """Pieces that arrive are progress, but the same pieces again are not."""
-    content = os.urandom(3 * MIB)
-    with http_proxy(registry.port, lambda seen, _: Fault(500) if seen.method == "PUT" else None) as proxy:
-        time = FakeTime()
-        with pytest.raises(RegistryUnavailableError, match="the registry answered 500"):
-            connect(proxy.host, clock=time, patience=60).upload_blob(
-                repo, content, sha256(content), len(content), chunk_size=MIB
-            )
-        assert sum(time.slept) <= 60
-
-
 def test_limit_on_the_size_of_requests_makes_pieces_smaller(registry, connect, repo):
     content = os.urandom(10 * MIB)
 
@@ -87,17 +62,6 @@ def test_limit_on_the_size_of_requests_makes_pieces_smaller(registry, connect, r
         with pytest.raises(RegistryError, match="accepts no request of this size") as caught:
             connect(proxy.host).upload_blob(repo, other, sha256(other), len(other))
         assert "client_max_body_size" in caught.value.hint
-
-
-def test_registry_that_takes_no_pieces_gets_the_whole(registry, connect, repo):
-    content = os.urandom(5 * MIB)
-    whole = lambda seen, _: Fault(416) if "Content-Range" in seen.headers else None  # noqa: E731
-    with http_proxy(registry.port, whole) as proxy:
-        assert connect(proxy.host).upload_blob(
-            repo, content, sha256(content), len(content), chunk_size=2 * MIB
-        )
-        assert proxy.of("PATCH")[-1].headers["Content-Length"] == str(5 * MIB)
-    assert fetched(connect(registry.host), repo, sha256(content)) == content
 
 
 # Refusals

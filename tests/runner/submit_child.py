@@ -12,7 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from shunter.runner import Runner, database, submit
+from shunter.runner import Runner, submit
+from shunter.runner import history_database as database
 from shunter.specs import AppDef, Role
 from tests.runner.fake_scheduler import FakeScheduler
 

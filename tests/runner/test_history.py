@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shunter.errors import StateStoreError
 from shunter.paths import history_path
-from shunter.runner import database
+from shunter.runner import history_database as database
 from shunter.runner.history import History
 from shunter.runner.records import COLUMNS, JobRecord
 from shunter.specs import AppState
@@ -194,7 +194,7 @@ def test_an_empty_file_is_a_history_without_rows(home: Path) -> None:
 READER = """
 import os, sys
 import shutil, tempfile
-import shunter.runner.database, shunter.runner.records, json  # root may read where they are, others not
+import shunter.runner.history_database, shunter.runner.records, json  # others may not read there
 from shunter.runner.history import History
 from shunter.errors import StateStoreError
 os.setgid(65534); os.setuid(65534)

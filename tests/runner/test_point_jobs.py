@@ -12,8 +12,9 @@ import pytest
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.specs import AppState
+from shunter.specs.sweep_points import Point
 from shunter.sweeps import point_jobs, repeat, run_sweep
-from shunter.sweeps.planning import Point, grid
+from shunter.sweeps.points import grid
 
 COMPONENT = """\
 from shunter.specs import AppDef, Role

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shunter.errors import ConfigError
+from shunter.limits import MOST_RETRIES
 from shunter.schedulers.native_retries import BY_SHUNTER, BY_THE_BACKEND, backend_retries, words_of
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
-from shunter.specs.limits import MOST_RETRIES
 from shunter.specs.retries import CLASSES
 
 

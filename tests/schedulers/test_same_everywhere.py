@@ -22,7 +22,7 @@ import pytest
 
 from tests import backends, grid_engine, ray_cluster, slurm_cluster
 from tests.docs.documents import ROOT
-from tests.sagemaker.remote.conftest import Cloud, cloud, moto, no_account  # noqa: F401 - fixtures
+from tests.sagemaker.remote.conftest import Cloud, cloud, no_account  # noqa: F401 - fixtures
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
 from tests.toolkit.image import docker
 

@@ -86,14 +86,6 @@ def test_resource_from_figures_or_name() -> None:
     assert resource(cpu=99, gpu=99, memMB=99, h="cpu.nano") == Resource(1, 0, 512)
 
 
-def test_names_are_added_and_never_replaced() -> None:
-    names = NamedResources()
-    names.add("mine", lambda: Resource(7, 0, 7))
-    names.add("gpu.small", lambda: Resource(7, 0, 7))
-    assert names["mine"] == Resource(7, 0, 7)
-    assert names["gpu.small"].cpu == 8
-
-
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], NamedResources]]:
     def install(group: str) -> NamedResources:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import Tree, backend
+from .conftest import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
 class Bucket:
-    """A bucket of its own on a moto server of its own."""
+    """An empty bucket, the only one of its moto server."""
 
     def __init__(self, endpoint: str) -> None:
         import boto3
@@ -49,38 +48,10 @@ class Bucket:
         return sorted(entry["Key"] for entry in listing.get("Contents", ()))
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    import importlib.util
-
-    backend("moto", importlib.util.find_spec("moto") is not None, "moto[server,s3] is not installed")
-    code = (
-        "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-        "from werkzeug.serving import make_server\n"
-        "app = DomainDispatcherApplication(create_backend_app)\n"
-        "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
-        "print(server.server_port, flush=True)\n"
-        "server.serve_forever()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.kill()
-
-
 @pytest.fixture
-def bucket(endpoint: str) -> Bucket:
-    import urllib.request
-
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")).close()
-    return Bucket(endpoint)
+def bucket(moto: str) -> Bucket:
+    urllib.request.urlopen(urllib.request.Request(f"{moto}/moto-api/reset", method="POST")).close()
+    return Bucket(moto)
 
 
 @pytest.fixture

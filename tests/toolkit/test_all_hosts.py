@@ -113,19 +113,6 @@ def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) 
         assert tree.report["class"] == "client_error"
 
 
-def test_a_timeout_of_one_host_is_a_timeout_of_all(hosts: Hosts) -> None:
-    scripts(hosts, "import signal; signal.pause()")
-    processes = {
-        name: hosts.start(name, **hosts.env, **({"SHUNTER_TIMEOUT_SECONDS": "1"} if name == "algo-2" else {}))
-        for name in hosts.names
-    }
-    for name, process in processes.items():
-        process.communicate(timeout=30)
-        assert process.returncode == 143, name
-        report = hosts.trees[name].report
-        assert (report["outcome"], report["class"]) == ("failed", "timeout"), name
-
-
 def test_ports_can_be_chosen(hosts: Hosts) -> None:
     """The hosts meet on one, torchrun is given the other."""
     seen = """

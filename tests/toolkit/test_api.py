@@ -25,37 +25,6 @@ def python(tree: Tree, code: str, **env: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_environment_properties(tree: Tree) -> None:
-    tree.hyperparameters(lr="0.1")
-    done = python(
-        tree,
-        """
-        from shunter_toolkit import environment, mapping
-        env = environment.Environment()
-        assert env.hyperparameters == {"lr": 0.1} == env["hyperparameters"]
-        assert env.is_main and env.module_name == "train"
-        assert mapping.to_cmd_args(env.hyperparameters) == ["--lr", "0.1"] == env.to_cmd_args()
-        assert dict(env)["num_cpus"] == env.num_cpus
-        assert environment.model_dir == env.model_dir
-        """,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_entry_point_run(tree: Tree) -> None:
-    tree.script("import os, sys; print(sys.argv[1:], os.environ['EXTRA'], os.environ['SM_CURRENT_HOST'])")
-    done = python(
-        tree,
-        """
-        from shunter_toolkit import entry_point, environment
-        env = environment.Environment()
-        outcome = entry_point.run(env.module_dir, "train.py", ["--a", "b c"], {"EXTRA": "x"})
-        assert outcome.exit_code == 0
-        """,
-    )
-    assert (done.returncode, done.stdout) == (0, "['--a', 'b c'] x algo-1\n"), done.stderr
-
-
 @pytest.mark.parametrize("wait", [True, False])
 def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
     tree.script("raise KeyError('missing column')")
@@ -197,47 +166,6 @@ def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None
     assert "No module named 'sagemaker_training.params'" in done.stderr
 
 
-def test_aliases_import_nothing_until_they_are_used(installed: Path) -> None:
-    """The ``.pth`` file is read by each Python of the environment."""
-    line = [str(installed / "bin/python"), "-c", "import sys; print(*sorted(sys.modules))"]
-    on, off = (
-        set(subprocess.check_output(line, text=True, env=clean_environment(SHUNTER_ALIASES=value)).split())
-        for value in ("1", "0")
-    )
-    assert on == off
-
-
-def test_installed_size(installed: Path) -> None:
-    site = next((installed / "lib").glob("python3*/site-packages/shunter_toolkit"))
-    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
-    assert size < 2_000_000
-
-
-def test_importing_nothing_heavy(tree: Tree) -> None:
-    """An import budget: what `train` loads decides its 60 ms and 15 MB."""
-    tree.script("pass")
-    done = python(
-        tree,
-        """
-        import sys
-        from shunter_toolkit.train import train
-        assert train() == 0
-        heavy = {"argparse", "logging", "email",
-                 "dataclasses", "subprocess", "threading", "tarfile",
-                 "shutil", "tempfile", "urllib", "asyncio", "boto3", "hashlib", "inspect", "concurrent"}
-        print(sorted(heavy & set(sys.modules)))
-        """,
-    )
-    loaded_anyway = subprocess.run(
-        [tree.python, "-c", "import sys; print(sorted(sys.modules))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    extra = [name for name in eval(done.stdout.splitlines()[-1]) if repr(name) not in loaded_anyway.stdout]
-    assert extra == []
-
-
 def test_syntax_and_library_of_python_3_8() -> None:
     """vermin reads the sources for what an old Python would not know."""
     import importlib.util
@@ -320,22 +248,3 @@ def test_a_frameworks_function_under_the_zipapp(
     tree.script("raise KeyError('column')")
     assert train_zipapp(tree, empty, zipapp, **env).returncode == 1
     assert tree.failure.startswith("KeyError: 'column'")
-
-
-def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, empty: Path) -> None:
-    site = next((empty.parents[1] / "lib").glob("python3*/site-packages"))
-    (site / "sagemaker_training").mkdir()
-    (site / "sagemaker_training/__init__.py").write_text("original = True")
-    (site / "sagemaker_training/environment.py").write_text("value = 7")
-    tree.script(
-        """
-        import sagemaker_training
-        from sagemaker_training import environment
-        from sagemaker_containers.beta.framework import mapping
-        import shunter_toolkit.mapping
-        assert mapping is shunter_toolkit.mapping
-        print(sagemaker_training.original, environment.value)
-        """
-    )
-    done = train_zipapp(tree, empty, zipapp)
-    assert (done.returncode, done.stdout) == (0, "True 7\n"), done.stderr

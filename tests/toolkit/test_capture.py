@@ -7,10 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
-
-from shunter_toolkit.metrics import Definition, Recorder, parse_definitions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,43 +140,3 @@ def test_a_slow_reader_does_not_delay_a_stop(tree: Tree, tmp_path: Path) -> None
 
 
 words = st.text(alphabet="ab=1 .\n\r,", max_size=60)
-
-
-@given(
-    st.lists(words, max_size=6),
-    st.sampled_from([r"a=(\d)", r"^b (\d)", r"(\d)$", r"[^b](\d)\s", r"\Aa(\d)", r"(?!b)(\d)"]),
-)
-def test_block_search_finds_what_line_search_finds(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[str], regex: str
-) -> None:
-    path = tmp_path_factory.mktemp("m") / "metrics.jsonl"
-    recorder = Recorder([Definition("m", regex)], str(path), "stdout")
-    for piece in pieces:
-        recorder.observe(piece.encode())
-    recorder.close()
-    expected = []
-    import re
-
-    for line in "".join(pieces).replace("\r", "\n").split("\n"):
-        match = re.search(regex, line)
-        if match:
-            expected.append(float(match.group(1)))
-    found = [json.loads(row)["value"] for row in path.read_text().splitlines()] if path.exists() else []
-    assert found == expected
-
-
-def test_a_name_alone_is_enough(tmp_path: Path) -> None:
-    recorder = Recorder(parse_definitions([{"name": "loss"}]), str(tmp_path / "m"), "stdout")
-    recorder.observe(b"{'loss': 3e-05}\nval_loss=1 \x1b[1mLoss\x1b[0m: -2, \rno loss yet\nloss")
-    recorder.observe(b" 1,234")
-    recorder.close()
-    assert [json.loads(row)["value"] for row in (tmp_path / "m").read_text().splitlines()] == [
-        3e-05,
-        -2,
-        1234,
-    ]
-
-
-def test_definitions_in_both_spellings() -> None:
-    both = parse_definitions([{"Name": "a", "Regex": "(1)"}, {"name": "b", "regex": "(2)"}])
-    assert [definition.name for definition in both] == ["a", "b"]

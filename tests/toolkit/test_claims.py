@@ -8,23 +8,20 @@ import re
 import shutil
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shunter_toolkit.input_config import split_hyperparameters
-
 from .conftest import DUMP, RESOURCE, Tree, backend
-from .objects import Bucket, bare, bucket, endpoint, run
+from .objects import Bucket, bare, bucket, run
 from .test_contract import _full
 from .test_serve import MODEL, Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["bare", "bucket", "endpoint", "served"]  # fixtures
+__all__ = ["bare", "bucket", "served"]  # fixtures
 
 CONTRACT = (Path(__file__).parents[2] / "docs/contract.md").read_text(encoding="utf-8")
 TABLE = CONTRACT.partition("## Variables")[2].partition("Also set:")[0]
@@ -90,17 +87,6 @@ def test_variables_that_the_toolkit_reads(tree: Tree, tmp_path: Path) -> None:
     tree.train(**given)
     env = tree.dump()["env"]
     assert (env["SM_LOG_LEVEL"], env["SAGEMAKER_REGION"]) == ("40", "us-east-2")
-
-
-def test_reserved_names_are_not_the_scripts() -> None:
-    given = {"default_user_module_name": 1, "_tuning_objective_metric": 2, "sagemaker_x": 3, "lr": 4}
-    assert split_hyperparameters(given)[0] == {"lr": 4}
-
-
-def test_a_channel_that_is_missing_is_the_scripts_to_notice(tree: Tree) -> None:
-    tree.configure("inputdataconfig", {"piped": {"TrainingInputMode": "Pipe"}})
-    tree.script("import os; print(os.path.exists(os.environ['SM_CHANNEL_PIPED']))")
-    assert tree.train().stdout == "False\n"
 
 
 def test_stderr_can_be_left_alone(tree: Tree) -> None:
@@ -271,17 +257,3 @@ def test_a_default_for_any_accept(served: Served) -> None:
     served.tree.script(MODEL, "inference.py")
     served.start(SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT="text/csv")
     assert served.invoke(b"[[1, 2]]", "application/json", "*/*") == (200, b"2.0,4.0\n")
-
-
-def test_execution_parameters_of_a_server_of_ones_own(served: Served) -> None:
-    served.tree.script(
-        """
-        from shunter_toolkit.serving.transformer import Transformer
-        from shunter_toolkit.serving.worker import Answer, Worker
-        app = Worker(Transformer(), execution_parameters=lambda: Answer(200, b'{"MaxPayloadInMB": 6}'))
-        """,
-        "own.py",
-    )
-    served.start(SAGEMAKER_SERVING_MODULE="own:app", PYTHONPATH=str(served.tree.base / "code"))
-    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/execution-parameters") as answer:
-        assert json.load(answer) == {"MaxPayloadInMB": 6}

@@ -210,14 +210,6 @@ def test_local_code(tree: Tree, tmp_path: Path, form: str, kind: str) -> None:
     assert (done.returncode, done.stdout) == (0, "fetched\n"), done.stderr
 
 
-def test_code_in_the_image_wins(tree: Tree, tmp_path: Path) -> None:
-    tree.script("print('image')")
-    tree.hyperparameters(sagemaker_submit_directory=str(tmp_path))
-    done = tree.train()
-    assert done.stdout == "image\n"
-    assert "already contains code" in done.stderr
-
-
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])
 def test_unreadable_archive(tree: Tree, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "s.tar.gz").write_bytes(content)
@@ -235,12 +227,6 @@ def test_hostile_archive_ends_the_job(tree: Tree, tmp_path: Path) -> None:
     assert tree.train().returncode == 1
     assert tree.report["class"] == "client_error"
     assert "'../evil' lies outside the directory" in tree.failure
-
-
-def test_missing_code(tree: Tree) -> None:
-    tree.hyperparameters(sagemaker_submit_directory="/no/such/place")
-    assert tree.train().returncode == 1
-    assert "no such file or folder" in tree.failure
 
 
 class Web:
@@ -390,6 +376,7 @@ def test_requirements_are_really_installed(tree: Tree, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_failed_install_is_distinguished(tree: Tree) -> None:
     (tree.base / "code/requirements.txt").write_text("no-such-package-of-ours==1\n")
     tree.script("print('never')")

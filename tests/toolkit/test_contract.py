@@ -1,13 +1,10 @@
-"""The contract, row by row: arguments, variables, and equality with sagemaker-training where it is
-installed.
-"""
+"""The contract, row by row: arguments and variables."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from hypothesis import strategies as st
 from shunter_toolkit import input_config, mapping, resources
 from shunter_toolkit.environment import Environment
 
-from .conftest import DUMP, RESOURCE, Tree, clean_environment
+from .conftest import DUMP, RESOURCE, Tree
 
 # Raw value in hyperparameters.json -> the script's arguments and the SM_HP variable. Recorded from the
 # predecessor.
@@ -46,24 +43,6 @@ def test_golden_vectors(name: str, raw: str, args: list[str], variable: str) -> 
     decoded = input_config.decode_hyperparameters({name: raw})
     assert mapping.to_cmd_args(decoded) == args
     assert mapping.to_env_value(decoded[name]) == variable
-
-
-def test_arguments_are_sorted_capitals_first() -> None:
-    assert mapping.to_cmd_args({"b": 1, "a": 2, "Z": 3}) == ["-Z", "3", "-a", "2", "-b", "1"]
-
-
-def test_seed_mapping() -> None:
-    seed = {"batch-size": 256, "learning-rate": 0.0001, "communicator": "pure_nccl"}
-    line = "--batch-size 256 --communicator pure_nccl --learning-rate 0.0001"
-    assert mapping.to_cmd_args(seed) == line.split()
-
-
-def test_names_that_no_environment_can_carry() -> None:
-    assert mapping.with_legal_aliases({"SM_HP_A=B": "1", "SM_HP_C-D": "2", "SM_HP_C_D": "3"}) == {
-        "SM_HP_A_B": "1",
-        "SM_HP_C-D": "2",
-        "SM_HP_C_D": "3",
-    }
 
 
 # Every variable of the contract and its value for the tree below: text, or JSON by its structure.
@@ -223,14 +202,6 @@ def test_round_trip(hyperparameters: dict[str, Any]) -> None:
             assert text == str(hyperparameters[name])
 
 
-@given(st.text(max_size=40))
-def test_text_that_is_not_json_stays_text(text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError:
-        assert input_config.decode_value(text) == text
-
-
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.dictionaries(
@@ -267,95 +238,5 @@ def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: int | None) 
     assert resources.num_cpus(str(tmp_path)) == min(available, expected or available)
 
 
-def test_accelerators_are_counted() -> None:
-    assert resources.num_gpus(lambda c: "GPU 0: A\nGPU 1: B\n  MIG x\n") == 2
-    assert resources.num_gpus(lambda c: None) == 0
-    assert resources.num_neurons(run=lambda c: '[{"nc_count": 2}, {"nc_count": 2}]') == 4
-    assert resources.num_neurons(run=lambda c: "rubbish") == 0
-    assert resources.num_neurons("ml.trn2.48xlarge") == 64
-
-
 # ----------------------------------------------------------------------------------------------------------
 # -----
-# The predecessor itself, on the same tree. SHUNTER_ORACLE names the `train` of an environment that has it.
-
-ORACLE = os.environ.get("SHUNTER_ORACLE", "")
-# Differences that docs/contract.md lists. Everything else has to be equal.
-NOT_COMPARED = {"PYTHONPATH", "PWD", "OLDPWD", "_", "SHLVL", "SHUNTER_ORACLE"}
-
-
-LOCALHOST = json.loads(json.dumps(RESOURCE).replace("algo-1", "localhost"))
-LOCAL_MODE = {"current_host": "localhost", "hosts": ["localhost"], "network_interface_name": "ethwe"}
-TWO_GROUPS = {
-    **LOCALHOST,
-    "instance_groups": [
-        {"instance_group_name": "group-1", "instance_type": "ml.p3.2xlarge", "hosts": ["localhost"]},
-        {"instance_group_name": "group-2", "instance_type": "ml.c5.xlarge", "hosts": ["localhost"]},
-    ],
-}
-ULTRA = {**LOCALHOST, "topology": [{"host": "localhost", "capacity_unit": 1}]}
-FLAG = ("sagemaker_multi_worker_mirrored_strategy_enabled", "true")
-CHOSEN = ("sagemaker_distribution_instance_groups", '["group-2"]')
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
-@pytest.mark.parametrize(
-    "resource", [LOCALHOST, LOCAL_MODE, TWO_GROUPS, ULTRA], ids=["one", "local", "two", "ultra"]
-)
-@pytest.mark.parametrize(
-    ("rows", "extra"), [(GOLDEN, []), ([], []), (GOLDEN[:2], [FLAG])], ids=["all", "none", "flag"]
-)
-def test_same_arguments_and_variables_as_the_predecessor(
-    tree: Tree, rows: list[Any], extra: list[tuple[str, str]], resource: dict[str, Any]
-) -> None:
-    _full(tree)
-    tree.configure("resourceconfig", resource)
-    chosen = [CHOSEN] if extra and resource is TWO_GROUPS else []
-    raw = {name: value for name, value, *_ in [*rows, *extra, *chosen]}
-    tree.hyperparameters(**raw, sagemaker_region='"us-west-2"')
-    assert tree.train().returncode == 0
-    ours = tree.dump()
-    (tree.base / "output/success").unlink()
-    done = subprocess.run([ORACLE], env=tree.env(), capture_output=True, text=True, timeout=50, check=False)
-    assert done.returncode == 0, done.stderr
-    theirs = tree.dump()
-    assert ours["argv"] == theirs["argv"]
-    assert ours["cwd"] == theirs["cwd"]
-    for name in sorted(set(theirs["env"]) - NOT_COMPARED):
-        assert ours["env"].get(name) == theirs["env"][name], name
-    ours_alone = {"SM_CHECKPOINT_DIR", "TF_CONFIG"}  # the second is what the flag asks for
-    added = set(ours["env"]) - set(theirs["env"]) - ours_alone
-    assert added == {re.sub("[^A-Z0-9_]", "_", n) for n in theirs["env"] if n.startswith("SM_")} - set(
-        theirs["env"]
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
-@pytest.mark.parametrize(
-    ("case", "ours", "theirs"),
-    [
-        ("exit 3", 3, 1),
-        ("killed", 137, 1),
-        ("no hyperparameters", 2, 2),
-        ("bad JSON", 1, 1),
-        ("no script", 1, 1),
-    ],
-)
-def test_exit_codes_beside_the_predecessor(tree: Tree, case: str, ours: int, theirs: int) -> None:
-    tree.configure("resourceconfig", json.loads(json.dumps(RESOURCE).replace("algo-1", "localhost")))
-    tree.script("import sys; sys.exit(3)" if case == "exit 3" else "import os; os.kill(os.getpid(), 9)")
-    if case == "no hyperparameters":
-        (tree.base / "input/config/hyperparameters.json").unlink()
-    elif case == "bad JSON":
-        tree.configure("hyperparameters", "{")
-    elif case == "no script":
-        tree.hyperparameters("nope.py")
-    assert tree.train().returncode == ours
-    (tree.base / "output/failure").unlink()
-    env = {**tree.env(), **clean_environment(SAGEMAKER_BASE_DIR=str(tree.base))}
-    assert (
-        subprocess.run([ORACLE], env=env, capture_output=True, timeout=50, check=False).returncode == theirs
-    )
-    assert (tree.base / "output/failure").exists()

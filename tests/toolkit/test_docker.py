@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,6 +108,7 @@ def container(image: str, tmp_path: Path) -> Iterator[Container]:
     docker("rm", "-f", made.name, check=False)
 
 
+@pytest.mark.slow
 def test_the_seeds_readme(container: Container) -> None:
     tree = container.tree
     tree.configure(
@@ -161,19 +160,6 @@ def test_docker_stop_reaches_the_script(container: Container, code: int) -> None
     report = container.tree.report
     assert (report["outcome"], report["class"], report["signal"]) == ("stopped", "preempted", "SIGTERM")
     assert not (container.tree.base / "output/failure").exists()
-
-
-def test_sigterm_takes_less_than_50_ms(container: Container) -> None:
-    container.tree.script(SAVING.format(code=0))
-    seconds = []
-    while not seconds or (seconds[-1] >= 0.05 and len(seconds) < 5):
-        pid = container.start()
-        sent = time.time()
-        os.kill(pid, signal.SIGTERM)
-        container.wait()
-        seconds.append(float((container.tree.base / "checkpoints/last").read_text()) - sent)
-        docker("rm", container.name)
-    assert min(seconds) < 0.05, seconds  # a busy machine may let the script wait for a processor now and then
 
 
 @pytest.mark.slow
@@ -237,6 +223,7 @@ def test_cpu_count_honours_the_quota(container: Container) -> None:
     assert container.run("--cpus", "0.5").stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_one_file_in_an_image_without_the_package(container: Container, tmp_path: Path) -> None:
     builder = Path(__file__).parents[2] / "toolkit/build_zipapp.py"
     app = tmp_path / "train.pyz"

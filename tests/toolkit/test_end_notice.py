@@ -6,11 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from shunter._toolkit import end_notice
 from shunter.schedulers.toolkit_supervision import EndRules, packed_causes
 from tests.receiver import Receiver, receiving
 
@@ -92,26 +91,6 @@ def test_a_job_that_is_stopped(tree: Tree, receiver: Receiver, stopped: str) -> 
     tree.script("import os, signal; os.kill(os.getppid(), 15); signal.pause()")
     tree.train(**asked(receiver.url, EndRules(stopped=stopped)))
     assert [json.loads(body)["state"] for _, body in receiver.received] == ([stopped] if stopped else [])
-
-
-CODES = [["1", False], ["13*", True], ["*", False]]
-
-
-@pytest.mark.parametrize(
-    ("again", "code", "attempt", "final"),
-    [
-        ({}, 1, "", True),
-        ({"attempts": 3, "codes": CODES}, 1, "0", True),
-        ({"attempts": 3, "codes": CODES}, 137, "0", False),
-        ({"attempts": 3, "codes": CODES}, 137, "2", True),
-        ({"attempts": 3, "codes": CODES}, 9, "0", True),
-        ({"attempts": 3, "codes": []}, 9, "1", False),
-        ({"attempts": 3, "codes": []}, 9, "", False),  # nobody says which attempt this is
-    ],
-)
-def test_which_failure_is_the_last(again: dict[str, Any], code: int, attempt: str, final: bool) -> None:
-    given = {"variable": "ATTEMPT", "first": 0, **again}
-    assert end_notice.is_final(given, code, {"ATTEMPT": attempt}) is final
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def xgboost():
 """
 
 
+@pytest.mark.slow
 def test_toolkits_of_the_elder_names(tree: Tree, image: Path) -> None:
     next(image.parents[1].glob("lib/python3*/site-packages")).joinpath("others.py").write_text(OTHERS)
     tree.script("import os, sys; print(os.environ['SM_CURRENT_HOST'], *sys.argv[1:])")

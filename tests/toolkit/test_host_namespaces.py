@@ -270,18 +270,6 @@ def test_where_names_do_not_resolve_a_script_that_uses_them_hears_of_it(machine:
     assert warning.endswith("Use 127.0.0.1 in place of algo-1.")
 
 
-def test_what_the_job_needs_of_the_machines_own_is_not_hidden(machine: Machine) -> None:
-    """Data that lie in the machine's /opt/ml stay there for the job, which hears what that means."""
-    machine.script(
-        "import os; assert open(os.environ['SM_CHANNEL_TRAINING'] + '/file').read() == 'theirs\\n'\n"
-        "assert os.path.exists('/opt/ml/file')\n"
-    )
-    machine.job["channels"] = {"training": "/opt/ml"}
-    code, out = machine.run(kind="ml")
-    assert code == 0, out
-    assert "the machine's own /opt/ml holds /opt/ml" in out
-
-
 def test_a_stop_finds_everything_in_the_same_place(machine: Machine) -> None:
     """The script's children and the stop hook see what the script sees; nothing of them is left."""
     machine.script(
@@ -304,24 +292,3 @@ def test_a_stop_finds_everything_in_the_same_place(machine: Machine) -> None:
     process.communicate(timeout=50)
     assert (machine.base / "model/child").read_text() == "child\n"
     assert "algo-1" in (machine.base / "model/hook").read_text()
-
-
-@needs_somebody
-@pytest.mark.skipif(not may("ssh", "-V"), reason="no ssh here")
-def test_ssh_works_for_who_is_not_root(machine: Machine) -> None:
-    """It trusts files of root or of its user only, and root is nobody in a user's namespace."""
-    machine.script(
-        "import subprocess\n"
-        "said = subprocess.run(['ssh', '-G', 'host'], capture_output=True, text=True)\n"
-        "assert 'compression yes' in said.stdout, said\n"
-    )
-    config = machine.folder / "ssh"
-    (config / "ssh_config.d").mkdir(parents=True)
-    (config / "ssh_config").write_text("Include /etc/ssh/ssh_config.d/*.conf\n")
-    (config / "ssh_config.d/50-more.conf").write_text("Include more\n")
-    (config / "more").write_text("Compression yes\n")
-    passwd = machine.folder / "passwd"
-    passwd.write_text("somebody:x:12345:12345::/:/bin/sh\n")
-    mounts = f'mount --bind {config} /etc/ssh; mount --bind {passwd} /etc/passwd; exec "$@"'
-    code, out = machine.run("sh", "-c", mounts, "sh", *SOMEBODY)
-    assert code == 0, out

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .conftest import DUMP, Tree
-from .objects import Bucket, bare, bucket, endpoint, run
+from .objects import Bucket, bare, bucket, run
 
-__all__ = ["bare", "bucket", "endpoint"]  # fixtures
+__all__ = ["bare", "bucket"]  # fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +43,6 @@ def test_local_channels_are_linked_and_configuration_is_written(bare: Tree, tmp_
     raw = json.loads((bare.base / "input/config/hyperparameters.json").read_text())
     assert raw["lr"] == "0.1"
     assert raw["name"] == '"x"'
-
-
-def test_arguments_are_passed_exactly(bare: Tree) -> None:
-    bare.script(DUMP)
-    assert run(bare, {"arguments": ["--a b", ""], "hyperparameters": {"x": 1}}).returncode == 0
-    assert bare.dump()["argv"] == ["--a b", ""]
 
 
 def test_document_from_a_file_and_code_from_a_folder(bare: Tree, tmp_path: Path) -> None:
@@ -92,13 +86,6 @@ def test_mistakes_in_the_document(bare: Tree, document: dict[str, Any], words: s
     assert words in bare.failure
     assert bare.report["class"] == "client_error"
     assert "Traceback" not in done.stderr
-
-
-def test_malformed_and_missing_documents(bare: Tree) -> None:
-    assert bare.train(SHUNTER_JOB="{bad").returncode == 1
-    assert "not valid JSON" in bare.failure
-    assert bare.train(SHUNTER_JOB="/no/job.json").returncode == 2
-    assert "no such file" in bare.failure
 
 
 def test_the_documents_program_wins_over_what_an_image_sets(bare: Tree) -> None:
@@ -251,13 +238,6 @@ def test_code_from_s3(bare: Tree, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("src/sourcedir.tar.gz", (tmp_path / "s.tar.gz").read_bytes())
     done = run(bare, {"program": "main.py", "code": "s3://jobs/src/sourcedir.tar.gz"}, **bucket.env)
     assert (done.returncode, done.stdout) == (0, "from s3\n"), done.stderr
-
-
-def test_missing_boto3_names_what_to_add(bare: Tree, tmp_path: Path) -> None:
-    (tmp_path / "boto3.py").write_text("raise ImportError('not here')")
-    bare.script("pass")
-    assert run(bare, {"channels": {"a": "s3://b/c"}}, PYTHONPATH=str(tmp_path)).returncode == 1
-    assert "pip install boto3" in bare.failure
 
 
 def test_host_count_and_replica_index(bare: Tree) -> None:

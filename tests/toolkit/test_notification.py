@@ -197,25 +197,6 @@ def test_the_documented_receiver_takes_what_is_ours_and_nothing_else(tmp_path, r
     assert not is_genuine({**headers, "webhook-id": "msg_other"}, body, b"s3", now=sent)
 
 
-def test_how_long_to_wait_need_not_be_a_number(tmp_path, receiver):
-    receiver.answers, receiver.headers = [503], {"Retry-After": "\u00b2"}
-    outbox(tmp_path, [receiver.url]).send(MESSAGE, sleep=lambda delay: None)
-    assert settled(tmp_path) == [("told", 2, "")]
-
-
-def test_a_command_gets_a_reason_that_no_variable_can_hold(tmp_path):
-    command = f'printf %s "$SHUNTER_REASON" > {tmp_path}/reason'
-    outbox(tmp_path, [command]).send({**MESSAGE, "reason": "a\0b\ud800c"}, sleep=pytest.fail)
-    assert settled(tmp_path) == [("told", 1, "")]
-    assert (tmp_path / "reason").read_text() == "ab?c"
-
-
-def test_a_command_may_write_more_than_is_kept(tmp_path):
-    command = "yes | head -c 5000000 >&2; echo last words >&2; exit 3"
-    outbox(tmp_path, [command]).send(MESSAGE, sleep=pytest.fail)
-    assert settled(tmp_path) == [("failed", 1, "it ended with exit code 3: last words")]
-
-
 def test_what_a_command_leaves_running_is_not_waited_for(tmp_path):
     held = tmp_path / "held"
     os.mkfifo(held)

@@ -11,22 +11,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shunter import system
 
 from .conftest import Tree, backend
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_command_is_in_the_report(tree: Tree) -> None:
-    tree.script("raise SystemExit(2)")
-    tree.hyperparameters(x="1", api_key='"sesame-sesame"')
-    tree.train()
-    assert tree.report["command"].endswith("train.py --api_key ****** -x 1")
-    assert tree.failure.endswith("train.py --api_key ****** -x 1")
 
 
 def test_a_killed_train_takes_its_script_along(tree: Tree) -> None:
@@ -67,24 +57,6 @@ def test_ctrl_c_stops_too(tree: Tree) -> None:
     assert tree.report["signal"] == "SIGINT"
 
 
-def test_user_signals_are_passed_on(tree: Tree) -> None:
-    tree.script(
-        """
-        import signal, sys
-        signal.signal(signal.SIGUSR1, lambda *a: sys.exit(7))
-        print("ready", flush=True)
-        while True:
-            signal.pause()
-        """
-    )
-    process = tree.start()
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=20)
-    assert process.returncode == 7
-
-
 def test_a_disk_that_is_really_full(tree: Tree, tmp_path: Path) -> None:
     base = tmp_path / "small"
     base.mkdir()
@@ -116,35 +88,6 @@ def test_read_only_output_still_gives_the_exit_code(tree: Tree) -> None:
     done = tree.train()
     assert done.returncode in (3, errno.EEXIST, errno.ENOTDIR)
     assert "Traceback" not in done.stderr
-
-
-def test_uv_is_preferred(tree: Tree, tmp_path: Path) -> None:
-    (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/log\n')
-    (tmp_path / "uv").chmod(0o755)
-    (tree.base / "code/requirements.txt").write_text("x")
-    tree.script("pass")
-    assert tree.train(PATH=f"{tmp_path}:{os.environ['PATH']}").returncode == 0
-    assert (tmp_path / "log").read_text().startswith(f"pip install --python {sys.executable}")
-
-
-@pytest.mark.parametrize(
-    ("files", "name", "kind"),
-    [
-        ({"train.py": ""}, "train.py", "PYTHON_PROGRAM"),
-        ({"setup.py": "", "train.py": ""}, "train.py", "PYTHON_PACKAGE"),
-        ({"setup.py": "", "run.sh": ""}, "run.sh", "COMMAND"),
-        ({"pyproject.toml": "[project]\n"}, "module.cli", "PYTHON_PACKAGE"),
-        ({"pyproject.toml": "[project]\n", "train.py": ""}, "train.py", "PYTHON_PROGRAM"),
-        ({"pyproject.toml": "[tool.ruff]\n"}, "run", "COMMAND"),
-        ({"run": ""}, "run", "COMMAND"),
-    ],
-)
-def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, kind: str) -> None:
-    from shunter_toolkit.predecessor import entry_point_type
-
-    for path, content in files.items():
-        (tmp_path / path).write_text(content)
-    assert entry_point_type.get(str(tmp_path), name).value == kind
 
 
 def test_a_program_under_a_shell_gets_one_signal_and_the_grace_period(tree: Tree) -> None:

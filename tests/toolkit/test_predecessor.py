@@ -1,6 +1,7 @@
 """The predecessor's Python interface: names, signatures, what they do; and the commands of its launchers.
 
-With SHUNTER_ORACLE everything is compared with the real one; what was recorded from it is compared always.
+``predecessor.json`` is recorded from sagemaker-training 5.1.4: what `surface.py` prints of its modules, and
+what CALLS prints with it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,32 +28,18 @@ from .conftest import Tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ORACLE = os.environ.get("SHUNTER_ORACLE", "")
-oracle = pytest.mark.skipif(not ORACLE, reason="SHUNTER_ORACLE does not name the train of sagemaker-training")
 SURFACE = Path(__file__).with_name("surface.py")
 GOLDEN = Path(__file__).with_name("launchers.json")
-
-MODULES = (
-    *("_entry_point_type", "cli.train", "content_types", "encoders", "entry_point", "environment", "errors"),
-    *("files", "functions", "intermediate_output", "logging_config", "mapping", "modules", "mpi", "params"),
-    *("process", "pytorch_xla", "recordio", "runner", "smdataparallel", "timeout", "torch_distributed"),
-    "trainer",
-)
-# Parts that no caller can use: coroutines that cut a stream into lines, and a loop's variable.
-LEFT_OUT = {"process": {"run_async", "watch"}, "recordio": {"amount"}}
+RECORDED = Path(__file__).with_name("predecessor.json")
 
 
-def run(python: str, *words: str, tree: Tree, stdin: str = "", **env: str) -> Any:
+def run(*words: str, tree: Tree, stdin: str = "") -> Any:
     """Run Python code that prints JSON."""
     done = subprocess.run(
-        [python, *words], input=stdin, env=tree.env(**env), capture_output=True, text=True, check=False
+        [sys.executable, *words], input=stdin, env=tree.env(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def oracle_python() -> str:
-    return str(Path(ORACLE).with_name("python"))
 
 
 def accepts(ours: list[list[str]] | None, theirs: list[list[str]] | None) -> bool:
@@ -67,16 +53,14 @@ def accepts(ours: list[list[str]] | None, theirs: list[list[str]] | None) -> boo
     return same and not stricter and all(row[2] for row in rest)
 
 
-@pytest.mark.slow
-@oracle
+def recorded(part: str, tree: Tree) -> Any:
+    return json.loads(RECORDED.read_text().replace("{base}", str(tree.base)))[part]
+
+
 def test_every_public_name_with_its_signature(tree: Tree) -> None:
-    names = [f"sagemaker_training.{module}" for module in MODULES]
-    theirs = run(oracle_python(), str(SURFACE), *names, tree=tree)
-    for module, left_out in LEFT_OUT.items():
-        for attribute in left_out:
-            del theirs[f"sagemaker_training.{module}"][attribute]
+    theirs = recorded("names", tree)
     wanted = json.dumps({name: list(offered) for name, offered in theirs.items()})
-    ours = run(sys.executable, str(SURFACE), "--aliases", tree=tree, stdin=wanted)
+    ours = run(str(SURFACE), "--aliases", tree=tree, stdin=wanted)
     assert sum(map(len, theirs.values())) > 150
     for name, offered in theirs.items():
         compare(offered, ours[name])
@@ -96,7 +80,7 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
             assert same, (attribute, member, own, signature)
 
 
-BEHAVIOUR = """
+CALLS = """
 import json, sys
 import numpy as np
 from sagemaker_training import encoders, errors, mapping, modules, process, recordio, timeout
@@ -157,37 +141,9 @@ json.dump(out, sys.stdout)
 """
 
 
-@oracle
 def test_the_same_calls_give_the_same(tree: Tree) -> None:
-    theirs = run(oracle_python(), "-c", BEHAVIOUR, tree=tree)
     start = "from shunter_toolkit import aliases; aliases.install()\n"
-    ours = run(sys.executable, "-c", start + BEHAVIOUR, tree=tree)
-    assert ours == theirs
-
-
-def test_callers_helpers(tree: Tree) -> None:
-    """What the predecessor can no longer do on today's Pythons, by its description."""
-    from shunter_toolkit import environment, runner
-    from shunter_toolkit.predecessor import functions, timeout
-
-    def narrow(a: int, b: int = 1) -> int:
-        return a + b
-
-    assert functions.getargspec(narrow) == (["a", "b"], None, None, (1,))
-    assert functions.matching_args(narrow, {"a": 1, "c": 2}) == {"a": 1}
-    assert functions.matching_args(lambda **words: words, {"a": 1}) == {"a": 1}
-    with pytest.raises(KeyError, match="division"):
-        functions.error_wrapper(lambda: 1 / 0, KeyError)()
-    with pytest.raises(timeout.TimeoutError, match="timed out"), timeout.timeout(seconds=0.05):
-        signal.pause()
-    made = environment.Environment(
-        {"current_host": "h", "hosts": ["h"]}, {"train": {}}, {"sagemaker_mpi_enabled": "false"}
-    )
-    assert made.user_entry_point is made.module_name is None
-    assert made.to_env_vars()["SM_MODULE_NAME"] == made.to_env_vars()["SM_USER_ENTRY_POINT"] == ""
-    assert made.distribution_instance_groups == []
-    with pytest.raises(ValueError, match="Invalid identifier"):
-        runner.get("Process")  # type: ignore[arg-type]
+    assert run("-c", start + CALLS, tree=tree) == recorded("calls", tree)
 
 
 HOSTS = ["algo-1", "algo-2"]
@@ -235,27 +191,6 @@ def _ours(kind: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> tuple[
     return with_gpus._create_command(), xla.variables(with_gpus.launch())
 
 
-def _parts(line: list[str]) -> dict[str, Any]:
-    """What a command line says: exported variables, MCA parameters, the rest in order."""
-    exports: dict[str, str] = {}
-    parameters: dict[str, str] = {}
-    rest: list[str] = []
-    words = list(line)
-    while words:
-        word = words.pop(0)
-        if word == "-x":
-            name, _, value = words.pop(0).partition("=")
-            exports[name] = value
-        elif word in ("-mca", "--mca"):
-            name = words.pop(0)
-            parameters[name] = words.pop(0)
-        else:
-            rest.append(
-                word.replace("-bind-to", "--bind-to").replace("-map-by", "--map-by").replace("---", "--")
-            )
-    return {"exports": exports, "parameters": parameters, "words": rest}
-
-
 @pytest.fixture
 def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """An image with the vendors' programs in it; called with the kind of launcher."""
@@ -299,81 +234,6 @@ def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) ->
         golden[case] = {"command": shown, "environment": env}
         GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
     assert golden[case] == {"command": shown, "environment": env}
-
-
-THEIRS = """
-import json, os, sys
-from sagemaker_training import mpi, pytorch_xla, smdataparallel, torch_distributed
-
-
-def create(kind, given, words):
-    options = "-verbose --NCCL_DEBUG WARN -x A=1"
-    script = ("train.py", ["--a", "1"])
-    if kind in ("mpi", "smp"):
-        return mpi.MasterRunner(*script, {}, 2, "algo-1", *given, **words)
-    if kind == "smddp":
-        training = json.dumps({"current_instance_type": given[0], "additional_framework_parameters": {}})
-        return smdataparallel.SMDataParallelRunner(
-            *script, {"SM_TRAINING_ENV": training}, 8, "algo-1", given[1], options, "lo")
-    if kind in ("torchrun", "neuron"):
-        hosts, here, instance = given
-        return torch_distributed.TorchDistributedRunner(*script, {}, 2, "algo-1", hosts, here, "lo", instance)
-    return pytorch_xla.PyTorchXLARunner(*script, {}, 1, "algo-1", given[0], given[1], 4)
-
-out = {}
-before = dict(os.environ)
-for name, (kind, given, words) in json.load(sys.stdin).items():
-    if kind == "smp":
-        os.environ["SM_HP_MP_PARAMETERS"] = '{"ddp": true}'
-    if kind == "neuron":
-        os.environ["RUN_NEURON_PARALLEL_COMPILE"] = "1"
-    runner = create(kind, given, words)
-    known = dict(os.environ)
-    if kind in ("torchrun", "neuron", "xla"):
-        runner._setup()
-    line = runner._create_command()
-    changed = {name: value for name, value in os.environ.items() if known.get(name) != value}
-    out[name] = {"command": line, "environment": changed}
-    os.environ.clear()
-    os.environ.update(before)
-json.dump(out, sys.stdout)
-"""
-# Ours alone, or left to today's libraries: see the table of differences in docs/contract.md.
-NOT_EXPORTED = {"LD_LIBRARY_PATH", "PATH", "LD_PRELOAD", "NCCL_MIN_NRINGS"}
-
-
-@oracle
-def test_launchers_say_what_the_predecessors_say(
-    tree: Tree, tmp_path: Path, vendors: Callable[[str], None]
-) -> None:
-    env = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
-    theirs = run(oracle_python(), "-c", THEIRS, tree=tree, stdin=json.dumps(CASES), **env)
-    golden = json.loads(GOLDEN.read_text())
-    for case, their in theirs.items():
-        _compare_launchers(case, their, golden[case])
-
-
-def _compare_launchers(case: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    kind = CASES[case][0]
-    their, our = _parts(theirs["command"]), _parts(shlex.split(ours["command"]))
-    for name, value in their["exports"].items():
-        default = name == "NCCL_DEBUG" and value == "INFO"
-        if name not in NOT_EXPORTED and not default:
-            assert our["exports"][name] == value, (case, name)
-    for name, value in their["parameters"].items():
-        assert our["parameters"][name] == value, (case, name)
-    for name, value in theirs["environment"].items():
-        tuned = name == "NCCL_PROTO" and "FI_PROVIDER" not in theirs["environment"] and kind != "xla"
-        left_out = name in ("SAGEMAKER_JOB_NAME", "CURRENT_HOST", "SAGEMAKER_REGION") or tuned
-        assert left_out or ours["environment"][name] == value, (case, name)
-    for option in ("-np", "--nnodes", "--nproc_per_node", "--master_addr", "--master_port", "--node_rank"):
-        for line in [their["words"]] if option in their["words"] else []:
-            value = line[line.index(option) + 1]
-            assert our["words"][our["words"].index(option) + 1] == value, (case, option)
-    for program in ("neuron_parallel_compile", "smddprun", "smddpmprun", "--oversubscribe", "-verbose"):
-        assert (program in their["words"]) == (program in our["words"]), (case, program)
-    if kind != "smddp":  # there the script's part is added when it is run
-        assert our["words"][-3:] == their["words"][-3:] == ["train.py", "--a", "1"]
 
 
 COUNT = "sagemaker_mpi_num_of_processes_per_host"

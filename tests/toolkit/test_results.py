@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .objects import Bucket, bare, bucket, endpoint, run
+from .objects import Bucket, bare, bucket, run
 
-__all__ = ["bare", "bucket", "endpoint"]  # fixtures
+__all__ = ["bare", "bucket"]  # fixtures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,14 +144,6 @@ def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
     done = tree.train(TRAINING_JOB_NAME="tj", **bucket.env)
     assert done.returncode == 0, done.stderr
     assert len(bucket.keys("res/tj/output/intermediate/")) == 20
-
-
-def test_intermediate_folder_of_the_platform_is_left_alone(tree: Tree, bucket: Bucket) -> None:
-    tree.hyperparameters(sagemaker_s3_output='"s3://jobs/res"')
-    (tree.base / "output/intermediate").mkdir(parents=True)
-    tree.script("import os; open(os.environ['SM_OUTPUT_INTERMEDIATE_DIR'] + '/x', 'w').close()")
-    assert tree.train(**bucket.env).returncode == 0
-    assert bucket.keys("res/") == []
 
 
 def test_sync_from_a_frameworks_own_code(tree: Tree, bucket: Bucket) -> None:

@@ -42,21 +42,6 @@ def test_the_right_traceback_is_found(text: str, summary: str | None, rank: int 
     assert (found.rank if found else None) == rank
 
 
-def test_ranks_that_write_at_once_are_distinguished() -> None:
-    lines = ["[1,0]<stderr>:" + HEAD, "[1,1]<stderr>:" + HEAD]
-    lines += ['[1,1]<stderr>:  File "b.py", line 2, in b\n', '[1,0]<stderr>:  File "a.py", line 1, in a\n']
-    lines += [
-        "[1,0]<stderr>:    a()\n",
-        "[1,1]<stderr>:    b()\n",
-        "[1,0]<stderr>:A: 0\n",
-        "[1,1]<stderr>:B: 1\n",
-    ]
-    found = tracebacks.find("".join(lines))
-    assert found is not None
-    assert (found.kind, found.rank) == ("A", 0)
-    assert found.frames == [{"file": "a.py", "line": 1, "function": "a", "code": "a()"}]
-
-
 def test_torchruns_report_gives_the_rank_and_its_exit_code() -> None:
     report = from_outcome(Outcome(1, f"{HEAD}{ELASTIC}{REPORT}".encode()), "train.py")
     assert (report.exit_code, report.fields["rank"], report.fields["signal"]) == (137, 3, "SIGKILL")
@@ -89,16 +74,6 @@ OF_OTHERS = "[1,0]<stderr>:rank 0 goes on\n"
         (
             "[p-7@1,1]<stderr>: no data\n" + RULER + EXITED.format(name="prterun-h-7@1", code=3) + RULER,
             "t.py ended with exit code 3: no data",
-            3,
-        ),
-        (
-            RULER
-            + "Primary job  terminated normally\n"
-            + RULER
-            + RULER
-            + EXITED.format(name="[9,1]", code=3)
-            + RULER,
-            "t.py ended with exit code 3",
             3,
         ),
         (OF_OTHERS + RULER + KILLED + RULER, "t.py was killed by SIGSEGV", 139),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 
@@ -26,13 +25,6 @@ def test_script_gets_arguments_variables_and_its_directory(tree: Tree) -> None:
     assert tree.succeeded
 
 
-def test_output_goes_straight_through(tree: Tree) -> None:
-    tree.script("import sys; print('out'); print('err', file=sys.stderr)")
-    done = tree.train()
-    assert done.stdout == "out\n"
-    assert done.stderr.endswith("err\n")
-
-
 def test_stdout_is_the_same_file_when_no_capture_is_needed(tree: Tree) -> None:
     tree.script("import os; print(os.readlink('/proc/self/fd/1'), os.readlink('/proc/self/fd/2'))")
     log = tree.base / "log.txt"
@@ -41,7 +33,7 @@ def test_stdout_is_the_same_file_when_no_capture_is_needed(tree: Tree) -> None:
     assert f"{log} {log}" in log.read_text()
 
 
-@pytest.mark.parametrize("code", [1, 3, 77, 255])
+@pytest.mark.parametrize("code", [1, 77])
 def test_exit_code_is_the_scripts_own(tree: Tree, code: int) -> None:
     tree.script(f"import sys; sys.exit({code})")
     assert tree.train().returncode == code
@@ -183,14 +175,6 @@ def test_shell_scripts_first_line_is_honoured(tree: Tree) -> None:
     assert done.stdout == "3\n"
 
 
-def test_command_that_cannot_be_started(tree: Tree) -> None:
-    tree.script("#!/no/such/interpreter\n", "run.sh")
-    tree.hyperparameters("run.sh")
-    assert tree.train().returncode == 127
-    assert tree.report["class"] == "client_error"
-    assert tree.failure.startswith("Cannot start ./run.sh")
-
-
 def test_binary_rubbish_is_refused(tree: Tree) -> None:
     path = tree.script("", "run")
     path.write_bytes(b"\x00\x01\x02")
@@ -251,31 +235,10 @@ def test_background_processes_are_ended(tree: Tree) -> None:
         assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_disk_full_still_reports(tree: Tree) -> None:
-    tree.script("raise OSError(28, 'No space left on device')")
-    assert tree.train().returncode == 1
-    assert tree.report["class"] == "user_error"
-    assert "larger volume" in tree.failure
-
-
 def test_memory_error_is_out_of_memory(tree: Tree) -> None:
     tree.script("raise MemoryError('no more')")
     assert tree.train().returncode == 1
     assert tree.report["class"] == "out_of_memory"
-
-
-def test_nul_in_a_hyperparameter_is_refused(tree: Tree) -> None:
-    tree.script("pass")
-    tree.hyperparameters(x=json.dumps("a\0b"))
-    assert tree.train().returncode == 1
-    assert "NUL" in tree.failure
-
-
-def test_script_without_execute_permission_is_run(tree: Tree) -> None:
-    path = tree.script("exit 8", "run.sh")
-    path.chmod(stat.S_IRUSR)
-    tree.hyperparameters("run.sh")
-    assert tree.train().returncode == 8
 
 
 def test_wrong_command_line() -> None:

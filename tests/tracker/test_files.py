@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter._toolkit.errors import ConfigError
-from shunter._toolkit.tracking.fsspec_tracker import decoded, encoded, read_config
+from shunter._toolkit.tracking.fsspec_tracker import read_config
 from shunter.tracker.api import TrackerSource
 from shunter.tracker.backend.fsspec import FsspecTracker, create
 from shunter.tracker.results import FsspecResultTracker
@@ -78,23 +76,6 @@ def test_unknown_runs_have_nothing(tmp_path: Path) -> None:
     assert (list(tracker.sources("x")), list(tracker.run_ids())) == ([], [])
 
 
-def test_a_value_that_json_does_not_know_leaves_nothing_behind(tracker: FsspecTracker) -> None:
-    with pytest.raises(TypeError):
-        tracker.add_metadata(RUN, o=object())
-    assert tracker.metadata(RUN) == {}
-
-
-def test_half_a_file_is_passed_over(tracker: FsspecTracker, tmp_path: Path) -> None:
-    tracker.add_metadata(RUN, a=1)
-    (tmp_path / DIRECTORY / "metadata" / "1").write_text('{"metadata": {"o": ')
-    assert tracker.metadata(RUN) == {"a": 1}
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_names_of_runs_come_back(run_id: str) -> None:
-    assert decoded(encoded(run_id)) == run_id
-
-
 # ---- configuration
 
 
@@ -108,14 +89,6 @@ def test_names_of_runs_come_back(run_id: str) -> None:
 def test_files_of_configuration(text: str, expected: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "c").write_text(text)
     assert read_config(str(tmp_path / "c")) == expected
-
-
-def test_roots(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text(f"protocol=file\nroot_path={tmp_path}/runs/\n")
-    assert create(str(tmp_path / "c")).root_dir == f"{tmp_path}/runs"
-    assert create(f"file://{tmp_path}/c").root_dir == f"{tmp_path}/runs"
-    assert create(f"file://{tmp_path}/x").root_dir == f"{tmp_path}/x"
-    assert repr(create(str(tmp_path))) == f"<FsspecTracker: root_path={tmp_path}>"
 
 
 @pytest.mark.parametrize(

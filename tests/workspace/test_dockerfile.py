@@ -57,27 +57,6 @@ COPY --chown=1 "fo ur" .
     assert parse(text, {}).sources == ["one", "two/", "th ree", "fo ur"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("# syntax=docker/dockerfile:1\nFROM a", "# syntax=docker/dockerfile:1"),
-        ("FROM a\nRUN --mount=type=cache,target=/x true", "RUN --mount"),
-        ("FROM a\nCOPY --link a b", "COPY --link"),
-        ("FROM a\nRUN <<EOF\nFROM b\nEOF\n", "RUN <<EOF"),
-        ("FROM a\n# syntax=later is a comment\nRUN echo --mount=x\nCOPY --chown=1 a b", ""),
-    ],
-)
-def test_what_needs_buildkit_is_reported(text: str, what: str) -> None:
-    found = parse(text, {})
-    assert found.buildkit == what
-    assert found.bases == ["a"]
-
-
-def test_the_escape_directive_counts() -> None:
-    assert parse("# escape=`\nFROM a\nCOPY x `\n y /to\nCOPY c:\\ /d\n", {}).sources[:2] == ["x", "y"]
-
-
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     parse(text, GIVEN)
@@ -193,26 +172,6 @@ def test_files_that_it_names_are_sent_though_ignored(
     made = content_of(Shipper(engine).image(base, root))
     assert {"v/weights.bin", "v/lib"} <= made.keys()
     assert "all/other.bin" not in made
-
-
-@docker_group
-def test_an_image_that_it_does_not_use_is_not_needed(
-    base: str, engine: Engine, dockerfile: Write, way: str
-) -> None:
-    root = dockerfile(f"FROM {base}", "COPY main.py /main.py")
-    assert Shipper(engine).image("no-such-host.invalid/unused:1", root)
-    assert Shipper(engine).image("<NONE>", root)
-
-
-@pytest.mark.slow
-@docker_group
-def test_an_image_may_be_named_by_its_id(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
-    found = inspect_image(engine, base)
-    assert found is not None
-    root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
-    image = Shipper(engine).image(found["Id"], root)
-    docker("rmi", f"shunter/base:{found['Id'][7:]}", check=False)
-    assert "main.py" in content_of(image)
 
 
 @docker_group

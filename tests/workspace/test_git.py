@@ -37,23 +37,12 @@ def test_tracked_and_not_ignored(checkout: Path) -> None:
     assert sorted(report.left_out["git"]) == ["build", "pkg/new.log"]
 
 
-def test_from_a_directory_within(checkout: Path) -> None:
-    write(checkout, {"pkg/c.log": "", "pkg/sub/d.py": "", "pkg/build/e": ""})
-    assert chosen(checkout / "pkg") == {"b.py", "sub/d.py"}
-
-
 def test_an_ignored_directory_counts_as_outside(checkout: Path) -> None:
     write(checkout, {"build/sub/x.log": ""})
     selection = select(str(checkout / "build"))
     assert files_of(selection) == {"c", "sub/x.log"}
     assert selection.report.notes == [f"{checkout}/build is ignored by Git, so all of its files are included"]
     assert chosen(checkout / "build/sub") == {"x.log"}
-
-
-def test_empty_directories(checkout: Path) -> None:
-    write(checkout, {"logs/x.log": "", "void/": "", "deep/er/": "", "build/void/": "", "pkg/new/": ""})
-    directories = select(str(checkout)).directories
-    assert set(directories) == {"pkg", "logs", "void", "deep", "deep/er", "pkg/new"}
 
 
 def test_submodules_and_nested_checkouts(checkout: Path, tmp_path: Path) -> None:
@@ -83,18 +72,6 @@ def test_submodules_and_nested_checkouts(checkout: Path, tmp_path: Path) -> None
     assert "mod" in selection.directories
 
 
-def test_checkouts_below_a_plain_directory(checkout: Path) -> None:
-    write(checkout.parent, {"home.txt": ""})
-    shutil.rmtree(checkout.parent / "user")
-    assert chosen(checkout.parent) == {"home.txt", *(f"project/{path}" for path in chosen(checkout))}
-
-
-def test_worktrees(checkout: Path, tmp_path: Path) -> None:
-    git(checkout, "worktree", "add", "-q", str(tmp_path / "tree"))
-    write(tmp_path / "tree", {"new.log": "", "new.py": ""})
-    assert chosen(tmp_path / "tree") == {".gitignore", "a.py", "pkg/b.py", "new.py"}
-
-
 def test_links_are_links(checkout: Path) -> None:
     (checkout / "linked").symlink_to("pkg")
     git(checkout, "add", "-A")
@@ -112,14 +89,6 @@ def test_special_files(checkout: Path) -> None:
     report = take(checkout).report
     assert report.problems == [("pipe", "is a named pipe, which cannot be shipped")]
     assert "pipe.log" in report.left_out["git"]
-
-
-def test_names_that_are_not_utf8(checkout: Path) -> None:
-    odd = os.fsdecode(b"\xff")
-    write(checkout, {f"{odd}.py": "", f"{odd}.log": "", f"{odd}/": ""})
-    selection = select(str(checkout))
-    assert f"{odd}.py" in files_of(selection)
-    assert odd in selection.directories
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

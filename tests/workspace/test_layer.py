@@ -15,13 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError
-from shunter.image_registry.image_manifest import encode_config
-from shunter.workspace.images.image_config import add_layers, working_dir
 from shunter.workspace.images.image_content import Cargo, Found, locate
 from shunter.workspace.images.layer import (
     MTIME,
     LayerContent,
-    LayerDigests,
     LayerEntry,
     difference,
     tar_size,
@@ -95,13 +92,6 @@ def test_a_file_of_more_than_8_gib_has_its_size() -> None:
     assert tar_size([entry]) == 1536 + entry.size + (-entry.size % 512) + 1024
 
 
-def test_digests_are_those_of_what_was_streamed() -> None:
-    digests = LayerDigests()
-    tar = b"".join(tar_stream(content_of([LayerEntry("a", "file", size=5)]), digests))
-    assert digests.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
-    assert digests.size == len(tar)
-
-
 @pytest.mark.parametrize("threads", [1, 4])
 def test_compression_does_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
     block = os.urandom(3_000_000)
@@ -115,25 +105,6 @@ def test_compression_does_not_depend_on_threads(tmp_path: Path, threads: int) ->
     assert (digests.gzip_size, seen[-1]) == (len(packed), digests.size)
     write_gzip(content, tmp_path / "again.gz", 3 - threads // 2)
     assert (tmp_path / "again.gz").read_bytes() == packed
-
-
-@pytest.mark.parametrize("given_bytes", [b"123", b"12345"])
-def test_content_of_another_length_is_refused(given_bytes: bytes) -> None:
-    with pytest.raises(ValueError, match="4 were announced"):
-        tar_of([LayerEntry("a", "file", size=4)], {"a": given_bytes})
-
-
-def test_files_are_read_as_they_are_taken_and_not_before() -> None:
-    read: list[str] = []
-
-    def reader(entry: LayerEntry) -> list[bytes]:
-        read.append(entry.path)
-        return [bytes(entry.size)]
-
-    entries = tuple(LayerEntry(f"f{number}", "file", size=3 << 20) for number in range(50))
-    stream = tar_stream(LayerContent(entries, reader))
-    next(stream)
-    assert read == ["f0"]
 
 
 # ---- deltas
@@ -187,45 +158,11 @@ def test_base_anchor_and_delta_are_base_and_the_new_layer(base: Tree, old: Tree,
     assert flattened(below, anchor, delta.entries) == flattened(below, whole)
 
 
-@given(_trees, _trees)
-def test_a_delta_over_nothing_is_exact_and_has_all_parents(old: Tree, new: Tree) -> None:
-    anchor, whole = layer_of(old), layer_of(new)
-    delta = difference(anchor, whole)
-    assert flattened(anchor, delta.entries) == flattened(whole)
-    paths = [entry.path for entry in delta.entries]
-    assert paths == sorted(set(paths))
-    assert {path.rpartition("/")[0] for path in paths} - {""} <= set(paths)
-
-
-@given(_trees, st.data())
-def test_what_is_in_doubt_is_all_that_can_go_wrong(old: Tree, data: st.DataObject) -> None:
-    new = data.draw(_trees)
-    delta = difference(layer_of(old), layer_of(new))
-    hidden = {entry.path for entry in delta.entries if entry.kind == "gone"}
-    assert hidden <= set(delta.doubtful)
-
-
-def test_equal_layers_have_no_difference() -> None:
-    layer = layer_of({"a": ("file", 1)})
-    assert difference(layer, layer) == ((), ())
-
-
 # ---- placement and content
 
 
 def lookup_in(image: Mapping[str, Found]) -> Any:
     return lambda paths: {path: image[path] for path in paths if path in image}
-
-
-def test_directories_are_repeated_as_they_are_in_the_base() -> None:
-    image = {"home": Found("dir", 0o711), "home/u": Found("dir", 0o700, 1000, 1001)}
-    where = locate("/home/u/app/", lookup_in(image))
-    assert where.path == "home/u/app"
-    assert tuple(where.by_path.values()) == (
-        LayerEntry("home", "dir", 0o711),
-        LayerEntry("home/u", "dir", 0o700, 1000, 1001),
-        LayerEntry("home/u/app", "dir", 0o755),
-    )
 
 
 def test_links_on_the_way_are_followed() -> None:
@@ -247,72 +184,8 @@ def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:
         locate("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))
 
 
-@pytest.mark.parametrize(
-    ("given_dir", "expected"),
-    [("", "/workspace"), ("/", "/workspace"), (None, "/workspace"), ("/a//b/", "/a/b"), ("app", "/app")],
-)
-def test_code_goes_to_the_working_directory(given_dir: str | None, expected: str) -> None:
-    assert working_dir({"config": {"WorkingDir": given_dir}}) == expected
-
-
-def test_content_has_workspace_and_toolkit_with_all_parents() -> None:
-    entries = [Entry("sub/x", "file", 0o640, 3, hashlib.sha256(b"abc").hexdigest())]
-    cargo = Cargo(entries, lambda entry: [b"abc"], b"zip")
-    content = cargo.compose("/app", lookup_in({"opt": Found("dir", 0o711, 7)}))
-    assert [(entry.path, entry.kind, entry.mode, entry.uid) for entry in content.entries] == [
-        ("app", "dir", 0o755, 0),
-        ("app/sub", "dir", 0o755, 0),
-        ("app/sub/x", "file", 0o640, 0),
-        ("opt", "dir", 0o711, 7),
-        ("opt/ml", "dir", 0o1777, 0),
-        ("opt/shunter", "dir", 0o755, 0),
-        ("opt/shunter/toolkit.pyz", "file", 0o755, 0),
-    ]
-    with tarfile.open(fileobj=io.BytesIO(b"".join(tar_stream(content)))) as archive:
-        assert [
-            archive.extractfile(name).read() for name in archive.getnames() if "." in name or "x" in name
-        ] == [  # type: ignore[union-attr]
-            b"abc",
-            b"zip",
-        ]
-
-
 def test_a_name_that_means_removal_is_refused() -> None:
     cargo = Cargo([Entry("a/.wh.b", "file", 0o644, 0, "")], lambda entry: [])
     with pytest.raises(ConfigError, match=r"'a/\.wh\.b'") as caught:
         cargo.compose("/app", lookup_in({}))
     assert ".shunterignore" in caught.value.hint
-
-
-# ---- configuration
-
-BASE = {
-    "architecture": "amd64",
-    "os": "linux",
-    "created": "2020-01-01T00:00:00Z",
-    "container": "volatile",
-    "config": {"Env": ["A=1"], "Labels": {"old": "1"}, "WorkingDir": "/x"},
-    "rootfs": {"type": "layers", "diff_ids": ["sha256:1", "sha256:2"]},
-    "history": [{"created_by": "one"}, {"created_by": "env", "empty_layer": True}, {"created_by": "two"}],
-}
-
-
-def test_layers_are_added_to_a_configuration() -> None:
-    made = add_layers(BASE, ["sha256:3"], workdir="/w", labels={"new": "2"}, history=["ours"])
-    assert made["rootfs"]["diff_ids"] == ["sha256:1", "sha256:2", "sha256:3"]
-    assert made["config"] == {"Env": ["A=1"], "Labels": {"old": "1", "new": "2"}, "WorkingDir": "/w"}
-    assert [step["created_by"] for step in made["history"]] == ["one", "env", "two", "ours"]
-    assert made["created"] == BASE["created"]
-    assert "container" not in made
-    assert BASE["config"] == {"Env": ["A=1"], "Labels": {"old": "1"}, "WorkingDir": "/x"}
-    again = add_layers(
-        dict(reversed(BASE.items())), ["sha256:3"], workdir="/w", labels={"new": "2"}, history=["ours"]
-    )
-    assert encode_config(again) == encode_config(made)
-
-
-def test_a_history_that_does_not_tell_of_every_layer_is_left_out() -> None:
-    made = add_layers(
-        {**BASE, "history": BASE["history"][:1]}, ["sha256:3"], workdir="/w", labels={}, history=["o"]
-    )  # type: ignore[index]
-    assert "history" not in made

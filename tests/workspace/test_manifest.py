@@ -31,31 +31,6 @@ def test_there_and_back(manifest: Manifest) -> None:
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
 
 
-@given(manifests, st.randoms())
-def test_order_does_not_matter(manifest: Manifest, random: object) -> None:
-    shuffled = list(manifest.entries)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert Manifest(shuffled).fingerprint == manifest.fingerprint
-
-
-@given(manifests, manifests)
-def test_fingerprints_tell_manifests_apart(one: Manifest, other: Manifest) -> None:
-    # the size follows from the content
-    def essence(manifest: Manifest) -> list[Entry]:
-        return [entry._replace(size=0) for entry in manifest.entries]
-
-    assert (one.fingerprint == other.fingerprint) == (essence(one) == essence(other))
-
-
-@given(manifests, manifests)
-def test_comparisons(old: Manifest, new: Manifest) -> None:
-    changes = Manifest.compare(old, new)
-    assert set(changes.added) == new.by_path.keys() - old.by_path.keys()
-    assert set(changes.removed) == old.by_path.keys() - new.by_path.keys()
-    both = old.by_path.keys() & new.by_path.keys()
-    assert set(changes.modified) == {path for path in both if old.by_path[path] != new.by_path[path]}
-
-
 def test_what_makes_a_difference() -> None:
     digest, other = "a" * 64, "b" * 64
     variants = [

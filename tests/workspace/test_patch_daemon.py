@@ -13,7 +13,7 @@ import pytest
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image
 from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
-from shunter.specs import AppDef, Role, option
+from shunter.specs import option
 from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 from shunter.workspace.images.base_files import LOOKING_LABEL
 from shunter.workspace.images.make_image import LOCAL_REPOSITORY
@@ -132,17 +132,6 @@ def test_an_image_without_a_working_directory_gets_one(
         remove_images(name)
 
 
-def test_a_link_to_the_working_directory_stays(shipper: Shipper, code: Path) -> None:
-    name = f"shunter-test-{uuid.uuid4().hex[:10]}:linked"
-    make_base(name, "WORKDIR /linked/app")
-    try:
-        made = content_of(shipper.image(name, code))
-        assert made["linked"][0] == "link"
-        assert f"{APP}/main.py" in made
-    finally:
-        remove_images(name)
-
-
 def test_the_same_code_has_the_same_image_everywhere(
     base: str, shipper: Shipper, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
@@ -188,21 +177,6 @@ def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path)
         assert docker("run", "--rm", second, "sh", "-c", "echo $NEW") == b"1\n"
     finally:
         remove_images(name)
-
-
-def test_equal_images_of_several_roles_are_made_once(base: str, engine: Engine, code: Path) -> None:
-    shipper = Shipper(engine)
-    other = f"{base}-other"
-    docker("tag", base, other)
-    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate([base, other, base])]
-    info = shipper.submit_dryrun(AppDef("job", roles), {}, str(code))
-    recording = Recording(engine)
-    shipper.ship(info)
-    assert sum("/images/load" in line for line in recording.requests) == 2
-    images = [role.image for role in roles]
-    assert images[0] == images[2]
-    assert info.request == images
-    assert all(inspect_image(engine, image) for image in images)
 
 
 # ---- other daemons, faults
@@ -311,20 +285,6 @@ def test_a_job_on_other_machines_needs_a_repository(engine: Engine, base: str, c
     assert "image_repo=" in caught.value.hint
 
 
-def test_no_workspace_is_no_shipment(engine: Engine, base: str) -> None:
-    info = Shipper(engine).plan(base, "")
-    assert info.shipment is None
-    assert info.request == [base]
-
-
-def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) -> None:
-    shipper = Shipper(engine)
-    image = shipper.image(base, code)
-    assert shipper.has_images([image, base])
-    assert not shipper.has_images([image, "sha256:" + 64 * "0"])
-    assert not Shipper().has_images([image])
-
-
 def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code: Path) -> None:
     shipper = Shipper(engine)
     made_for = inspect_image(engine, base)
@@ -338,15 +298,6 @@ def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code
         with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
     }
     assert len({*planned, *shipper.plan(base, code).request}) == 3
-
-
-def test_one_image_that_cannot_be_made_ends_the_others(engine: Engine, base: str, code: Path) -> None:
-    images = [base, "no-such-host.invalid/x:1"]
-    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate(images)]
-    info = Shipper(engine).submit_dryrun(AppDef("job", roles), {}, str(code))
-    with pytest.raises(BackendError, match=r"no-such-host\.invalid/x:1 .*cannot be pulled"):
-        Shipper(engine).ship(info)
-    assert [role.image for role in roles] == info.request  # still only planned
 
 
 @dataclass

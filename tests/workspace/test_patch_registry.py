@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from shunter.docker.engine import Engine
-from shunter.errors import BackendError, ConfigError
+from shunter.errors import BackendError
 from shunter.image_registry.registry_errors import RegistryError
 from tests.registry.server import RegistryServer, docker_config, htpasswd, logged_in, registry
 from tests.workspace.machines import (
@@ -27,8 +26,6 @@ from tests.workspace.machines import (
     content_of,
     docker,
     engine,
-    make_base,
-    remove_images,
 )
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
@@ -103,14 +100,6 @@ def test_an_image_of_the_daemon_is_pushed_by_it(
     assert logged_in.requests("PUT /v2/") == before
 
 
-def test_a_local_job_with_a_repository_has_the_image_in_both(
-    base: str, repo: str, engine: Engine, code: Path
-) -> None:
-    image = Shipper(engine).image(base, code, image_repo=repo)
-    assert docker("run", "--rm", image, "cat", "main.py") == b"print('hello')\n"
-    assert Shipper(engine).has_images([image])
-
-
 def test_unchanged_code_sends_nothing(
     pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
 ) -> None:
@@ -120,15 +109,6 @@ def test_unchanged_code_sends_nothing(
     assert sum(before) > 0
     assert remote.image(pushed, code, image_repo=repo) == image
     assert [logged_in.requests(f'"{method} /v2/') for method in changing] == before
-
-
-def test_a_job_that_is_repeated_gets_no_second_toolkit(
-    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
-) -> None:
-    image = remote.image(pushed, code, train=True, image_repo=repo)
-    before = logged_in.requests("PUT /v2/")
-    assert remote.image(image, "", train=True, image_repo=repo) == image
-    assert logged_in.requests("PUT /v2/") == before
 
 
 def test_an_edit_sends_a_small_layer(
@@ -144,27 +124,6 @@ def test_an_edit_sends_a_small_layer(
     made = below(pulled(image), APP)
     assert made["main.py"][4] == hashlib.sha256(b"print(1)").hexdigest()
     assert "pkg/data.bin" in made
-
-
-def test_a_removal_makes_the_layer_whole(
-    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
-) -> None:
-    (code / "base.txt").write_text("mine")
-    first = remote.image(pushed, code, image_repo=repo)
-    (code / "base.txt").unlink()
-    image = remote.image(pushed, code, image_repo=repo)
-    assert len(manifest_of(logged_in, image)["layers"]) == len(manifest_of(logged_in, first)["layers"])
-    assert below(pulled(image), APP)["base.txt"][4] == hashlib.sha256(b"of the base").hexdigest()
-
-
-def test_an_anchor_that_the_registry_has_lost_does_no_harm(
-    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
-) -> None:
-    remote.image(pushed, code, image_repo=repo)
-    shutil.rmtree(logged_in.data / "docker/registry/v2/repositories" / repo.partition("/")[2])
-    (code / "main.py").write_text("2")
-    image = remote.image(pushed, code, image_repo=repo)
-    assert below(pulled(image), APP)["main.py"][4] == hashlib.sha256(b"2").hexdigest()
 
 
 def test_a_registry_of_another_host(
@@ -270,33 +229,3 @@ def test_a_base_that_is_pulled_with_a_password(pushed: str, engine: Engine, code
     assert Shipper(engine).image(pushed, code, again) == image
     assert again.steps == []
     docker("rmi", pushed)
-
-
-def test_a_base_that_is_nowhere(repo: str, remote: Shipper, code: Path, logged_in: RegistryServer) -> None:
-    with pytest.raises(ConfigError, match="there is no image"):
-        remote.image(f"{logged_in.host}/bases/none:1", code, image_repo=repo)
-    with pytest.raises(ConfigError, match="id of an image on this machine"):
-        remote.image("sha256:" + 64 * "a", code, image_repo=repo)
-
-
-def test_images_that_are_there_are_known(pushed: str, repo: str, remote: Shipper, code: Path) -> None:
-    image = remote.image(pushed, code, image_repo=repo)
-    assert remote.has_images([image])
-    assert not remote.has_images([image, f"{repo}@sha256:{64 * '0'}"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["", "WORKDIR /"])
-def test_an_image_without_a_working_directory_gets_one(
-    repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, change: str
-) -> None:
-    name = f"{logged_in.host}/bases/{uuid.uuid4().hex[:8]}:1"
-    make_base(name, *([change] if change else []))
-    docker("push", name)
-    remove_images(name)
-    image = remote.image(name, code, image_repo=repo)
-    try:
-        ran = docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py")
-    finally:
-        remove_images(name)
-    assert ran == b"/workspace\nprint('hello')\n"

@@ -87,7 +87,7 @@ def test_harmless_files(project: Path, path: str) -> None:
     assert chosen(project) == {path}
 
 
-@pytest.mark.parametrize("path", SECRETS)
+@pytest.mark.parametrize("path", [".env", "tls/server.pem", ".aws/credentials"])
 def test_a_named_secret_travels(project: Path, path: str) -> None:
     write(project, {path: SECRETS[path], "a.py": "", ".shunterignore": f"!/{path}\n"})
     assert chosen(project) == {"a.py", path, ".shunterignore"}

@@ -17,13 +17,6 @@ from shunter.workspace.selection import select
 from tests.workspace.conftest import chosen, files_of, git, take, write
 
 
-def test_everything_outside_of_git(project: Path) -> None:
-    write(project, {"a.py": "", "data/x.bin": "", ".hidden": "", "deep/er/y": "", "empty/": ""})
-    selection = select(str(project))
-    assert files_of(selection) == {"a.py", "data/x.bin", ".hidden", "deep/er/y"}
-    assert set(selection.directories) == {"data", "deep", "deep/er", "empty"}
-
-
 def test_caches_and_metadata_stay_at_home(project: Path) -> None:
     write(
         project,
@@ -57,24 +50,6 @@ def test_torchxignore_starts_at_the_root_and_its_wildcards_cross_slashes(project
     assert chosen(project) == {".torchxignore", "keep.log", "x/data/g"}
     left_out = select(str(project)).report.left_out[".torchxignore"]
     assert {"a.log", "data", "x/b.log", "x/keep.log"} <= set(left_out)
-
-
-def test_torchxignore_brings_back_what_it_left_out_itself(project: Path) -> None:
-    write(project, {"a.py": "", "big": "", "lib/b.py": "", "lib/raw/c": "", "other/d.py": ""})
-    write(project, {".torchxignore": "*\n!a.py\n!lib\nlib/raw\n"})
-    assert chosen(project) == {"a.py", "lib/b.py"}
-
-
-def test_whitelists(project: Path) -> None:
-    write(project, {"a.py": "", "a.txt": "", "x/b.py": "", "x/b.txt": "", ".venv/lib/z.py": ""})
-    write(project, {".shunterignore": "*\n!*/\n!*.py\n/.venv/\n"})
-    assert chosen(project) == {"a.py", "x/b.py"}
-
-
-def test_each_ignore_file_takes_something_away(project: Path) -> None:
-    write(project, {"a": "", "b": "", "c": "", "d": ""})
-    write(project, {".dockerignore": "a\n!c", ".torchxignore": "b\n!a", ".shunterignore": "c"})
-    assert chosen(project) == {"d", ".dockerignore", ".torchxignore", ".shunterignore"}
 
 
 def test_a_pattern_brings_back_what_other_rules_leave_out(project: Path) -> None:
@@ -132,21 +107,10 @@ def test_a_pattern_that_matches_nothing_is_reported(project: Path, pattern: str,
     assert note.endswith(reason)
 
 
-def test_a_dockerignore_that_does_not_parse(project: Path) -> None:
-    write(project, {"a": "", ".dockerignore": "ok\n[a\n"})
-    with pytest.raises(WorkspaceError, match=r"\.dockerignore:2: '\[a' is not a pattern"):
-        select(str(project))
-
-
 def test_an_ignore_file_that_cannot_be_read(project: Path) -> None:
     write(project, {"a": "", ".dockerignore/": ""})
     with pytest.raises(WorkspaceError, match=r"cannot read .*\.dockerignore: Is a directory"):
         select(str(project))
-
-
-def test_windows_line_ends_and_byte_order_marks(project: Path) -> None:
-    write(project, {"a": "", "b": "", "c": "", ".shunterignore": b"\xef\xbb\xbfa\r\nb\r\n"})
-    assert chosen(project) == {"c", ".shunterignore"}
 
 
 def test_things_that_are_no_files(project: Path) -> None:
@@ -208,15 +172,6 @@ def test_what_nobody_may_read(project: Path) -> None:
     ), done.stderr
 
 
-def test_names_that_are_not_utf8(project: Path) -> None:
-    odd = os.fsdecode(b"caf\xe9")
-    (project / odd).mkdir()
-    (project / odd / odd).write_text("x")
-    taken = take(project)
-    assert [entry.path for entry in taken.manifest.entries] == [odd, f"{odd}/{odd}"]
-    assert len(taken.manifest.fingerprint) == 64
-
-
 def test_a_real_virtual_environment(project: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
     write(project, {"a.py": ""})
@@ -233,10 +188,3 @@ def test_a_workspace_that_is_no_directory(project: Path, name: str) -> None:
     write(project, {"file": ""})
     with pytest.raises(ConfigError, match=f"{name} is not a directory"):
         select(str(project / name))
-
-
-def test_a_link_to_the_project(project: Path) -> None:
-    write(project, {"a": "", "b/c": ""})
-    link = project.parent / "link"
-    link.symlink_to(project)
-    assert chosen(link) == {"a", "b/c"}

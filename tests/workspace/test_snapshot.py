@@ -7,18 +7,14 @@ import os
 import stat
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
-from shunter.progress import Silent
 from shunter.specs.workspace import Workspace
 from shunter.workspace import file_digests
 from shunter.workspace import snapshot as snapshots
-from shunter.workspace.code_store import Store
-from shunter.workspace.directory_shipment import DirectoryShipment
-from shunter.workspace.file_digests import Index, is_settled
+from shunter.workspace.file_digests import Index
 from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
 
@@ -47,16 +43,6 @@ def test_entries(project: Path) -> None:
     assert b"".join(taken.read(entries["empty"])) == b""
 
 
-def test_times_and_places_do_not_matter(project: Path, tmp_path: Path) -> None:
-    write(project, {"a": "1", "b/c": "2"})
-    other = tmp_path / "elsewhere"
-    write(other, {"a": "1", "b/c": "2"})
-    os.utime(other / "a", (1, 1))
-    assert take(project).manifest.fingerprint == take(other).manifest.fingerprint
-    (other / "a").chmod(0o600)
-    assert take(project).manifest.fingerprint != take(other).manifest.fingerprint
-
-
 def test_links_into_the_workspace_become_relative(project: Path) -> None:
     write(project, {"a/b": "", "c/d": "", "e": ""})
     (project / "a" / "abs").symlink_to(project / "c" / "d")
@@ -77,14 +63,6 @@ def test_links_into_the_workspace_become_relative(project: Path) -> None:
         ("beside", "points to ../project-beside, outside of the workspace"),
         ("out", "points to /etc/hostname, outside of the workspace"),
     ]
-
-
-def test_a_link_by_the_real_name_of_a_linked_project(project: Path) -> None:
-    write(project, {"a": ""})
-    (project / "l").symlink_to(project / "a")
-    linked = project.parent / "linked"
-    linked.symlink_to(project)
-    assert targets(take(linked)) == {"l": "a"}
 
 
 def test_links_that_reach_the_workspace_by_a_detour(project: Path) -> None:
@@ -129,24 +107,11 @@ def test_links_between_projects(tmp_path: Path) -> None:
     assert taken.report.problems == []
 
 
-def test_a_project_within_a_project(tmp_path: Path) -> None:
-    write(tmp_path, {"app/main.py": "", "app/lib/x": "", "app/.shunterignore": "/lib\n"})
-    (tmp_path / "app" / "l").symlink_to(tmp_path / "app" / "lib" / "x")
-    taken = take(tmp_path / "app", vendor=tmp_path / "app" / "lib")
-    assert targets(taken) == {"l": "vendor/x"}
-
-
 def test_the_same_directory_twice(project: Path) -> None:
     write(project, {"a": ""})
     twice = Workspace({str(project): "", f"{project}/../project": "b"})
     with pytest.raises(WorkspaceError, match=r"has the directory .*/project twice"):
         snapshot(twice)
-
-
-def test_several_projects_in_one_place(tmp_path: Path) -> None:
-    write(tmp_path, {"a/pkg/x": "", "b/pkg/y": ""})
-    taken = take(tmp_path / "a", tmp_path / "b")
-    assert [entry.path for entry in taken.manifest.entries] == ["pkg", "pkg/x", "pkg/y"]
 
 
 @pytest.mark.parametrize(
@@ -163,12 +128,6 @@ def test_projects_that_have_the_same_path(tmp_path: Path, files: dict[str, str],
         take(tmp_path / "a", tmp_path / "b")
     assert f"the path {path}: " in caught.value.message
     assert f"{tmp_path}/a and {tmp_path}/b" in caught.value.message
-
-
-def test_a_destination_within_a_file_of_another_project(tmp_path: Path) -> None:
-    write(tmp_path, {"a/pkg": "", "b/x": ""})
-    with pytest.raises(WorkspaceError, match="the path pkg: "):
-        take(tmp_path / "a", pkg=tmp_path / "b")
 
 
 # ---- nothing, and too much
@@ -209,13 +168,6 @@ def test_an_implicit_workspace_must_not_be_huge(
     assert take(project).manifest.files == 2
 
 
-def test_an_implicit_workspace_of_more_than_a_gibibyte(project: Path) -> None:
-    write(project, {"a": ""})
-    os.truncate(project / "a", (1 << 30) + 1)  # a hole, which takes no room
-    with pytest.raises(WorkspaceError, match=r"has 1 files and 1\.0 GiB"):
-        snapshot(Workspace({str(project): ""}, implicit=True))
-
-
 # ---- frozen
 
 
@@ -240,15 +192,6 @@ def test_what_is_read_is_what_was_hashed(project: Path, change: str) -> None:
     with pytest.raises(WorkspaceChangedError, match="/a was changed"):
         list(taken.read(taken.manifest.by_path["a"]))
     assert b"".join(taken.read(taken.manifest.by_path["b"])) == b"content"
-
-
-def test_large_files_are_read_in_pieces(project: Path) -> None:
-    content = os.urandom(3 * snapshots.CHUNK)
-    write(project, {"a": content})
-    taken = take(project)
-    chunks = list(taken.read(taken.manifest.entries[0]))
-    assert len(chunks) == 3
-    assert b"".join(chunks) == content
 
 
 def _read_for_ever(project: Path) -> None:
@@ -298,26 +241,6 @@ def test_a_log_that_is_being_written_stops_nothing(project: Path, monkeypatch: p
     (project / "log").write_text("rotated away" * 9)
     with pytest.raises(WorkspaceChangedError):
         list(taken.read(entry))
-
-
-def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> None:
-    write(project, {"log": "begun\n", "a": "1"})
-    told: list[str] = []
-
-    class Growing(Store):
-        def add(self, taken: Snapshot, *args: Any, **options: Any) -> int:
-            with open(project / "log", "a") as log:
-                log.write("more\n")
-            return super().add(taken, *args, **options)
-
-    class Progress(Silent):
-        def done(self, text: str) -> None:
-            told.append(text)
-
-    shipment = DirectoryShipment(Workspace({str(project): ""}), Growing())
-    shipment.ship(Progress())
-    assert told == [f"{project}/log is being written to: the job gets its current content"]
-    assert shipment.store.has_all(shipment.manifest)
 
 
 # ---- the memory of digests
@@ -384,16 +307,6 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     assert Index(str(project)).digest("a", info) == sha("1")
 
 
-def test_whole_seconds_are_trusted_later(project: Path) -> None:
-    write(project, {"a": "1"})
-    values = list((project / "a").stat())
-    coarse = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9})
-    fine = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9 + 1})
-    assert not is_settled(coarse, 7 * 10**9)
-    assert is_settled(coarse, 8 * 10**9)
-    assert is_settled(fine, 7 * 10**9)
-
-
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "text", "gone", "directory"])
 def test_a_damaged_memory_is_dropped(
     project: Path, home: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch, damage: str
@@ -413,20 +326,3 @@ def test_a_damaged_memory_is_dropped(
     hashed.clear()
     assert take(project).manifest == expected
     assert hashed == ["a"]
-
-
-def test_the_memory_can_be_left_aside(project: Path, home: Path) -> None:
-    write(project, {"a": "1"})
-    snapshot(Workspace({str(project): ""}), cache=False)
-    assert not (home / "state" / "workspaces" / "index").exists()
-
-
-def test_five_thousand_files(project: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(project, monkeypatch)
-    write(project, {f"d{number % 50}/f{number}": str(number) for number in range(5000)})
-    first = take(project).manifest
-    assert first.files == 5000
-    assert first.by_path["d7/f1007"].digest == sha("1007")
-    hashed.clear()
-    assert take(project).manifest == first
-    assert hashed == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -21,7 +20,7 @@ from shunter.workspace.directory_shipment import is_intact, shared_copy
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.snapshot import Snapshot, kept_snapshot
 from tests.backends import backend, need
-from tests.workspace.conftest import git, take, write
+from tests.workspace.conftest import take, write
 
 BIG = b"x" * SMALLEST_LINK
 
@@ -70,13 +69,6 @@ def test_a_store_that_is_not_there(store: Store, taken: Snapshot) -> None:
     assert store.fingerprints() == []
     assert store.collect([]) == 0
     assert not os.path.exists(store.root)
-
-
-def test_only_some_entries(store: Store, taken: Snapshot) -> None:
-    entries = taken.manifest.by_path
-    assert store.add(taken, [entries["data/big"]]) == len(BIG)
-    assert store.read_blob(entries["data/big"].digest) == BIG
-    assert store.read_blob(entries["twin"].digest) is None
 
 
 def test_other_users_cannot_read_it(store: Store, taken: Snapshot) -> None:
@@ -136,25 +128,6 @@ def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project
         store.add(taken)
     assert not [path for path in everything(store.root) if path.endswith(".tmp")]
     assert store.read_blob(taken.manifest.by_path["data/big"].digest) is None
-
-
-def test_sources_for_comparisons(store: Store, project: Path) -> None:
-    write(project, {"a.py": "a", "large": b"x" * (256 * 1024 + 1), "changed": "1"})
-    taken = take(project)
-    write(project, {"changed": "2"})
-    store.keep_sources(taken)
-    entries = taken.manifest.by_path
-    assert store.read_blob(entries["a.py"].digest) == b"a"
-    assert store.read_blob(entries["large"].digest) is None
-    assert store.read_blob(entries["changed"].digest) is None
-
-
-def test_sources_are_limited(store: Store, project: Path) -> None:
-    write(project, {f"f{number:02}": os.urandom(256 * 1024 - number) for number in range(82)})
-    taken = take(project)
-    store.keep_sources(taken)
-    kept = [entry.path for entry in taken.manifest.entries if store.read_blob(entry.digest) is not None]
-    assert kept == [f"f{number:02}" for number in range(2, 82)]
 
 
 @pytest.mark.parametrize("kind", ["manifests", "sources"])
@@ -233,13 +206,6 @@ def test_tainted_content_is_replaced(
     assert content(tmp_path / "next") == taken.manifest
 
 
-def test_reading_content_that_was_tainted(store: Store, taken: Snapshot) -> None:
-    store.add(taken)
-    entry = taken.manifest.by_path["data/big"]
-    Path(store.blob_path(entry)).write_bytes(b"y" * SMALLEST_LINK)
-    assert store.read_blob(entry.digest) is None
-
-
 def test_a_directory_that_exists(store: Store, taken: Snapshot, project: Path) -> None:
     store.add(taken)
     with pytest.raises(StateStoreError, match="exists already"):
@@ -276,14 +242,6 @@ def test_directories_share_blocks_with_the_store(project: Path, cloning_disk: Pa
 
 
 # ---- shared copies
-
-
-def test_jobs_with_the_same_code_share_a_copy(store: Store, taken: Snapshot, tmp_path: Path) -> None:
-    store.add(taken)
-    first = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
-    assert content(Path(first)) == taken.manifest
-    write(Path(first), {"out.txt": "results", "data/__pycache__/x.pyc": ""})
-    assert shared_copy(store, taken.manifest, str(tmp_path / "cluster")) == first
 
 
 def test_a_copy_that_was_written_into_is_not_shared(store: Store, taken: Snapshot, tmp_path: Path) -> None:
@@ -373,26 +331,6 @@ def test_killed_half_way(store: Store, taken: Snapshot, project: Path, tmp_path:
     assert content(made) == taken.manifest
 
 
-@pytest.mark.parametrize("stage", ["add", "materialize"])
-def test_interrupted_half_way(
-    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    """Ctrl-C tidies up after itself."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    made = str(tmp_path / "views" / "job")
-    if stage == "materialize":
-        store.add(taken)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fchmod", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            store.add(taken) if stage == "add" else store.materialize(taken.manifest, made, private=True)
-    assert everything(tmp_path / "views") == set()
-    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
-
-
 # ---- full disks
 
 
@@ -428,33 +366,6 @@ def test_a_disk_that_is_full_for_the_directory(project: Path, small_disk: Path, 
     with pytest.raises(StateStoreError, match="No space left"):
         store.materialize(taken.manifest, str(small_disk / "made"))
     assert everything(small_disk) == set()
-
-
-def test_sources_do_not_mind_a_full_disk(project: Path, small_disk: Path) -> None:
-    write(project, {f"f{number}": os.urandom(200_000) for number in range(4)})
-    store = Store(str(small_disk / "store"))
-    store.keep_sources(take(project))
-    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
-
-
-def test_a_store_that_must_not_be_written(project: Path, small_disk: Path, taken: Snapshot) -> None:
-    store = Store(str(small_disk / "store"))
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StateStoreError, match="Read-only"):
-        store.add(taken)
-
-
-def test_an_error_of_the_disk_while_cloning(
-    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ioctl(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    store.add(taken)
-    monkeypatch.setattr("fcntl.ioctl", ioctl)
-    with pytest.raises(StateStoreError, match="No space left"):
-        store.materialize(taken.manifest, str(tmp_path / "made"))
-    assert not (tmp_path / "made").exists()
 
 
 # ---- cleaning up
@@ -501,12 +412,3 @@ def test_nothing_is_collected_while_somebody_uses_the_store(store: Store, taken:
         with store._locked(alone=True), pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_a_checkout_through_the_store(store: Store, project: Path, tmp_path: Path) -> None:
-    git(project, "init", "-q")
-    write(project, {".gitignore": "*.o\n", "a.c": "int", "a.o": "", "inc/": ""})
-    taken = take(project)
-    store.add(taken)
-    store.materialize(taken.manifest, str(tmp_path / "made"))
-    assert everything(tmp_path / "made") == {".gitignore", "a.c", "inc"}

@@ -1,4 +1,4 @@
-"""From a command line to an exit code: options before the command, dispatch, errors, logging."""
+"""From a command line to an exit code: options before the command, dispatch, errors, log messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from shunter import __version__
-from shunter.cli.catalog import COMMANDS, load_command, plugin_commands
+from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.console import (
+    FAINT,
     OutputClosed,
     OutputError,
     note,
@@ -22,31 +24,37 @@ from shunter.cli.console import (
     warn,
     without_secrets,
 )
+from shunter.cli.interrupts import Interrupted
 from shunter.cli.parser import Parser, add_common_options
 from shunter.errors import (
-    EXIT_BACKEND,
     EXIT_INTERRUPTED,
     EXIT_JOB_FAILED,
     EXIT_OK,
+    BackendError,
     ConfigError,
     ShunterError,
     UsageError,
-    did_you_mean,
 )
 from shunter.terminal import render
 
-Dispatch = Callable[[list[str], "GlobalOptions"], int]
-
-EXIT_BUG = 70
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
+@dataclass
 class GlobalOptions:
     """Options that can be given before or after the command."""
 
-    def __init__(self) -> None:
-        self.debug = False
-        self.log_level: str | None = None
+    debug: bool = False
+    log_level: str | None = None
+
+
+Dispatch = Callable[[list[str], GlobalOptions], int]
+
+
+class Defect(ShunterError):
+    """A bug in shunter or in a plugin."""
+
+    exit_code = 70
 
 
 def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
@@ -58,14 +66,13 @@ def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
         # names and paths may contain characters that the terminal's encoding lacks
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    options = GlobalOptions()
-    shown, warnings.showwarning = warnings.showwarning, _warnings_once()
+    previous, warnings.showwarning = warnings.showwarning, _warnings_once()
     try:
-        code = _guarded(dispatch or _dispatch, argv, options)
+        code = _guarded(dispatch or _dispatch, argv, GlobalOptions())
     except OutputClosed:
         code = EXIT_OK
     finally:
-        warnings.showwarning = shown
+        warnings.showwarning = previous
     return _flush(code)
 
 
@@ -89,6 +96,9 @@ def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int
             return stop.code or EXIT_OK
         note(str(stop.code))
         return EXIT_JOB_FAILED
+    except Interrupted as interrupt:
+        note(interrupt.message)
+        return interrupt.exit_code
     except KeyboardInterrupt:
         note("interrupted")
         return EXIT_INTERRUPTED
@@ -97,40 +107,34 @@ def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int
     except Exception as error:
         if options.debug:
             note(without_secrets(traceback.format_exc().rstrip()))
-        return _explain(error)
-
-
-def _explain(error: Exception) -> int:
-    if isinstance(error, ShunterError):
         if isinstance(error, OutputError) and sys.stdout is not None:
             _discard(sys.stdout)  # buffered output cannot be written either, and would be reported again
-        if error.exit_code == EXIT_OK:  # a component's help, requested by its --help
-            out(error.message.rstrip("\n"))
+        explained = _explained(error)
+        if explained.exit_code == EXIT_OK:  # a component's help, requested by its --help
+            out(explained.message.rstrip("\n"))
         else:
-            show_error(error)
-        return error.exit_code
+            show_error(explained)
+        return explained.exit_code
+
+
+def _explained(error: Exception) -> ShunterError:
+    """Return the error that a user can understand."""
+    if isinstance(error, ShunterError):
+        return error
     if isinstance(error, NotImplementedError):
-        show_error(ShunterError(str(error) or "the scheduler cannot do this"))
-        return EXIT_BACKEND
+        return BackendError(str(error) or "the scheduler cannot do this")
     if isinstance(error, FileNotFoundError) and not error.filename and _cwd_is_gone():
         where = os.environ.get("PWD", "")
-        show_error(
-            ConfigError(
-                f"the current directory {where} has been removed", hint="Change to another directory."
-            )
+        return ConfigError(
+            f"the current directory {where} has been removed", hint="Change to another directory."
         )
-        return ConfigError.exit_code
     if isinstance(error, OSError):
         path = f": {error.filename}" if error.filename else ""
-        show_error(ShunterError(f"{error.strerror or error}{path}", hint="`--debug` shows where."))
-        return EXIT_BACKEND
-    show_error(
-        ShunterError(
-            f"unexpected {type(error).__name__}: {error}",
-            hint="This is a bug in shunter or in a plugin; `--debug` shows where.",
-        )
+        return BackendError(f"{error.strerror or error}{path}", hint="`--debug` shows where.")
+    return Defect(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="This is a bug in shunter or in a plugin; `--debug` shows where.",
     )
-    return EXIT_BUG
 
 
 def _cwd_is_gone() -> bool:
@@ -147,10 +151,25 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
         from shunter.cli.completers import complete
 
         return complete()
-    name, rest = _global_options(argv, options)
-    if name is None:
+    parser = Parser("shunter", add_help=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    add_common_options(parser)
+    end = parser.index_of_argument(argv)
+    args, words = parser.parse_arguments(argv[:end]), argv[end:]
+    if args.help or words == ["help"]:
+        out(_help())
         return EXIT_OK
-    return run_command(name, rest, options)
+    if args.version:
+        out(f"shunter {__version__}")
+        return EXIT_OK
+    if not words:
+        note(_help())
+        raise UsageError("no command given", hint="`shunter run utils.echo --msg hello` starts a first job.")
+    _set_options(options, args)
+    if words[0] == "help":
+        words = [words[1], "--help"]
+    return run_command(words[0], words[1:], options)
 
 
 def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any) -> int:
@@ -164,87 +183,62 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     add_common_options(parser)
     args = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_arguments(words)
     vars(args).update(more)
-    options.debug = getattr(args, "debug", options.debug)
-    options.log_level = getattr(args, "log_level", options.log_level)
+    _set_options(options, args)
     set_up_logging(options.log_level)
     code = command.run(args)
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None, list[str]]:
-    """Read the options before the command; return its name (None if there is nothing to run) and the rest."""
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        option, equals, value = word.partition("=")
-        if word in ("-h", "--help") or (word == "help" and not words):
-            out(_help())
-            return None, []
-        if word == "--version":
-            out(f"shunter {__version__}")
-            return None, []
-        if word == "help":
-            return words[0], ["--help"]
-        if word == "--debug":
-            options.debug = True
-        elif option in ("--log_level", "--log-level"):
-            if not equals and not words:
-                raise UsageError(f"{option} needs a level", hint="Levels: " + ", ".join(LEVELS))
-            options.log_level = value if equals else words.pop(0)
-        elif word.startswith("-"):
-            near = did_you_mean(option, ("--version", "--help", "--debug", "--log_level"))
-            raise UsageError(f"unknown option {option}", hint=f"{near} `shunter --help` shows more.")
-        else:
-            return word, words
-    note(_help())
-    raise UsageError("no command given", hint="`shunter run utils.echo --msg hello` starts a first job.")
+def _set_options(options: GlobalOptions, args: Any) -> None:
+    options.debug = getattr(args, "debug", options.debug)
+    options.log_level = getattr(args, "log_level", options.log_level)
 
 
 def _help() -> str:
-    plugins = plugin_commands()
+    plugins = {name: point.value for name, point in sorted(plugin_commands().items())}
     width = max(map(len, [*COMMANDS, *plugins]))
-    lines = [
-        "usage: shunter [--version] [--help] [--debug] [--log_level LEVEL] COMMAND ...",
-        "",
-        "Start training jobs on any scheduler, and watch them.",
-        "",
-        "commands:",
-        *(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
-    ]
-    if plugins:
-        lines += ["", "commands of plugins:"]
-        lines += [f"  {name:{width}}  {point.value}" for name, point in sorted(plugins.items())]
-    lines += [
-        "",
-        "A job is named by its handle or the beginning of its id; - (or nothing) is the latest job.",
-        "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend, 5 no such job,",
-        "130 interrupted. `shunter COMMAND --help` shows the options of a command.",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            "usage: shunter [--version] [--help] [--debug] [--log_level LEVEL] COMMAND ...",
+            "",
+            "Start training jobs on any scheduler, and watch them.",
+            "",
+            "commands:",
+            *(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
+            *(["", "commands of plugins:"] if plugins else []),
+            *(f"  {name:{width}}  {value}" for name, value in plugins.items()),
+            "",
+            "A job is named by its handle or the beginning of its id; - (or nothing) is the latest job.",
+            "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend, 5 no such job,",
+            "130 interrupted. `shunter COMMAND --help` shows the options of a command.",
+        ]
+    )
 
 
-def set_up_logging(given: str | None) -> None:
-    """Show log messages on stderr if a level is set."""
-    level = given or os.environ.get("LOGLEVEL")
-    if not level:
+def set_up_logging(level: str | None) -> None:
+    """Show log messages on stderr from this level on, or from that of the variable LOGLEVEL; none without.
+
+    Raises:
+        UsageError: the level does not exist.
+    """
+    name = (level or os.environ.get("LOGLEVEL") or "").upper()
+    if not name:
         return
-    name = level.upper()
-    if name not in LEVELS and not (level.isdecimal() and len(level) < 6):
-        problem = f"{level!r} is not a log level"
-        if given:
-            raise UsageError(problem, hint="Levels: " + ", ".join(LEVELS))
-        warn(f"{problem} (from the variable LOGLEVEL)")
+    if name not in LEVELS and not (name.isdecimal() and len(name) < 6):
+        if level:
+            raise UsageError(f"{level!r} is not a log level", hint="Levels: " + ", ".join(LEVELS))
+        warn(f"{os.environ['LOGLEVEL']!r} is not a log level (from the variable LOGLEVEL)")
         return
-
-    class Formatter(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return render(super().format(record))
-
     handler = logging.StreamHandler()
     handler.setFormatter(
-        Formatter(paint("%(asctime)s %(name)s %(levelname)s", "2", sys.stderr) + " %(message)s")
+        _LogFormatter(paint("%(asctime)s %(name)s %(levelname)s", FAINT, sys.stderr) + " %(message)s")
     )
-    logging.basicConfig(level=int(level) if level.isdigit() else name, handlers=[handler])
+    logging.basicConfig(level=int(name) if name.isdecimal() else name, handlers=[handler])
+
+
+class _LogFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return render(super().format(record))
 
 
 def _flush(code: int) -> int:
@@ -259,8 +253,9 @@ def _flush(code: int) -> int:
         except (OSError, ValueError) as error:
             _discard(stream)
             if stream is sys.stdout and isinstance(error, OSError):
-                show_error(OutputError(f"cannot write the output: {error.strerror or error}"))
-                code = code or EXIT_BACKEND
+                failed = OutputError(f"cannot write the output: {error.strerror or error}")
+                show_error(failed)
+                code = code or failed.exit_code
     return code
 
 

@@ -7,9 +7,9 @@ import os
 import re
 import shlex
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
-from shunter.cli.catalog import COMMANDS, load_command, plugin_commands
+from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.parser import Parser, add_common_options
 from shunter.components.finder import component_names, names_in, parameters_for_completion
 from shunter.runner import get_runner
@@ -27,10 +27,12 @@ def complete() -> int:
     class Finder(CompletionFinder):  # type: ignore[misc,unused-ignore]
         def filter_completions(self, completions: list[str]) -> list[str]:
             """Leave out names with control characters."""
-            return [one for one in super().filter_completions(completions) if one.isprintable()]
+            return [name for name in super().filter_completions(completions) if name.isprintable()]
 
     warnings.simplefilter("ignore")  # a warning would disturb the line being typed
-    parser = _parser(_words(_line()))
+    # argcomplete reads the line, up to the cursor, from these variables
+    line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
+    parser = _component_parser(line) or _parser(_words(line))
     finder = Finder(default_completer=FilesCompleter())
     finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
     return 0
@@ -40,29 +42,20 @@ def _second_spellings(parser: argparse.ArgumentParser) -> list[str]:
     """Return the options that differ from another only by ``-`` for ``_``: one of them is enough."""
     seconds = []
     for action in parser._actions:
-        seen: set[str] = set()
-        for option in action.option_strings:
-            spelling = option.replace("_", "-")
-            if spelling in seen:
-                seconds.append(option)
-            seen.add(spelling)
+        first = {option.replace("_", "-"): option for option in reversed(action.option_strings)}
+        seconds += [option for option in action.option_strings if option not in first.values()]
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
                 seconds += _second_spellings(sub)
     return seconds
 
 
-def _line() -> str:
-    """Return the command line up to the cursor."""
-    return os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
-
-
 def _words(line: str) -> list[str]:
+    """Return the words after the program's name."""
     try:
-        words = shlex.split(line)
+        return shlex.split(line)[1:]
     except ValueError:  # a quote that is still open
-        words = line.split()
-    return words[1:]
+        return line.split()[1:]
 
 
 def _parser(words: list[str]) -> argparse.ArgumentParser:
@@ -71,37 +64,41 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     add_common_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    plugins = plugin_commands()
-    for name in [*COMMANDS, *plugins]:
-        summary = COMMANDS.get(name) or "(plugin)"
-        sub = commands.add_parser(name, help=summary, allow_abbrev=False)
+    for name in [*COMMANDS, *plugin_commands()]:
+        sub = commands.add_parser(name, help=COMMANDS.get(name, "(plugin)"), allow_abbrev=False)
         if name in words:
             load_command(name).add_arguments(sub)
             add_common_options(sub)
             for action in sub._actions:
                 if hasattr(action, "completer_name"):
                     action.completer = globals()[action.completer_name]  # type: ignore[attr-defined]
-            if name in ("run", "plan", "sweep") and words[0] == name:
-                _add_component_options(sub, name, words[1:])
     return parser
 
 
-def _add_component_options(parser: argparse.ArgumentParser, command: str, words: list[str]) -> None:
-    """Replace the arguments of a command by those of the component, once the cursor is behind its name."""
-    scanner = Parser(f"shunter {command}")
-    load_command(command).add_arguments(scanner)
-    line = _line()
+def _component_parser(line: str) -> argparse.ArgumentParser | None:
+    """Return the parser of a component's arguments, once the cursor is behind its name; before that None.
+
+    Nothing before the component is left on the line that argcomplete reads.
+    """
+    words = _words(line)
+    if not words or words[0] not in ("run", "plan", "sweep"):
+        return None
+    command = Parser(words[0])
+    load_command(words[0]).add_arguments(command)
     try:
-        index = scanner.index_of_argument(words)
-        behind = index < len(words) - 1 or (index < len(words) and line.endswith(" "))
-        if not behind or words[index] == "--":
-            return
-        options = parameters_for_completion(words[index])
-    except Exception:  # the component's name may be incomplete
-        return
-    _forget_options(parser)
-    _cut_line(line, index + 2)
-    for parameter in options:
+        index = 1 + command.index_of_argument(words[1:])
+        is_behind = index + 1 < len(words) or (index < len(words) and line.endswith(" "))
+        if not is_behind or words[index] == "--":
+            return None
+        parameters = parameters_for_completion(words[index])
+        starts = (match.start() for match in re.finditer(r"(?<=\s)\S", line))
+        start = next(start for start in starts if len(shlex.split(line[:start])) == index + 1)
+    except Exception:  # the line may be incomplete
+        return None
+    os.environ["COMP_LINE"] = line[start:]
+    os.environ["COMP_POINT"] = str(len(line) - start)
+    parser = argparse.ArgumentParser(prog=words[index], add_help=False, allow_abbrev=False)
+    for parameter in parameters:
         if parameter.is_varargs:
             continue
         action = parser.add_argument(
@@ -112,25 +109,8 @@ def _add_component_options(parser: argparse.ArgumentParser, command: str, words:
         )
         if parameter.choices and not parameter.is_flag:
             action.choices = list(parameter.choices)
-
-
-def _cut_line(line: str, count: int) -> None:
-    """Leave out the options of `run` itself, which its parser does not have any more.
-
-    ``line`` is the command line up to the cursor, with ``count`` words before the component.
-    """
-    starts = (match.start() for match in re.finditer(r"(?<=\s)\S", line))
-    start = next(start for start in starts if len(shlex.split(line[:start])) == count)
-    os.environ["COMP_LINE"] = f"shunter run {line[start:]}"
-    os.environ["COMP_POINT"] = str(len(os.environ["COMP_LINE"]))
-
-
-def _forget_options(parser: argparse.ArgumentParser) -> None:
-    for action in list(parser._actions):
-        if action.option_strings:
-            for option in action.option_strings:
-                parser._option_string_actions.pop(option, None)
-            action.help = argparse.SUPPRESS
+    parser.add_argument("arguments", nargs="...")
+    return parser
 
 
 # ---- completers, named by `parser.complete_with`
@@ -164,23 +144,15 @@ def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: 
     place, colon, _ = prefix.rpartition(":")
     if colon:
         return names_in(place)
-    return [*component_names(), *_python_files(prefix)]
+    return [*component_names(), *(_files(prefix, ["py"]) if prefix else [])]
 
 
 def component_argument_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the files whose paths begin with the prefix."""
+    return _files(prefix)
+
+
+def _files(prefix: str, suffixes: Sequence[str] = ()) -> list[str]:
     from argcomplete.completers import FilesCompleter
 
-    found: Any = FilesCompleter()(prefix)
-    return list(found)
-
-
-def _python_files(prefix: str) -> list[str]:
-    base = prefix[: prefix.rfind("/") + 1]
-    try:
-        entries = sorted(os.scandir(os.path.expanduser(base) or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [base + entry.name for entry in shown if entry.name.endswith(".py")]
-    return files + [f"{base}{entry.name}/" for entry in shown if prefix and entry.is_dir()]
+    return list(FilesCompleter(suffixes)(prefix))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TextIO
 
 from shunter.errors import BackendError, ShunterError
@@ -123,6 +124,15 @@ def print_json(data: Any) -> None:
     out(json.dumps(data, default=str, indent=2))
 
 
+def print_result(as_json: bool, data: Any, lines: Iterable[str]) -> None:
+    """Print the result of a command: its data as JSON, or else the lines for a person."""
+    if as_json:
+        print_json(data)
+        return
+    for line in lines:
+        out(line)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:
     """Return a table as text, its columns aligned. A column headed STATE is coloured."""
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
@@ -145,3 +155,58 @@ def terminal_size(descriptor: int = 2) -> tuple[int, int]:
     except OSError:
         return 80, 24
     return size.columns or 80, size.lines or 24
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 file``, ``2 files``, ``2 directories``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+class Screen:
+    """Lines at the bottom of a terminal, which are redrawn in place."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn = 0
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Redraw; lines beyond the height of the terminal are only counted."""
+        columns, height = terminal_size()
+        room = max(height - 2, 1)
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
+        # a line break would make the count of drawn lines wrong
+        one_line = (render(line.replace("\n", " ").replace("\t", " ")) for line in lines)
+        text = "".join(_cut(line, columns) + "\x1b[K\n" for line in one_line)
+        up = f"\x1b[{self._drawn}F" if self._drawn else ""
+        self._write(f"{up}{text}\x1b[J")
+        self._drawn = len(lines)
+
+    def finish(self, lines: Sequence[str]) -> None:
+        """Replace the drawing by all lines, which stay."""
+        self.clear()
+        self._write("".join(f"{render(line)}\n" for line in lines))
+
+    def clear(self) -> None:
+        """Remove the drawing."""
+        if self._drawn:
+            self._write(f"\x1b[{self._drawn}F\x1b[J")
+            self._drawn = 0
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _cut(line: str, columns: int) -> str:
+    """Cut a line that would wrap. Colours take no columns."""
+    width, kept = 0, ""
+    for part in re.findall(r"\x1b\[[^m]*m|.", line):
+        if not part.startswith("\x1b"):
+            if width == columns - 1:
+                return kept + "\x1b[0m"
+            width += 1
+        kept += part
+    return line

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-from shunter.specs.limits import whole_number
+from shunter.limits import MOST_PORT, whole_number
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    width = min(terminal_columns(), 100)
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 40), 100)
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
 
 
@@ -87,17 +87,6 @@ class Parser(ArgumentParser):
         return None if action is None else action.nargs != 0
 
 
-def terminal_columns() -> int:
-    """Return the width of help texts."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 6:
-        return max(int(columns), 40)
-    try:
-        return max(os.get_terminal_size(1).columns, 40)
-    except OSError:
-        return 100
-
-
 def add_common_options(parser: ArgumentParser) -> None:
     """Add the options that can be given before or after the name of any command."""
     parser.add_argument(
@@ -122,6 +111,16 @@ def number_between(least: int, most: int) -> Callable[[str], int]:
             raise ArgumentTypeError(str(error)) from None
 
     return read
+
+
+def add_port_option(parser: ArgumentParser, default: int) -> None:
+    """Add ``--port``, on which a server listens."""
+    parser.add_argument(
+        "--port",
+        type=number_between(0, MOST_PORT),
+        default=default,
+        help=f"port; 0 for any free port (default: {default})",
+    )
 
 
 def add_json_option(parser: ArgumentParser) -> None:

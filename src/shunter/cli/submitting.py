@@ -1,30 +1,24 @@
-"""What `run` and `rerun` share: options, the plan of a dry run, and what happens after the submission."""
+"""What commands that submit share: options, and what happens after the submission."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import is_dataclass
-from typing import Any
 
-from shunter.cli.console import OutputClosed, is_tty, note, out, print_json, warn
-from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from shunter.cli.liveview import TerminalProgress
+from shunter.cli.console import OutputClosed, is_tty, note, out, print_json
+from shunter.cli.interrupts import Detached
 from shunter.cli.parser import (
     add_exit_code_option,
     add_json_option,
     add_scheduler_options,
     complete_with,
 )
-from shunter.cli.watching import Detached, follow
+from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
+from shunter.cli.terminal_progress import TerminalProgress
+from shunter.cli.watching import follow
 from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from shunter.redaction import Redactor, secrets_in
 from shunter.runner import Runner
-from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.serialize import to_json
 from shunter.specs.status import AppStatus
 
 
@@ -157,46 +151,3 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
             print_json(job_json(handle, status if status is not None else runner.status(handle)))
     code = exit_code_of(status, plan.source)
     return EXIT_INTERRUPTED if stopped and code == 1 and plan.source is None else code
-
-
-def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
-    """Print a job that was not submitted, without secrets: its definition, options, code and request."""
-    redactor = Redactor()
-    cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
-    app = redactor.json({} if info.app is None else to_json(info.app))
-    request = shown_request(info) if as_json else request_text(info)
-    code = None if info.shipment is None else info.shipment.plan()
-    for warning in info.warnings:
-        warn(warning)
-    if as_json:
-        parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
-        print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
-        return EXIT_OK
-    out(f"# job\n{json.dumps(app, indent=2)}\n")
-    out(f"# options of {info.scheduler}\n{json.dumps(cfg, default=str, indent=2)}\n")
-    if code:
-        out(f"# code\n{json.dumps(code, indent=2)}\n")
-    out(f"# request\n{request}")
-    return EXIT_OK
-
-
-def request_text(info: AppDryRunInfo[Any]) -> str:
-    """Return the scheduler's request as text for a person."""
-    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
-        # a script, say, which JSON would make one long line; in quotes, secrets may be hard to tell
-        secrets = secrets_in(None if info.app is None else to_json(info.app))
-        return Redactor(secrets=secrets).text(str(info.request))
-    request = shown_request(info)
-    return request if isinstance(request, str) else json.dumps(request, default=str, indent=2)
-
-
-def shown_request(info: AppDryRunInfo[Any]) -> Any:
-    """Return the scheduler's request as JSON values if it can be, otherwise as text."""
-    request = info.request
-    if hasattr(request, "shown"):  # it hides its secrets itself
-        return request.shown()
-    if is_dataclass(request) and not isinstance(request, type):
-        request = dataclasses.asdict(request)
-    if isinstance(request, (dict, list)):
-        return Redactor().json(request)
-    return Redactor().text(repr(info))

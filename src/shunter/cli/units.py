@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from shunter.errors import UsageError
-from shunter.specs.limits import MOST_SECONDS, cut
+from shunter.limits import MOST_SECONDS, cut
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")

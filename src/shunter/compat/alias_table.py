@@ -19,7 +19,6 @@ _ELSEWHERE = {
     "runner.events.handlers": "shunter.compat.runner.events",
     "runtime.tracking": "shunter.tracker.results",
     "runtime.tracking.api": "shunter.tracker.results",
-    "specs.api": "shunter.specs",
     "specs.builders": "shunter.specs",
     "specs.file_linter": "shunter.components.file_linter",
     "specs.finder": "shunter.components.finder",

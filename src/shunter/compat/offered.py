@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shunter import specs
-from shunter.cli.submitting import shown_request
+from shunter.cli.shown_plan import shown_request
 from shunter.compat.schedulers.derivable import AnsweredByOurs
 from shunter.runner import Runner
 from shunter.runner.preparation import inject

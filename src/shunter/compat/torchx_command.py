@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from shunter import __version__
 from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
-from shunter.cli.jobstatus import status_of
+from shunter.cli.shown_status import status_of
 from shunter.compat.runner.config import CONFIG_FILE, dump
 from shunter.compat.specs.status import torchx_status
 from shunter.components.component import Component

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
-from shunter.components.arguments import Given, HelpRequested, Options, decode_given, decode_mapping, scan
+from shunter.components.arguments import HelpRequested, Options, Reader
 from shunter.components.component_help import help_text
-from shunter.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
+from shunter.components.parameters import Parameter, SignatureError, read_parameters
 from shunter.components.user_code import guarded
 from shunter.errors import ComponentArgumentError, ComponentValidationException
 from shunter.specs.app import AppDef
@@ -55,7 +57,7 @@ class Component:
         try:
             return read_parameters(self.fn)
         except SignatureError as error:
-            lines = "".join(f"\n  {_location(self.fn)}: {text}" for _, text in error.problems)
+            lines = "".join(f"\n  {_location(self.fn)}: {text}" for text in error.problems)
             raise ComponentValidationException(
                 f"the component {self.name} cannot be used:{lines}",
                 hint="Annotate each parameter with a type that can be written as text.",
@@ -79,7 +81,7 @@ class Component:
 
     @property
     def description(self) -> str:
-        """The same, under the predecessor's name."""
+        """The same, under TorchX's name."""
         return self.summary
 
     def parse(
@@ -103,51 +105,50 @@ class Component:
         self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the value of every parameter. Takes and raises what `parse` does."""
-        given = Given()
+        reader = Reader(self.options)
         values: dict[str, Any] = {}
         if defaults:
-            values |= decode_mapping(self.options, defaults, given, kind="default", as_text=True)
-        values |= self._decode_args(args, given) | self.preset
-        missing = [p.options[0] for p in self.parameters if p.required and p.name not in values]
-        attempted = {problem.partition(":")[0] for problem in given.problems}
-        missing = [option for option in missing if option not in attempted]
+            values |= reader.read_mapping(defaults, kind="default", as_text=True)
+        values |= self._read(args, reader) | self.preset
+        available = {*values, *reader.attempted}
+        missing = [p.options[0] for p in self.parameters if p.required and p.name not in available]
         if missing:
-            given.problems.append(f"missing: {', '.join(missing)}")
-        if given.problems:
-            raise self._argument_error(given)
+            reader.problems.append(f"missing: {', '.join(missing)}")
+        if reader.problems:
+            raise self._argument_error(reader.problems, reader.hints)
         for parameter in self.parameters:
-            if parameter.name not in values:
-                values[parameter.name] = () if parameter.is_varargs else parameter.default_copy()
+            if parameter.name not in values:  # never the object itself that the function holds
+                values[parameter.name] = () if parameter.is_varargs else deepcopy(parameter.default)
         return values
 
-    def _decode_args(self, args: Sequence[str] | Mapping[str, Any], given: Given) -> dict[str, Any]:
+    def _read(self, args: Sequence[str] | Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if isinstance(args, Mapping):
-            return decode_mapping(self.options, args, given, kind="argument", as_text=False)
-        if self.preset:
-            args = ["--", *args]
+            return reader.read_mapping(args, kind="argument", as_text=False)
         try:
-            scan(self.options, args, given)
+            return reader.read_words(["--", *args] if self.preset else args)
         except HelpRequested:
             raise HelpRequested(self.help_text()) from None
-        return decode_given(self.options, given)
 
-    def _argument_error(self, given: Given) -> ComponentArgumentError:
-        if len(given.problems) == 1:
-            message = f"{self.name}: {given.problems[0]}"
-        else:
-            lines = "".join(f"\n  - {problem}" for problem in given.problems)
-            message = f"{self.name}: {len(given.problems)} problems with the arguments:{lines}"
-        advice = [*dict.fromkeys(filter(None, given.hints)), f"See: shunter run {self.name} --help"]
+    def _argument_error(self, problems: Sequence[str], hints: Sequence[str]) -> ComponentArgumentError:
+        message = f"{self.name}: {problems[0]}"
+        if len(problems) > 1:
+            lines = "".join(f"\n  - {problem}" for problem in problems)
+            message = f"{self.name}: {len(problems)} problems with the arguments:{lines}"
+        advice = [*dict.fromkeys(filter(None, hints)), f"See: shunter run {self.name} --help"]
         return ComponentArgumentError(message, hint="\n".join(advice))
 
     def call(self, values: Mapping[str, Any]) -> AppDef:
         """Call the function with the values of all parameters, as `bind` returns them."""
-        positional = [
-            p for p in self.parameters if p.kind in (p.kind.POSITIONAL_ONLY, p.kind.POSITIONAL_OR_KEYWORD)
-        ]
-        varargs = self.options.varargs
-        args = [values[p.name] for p in positional] + list(values[varargs.name] if varargs else ())
-        keywords = {p.name: values[p.name] for p in self.parameters if p.kind is p.kind.KEYWORD_ONLY}
+        args: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for parameter in self.parameters:
+            value = values[parameter.name]
+            if parameter.is_varargs:
+                args += value
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                keywords[parameter.name] = value
+            else:
+                args.append(value)
         with guarded(f"the component {self.name} failed", _location(self.fn).rpartition(":")[0]):
             app: Any = self.fn(*args, **keywords)
         if not isinstance(app, AppDef):
@@ -162,9 +163,13 @@ class Component:
 
     def help_text(self, prog: str = "") -> str:
         """Return the help: usage, beginning with ``prog``, description, and parameters."""
-        return help_text(self, prog or f"shunter run {self.name}")
+        prog = prog or f"shunter run {self.name}"
+        if not self.preset:
+            return help_text(self.fn.__doc__, self.parameters, prog)
+        rest = [parameter for parameter in self.parameters if parameter.is_varargs]
+        return help_text(self.fn.__doc__, rest, prog, "Every word after the name is passed unchanged.")
 
 
 def _location(fn: Callable[..., Any]) -> str:
-    code = getattr(unwrapped(fn), "__code__", None)
+    code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)

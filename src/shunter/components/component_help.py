@@ -4,42 +4,67 @@ from __future__ import annotations
 
 import enum
 import re
-import shutil
 import textwrap
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentParser, BooleanOptionalAction, HelpFormatter
+from collections.abc import Sequence
+from typing import Any
 
 from shunter.components.parameters import Parameter
 from shunter.specs.conversion import bare_type, type_name
 
-if TYPE_CHECKING:
-    from shunter.components.component import Component
-
-_COLUMN = 26
+_METAVARS = {"STR": "TEXT", "LIST[STR]": "A,B,...", "DICT[STR, STR]": "K=V,..."}
 
 
-def help_text(component: Component, prog: str) -> str:
-    """Return usage, description and parameters, as wide as the terminal."""
-    width = max(60, min(100, shutil.get_terminal_size((100, 24)).columns))
-    description, notes = read_docstring(component.fn.__doc__)
-    parameters = [p for p in component.parameters if p.name not in component.preset]
-    if component.preset:
-        parameters = [p for p in parameters if p.is_varargs]
-    lines = [_usage(prog, parameters, width), ""]
-    if description:
-        lines += [*_paragraphs(description, width), ""]
-    if parameters:
-        lines.append("arguments:")
-        for parameter in sorted(parameters, key=lambda p: not p.required):
-            lines += _entry(parameter, notes.get(parameter.name, ""), width)
-        lines += ["", *textwrap.wrap(_footer(parameters, everything=bool(component.preset)), width)]
-    return "\n".join(lines).rstrip() + "\n"
+class _Formatter(HelpFormatter):
+    """Wraps each paragraph by itself, and leaves lists, commands and indented text as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            block
+            if any(line.startswith((" ", "\t", "$ ", "- ")) for line in block.splitlines())
+            else textwrap.fill(block, width, initial_indent=indent, subsequent_indent=indent)
+            for block in re.split(r"\n\s*\n", text)
+        )
+
+
+def help_text(doc: str | None, parameters: Sequence[Parameter], prog: str, footer: str = "") -> str:
+    """Return usage, description and parameters, as wide as the terminal.
+
+    Args:
+        doc: the docstring of the component.
+        parameters: those to show.
+        prog: what precedes the arguments in the usage.
+        footer: the last paragraph; by default how options are written.
+    """
+    description, notes = read_docstring(doc)
+    parser = ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=(footer or _footer(parameters)) if parameters else "",
+        add_help=False,
+        formatter_class=_Formatter,
+        conflict_handler="resolve",
+    )
+    group = parser.add_argument_group("arguments")
+    for parameter in sorted(parameters, key=lambda parameter: not parameter.required):
+        note = notes.get(parameter.name) or parameter.note
+        text = " ".join(filter(None, [note, _facts(parameter)])).replace("%", "%%")
+        if parameter.is_varargs:
+            group.add_argument(parameter.name, nargs="*", help=text)
+            continue
+        more: dict[str, Any] = {"metavar": _metavar(parameter)}
+        if parameter.is_flag:
+            more = {"action": BooleanOptionalAction}
+        names = (parameter.options[0], *parameter.aliases)
+        group.add_argument(*names, required=parameter.required, help=text, **more)
+    return parser.format_help()
 
 
 def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
     """Return the description of a docstring (Google, NumPy or reST style) and its notes on parameters."""
     if not doc:
         return "", {}
-    from docstring_parser import ParseError, parse
+    from docstring_parser import ParseError, parse  # takes 100 ms to import
 
     try:
         parsed = parse(doc)
@@ -52,52 +77,6 @@ def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
     return "\n\n".join(parts), notes
 
 
-def _usage(prog: str, parameters: list[Parameter], width: int) -> str:
-    words = []
-    for parameter in sorted((p for p in parameters if not p.is_varargs), key=lambda p: not p.required):
-        word = parameter.options[0]
-        if not parameter.is_flag:
-            word += f" {_metavar(parameter)}"
-        words.append(word if parameter.required else f"[{word}]")
-    words += [("[--] " if words else "") + f"[{p.name} ...]" for p in parameters if p.is_varargs]
-    head = f"usage: {prog} "
-    indent = " " * min(len(head), 20)
-    protected = [word.replace(" ", "\0") for word in words]  # an option stays with its value
-    text = textwrap.fill(
-        head + " ".join(protected),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return text.replace("\0", " ")
-
-
-def _paragraphs(text: str, width: int) -> list[str]:
-    lines: list[str] = []
-    for block in re.split(r"\n\s*\n", text):
-        verbatim = any(line.startswith((" ", "\t", "$ ", "- ")) for line in block.splitlines())
-        lines += block.splitlines() if verbatim else textwrap.wrap(block, width)
-        lines.append("")
-    return lines[:-1]
-
-
-def _entry(parameter: Parameter, note: str, width: int) -> list[str]:
-    if parameter.is_varargs:
-        left = f"{parameter.name} ..."
-    elif parameter.is_flag:
-        left = f"{parameter.options[0]}, --no-{parameter.options[0].lstrip('-')}"
-    else:
-        aliases = "".join(f", {alias}" for alias in parameter.aliases)
-        left = f"{parameter.options[0]}{aliases} {_metavar(parameter)}"
-    text = " ".join(part for part in (note or parameter.note, _facts(parameter)) if part)
-    body = textwrap.wrap(text, width - _COLUMN) or [""]
-    first = f"  {left}"
-    if len(first) > _COLUMN - 2:
-        return [first, *(" " * _COLUMN + line for line in body if line)]
-    return [first.ljust(_COLUMN) + body[0], *(" " * _COLUMN + line for line in body[1:])]
-
-
 def _facts(parameter: Parameter) -> str:
     facts = []
     if parameter.choices and not parameter.is_flag:
@@ -106,13 +85,9 @@ def _facts(parameter: Parameter) -> str:
         facts.append("can be repeated")
     if parameter.required:
         facts.append("required")
-    elif not parameter.is_varargs and not _is_empty(parameter.default):
+    elif not parameter.is_varargs and parameter.default not in (None, "", "<NONE>", (), [], {}):
         facts.append(f"default: {_shown(parameter.default)}")
     return f"({'; '.join(facts)})" if facts else ""
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ("", "<NONE>", (), [], {})
 
 
 def _shown(value: Any) -> str:
@@ -131,19 +106,13 @@ def _metavar(parameter: Parameter) -> str:
     if parameter.choices:
         return parameter.name.upper()
     name = type_name(bare_type(parameter.type)).upper()
-    return {"STR": "TEXT", "LIST[STR]": "A,B,...", "DICT[STR, STR]": "K=V,..."}.get(
-        name, name.replace(" ", "")
-    )
+    return _METAVARS.get(name, name.replace(" ", ""))
 
 
-def _footer(parameters: list[Parameter], *, everything: bool) -> str:
-    if everything:
-        return "Every word after the name is passed unchanged."
+def _footer(parameters: Sequence[Parameter]) -> str:
     text = "Options can be written with hyphens or underscores."
-    name = next((p.name for p in parameters if p.is_varargs), "")
-    if name:
-        text += (
-            f" Everything from the first word that is not an option, or after '--', is {name} "
-            "and is passed unchanged."
-        )
+    for parameter in parameters:
+        if parameter.is_varargs:
+            text += " Everything from the first word that is not an option, or after '--', is "
+            text += f"{parameter.name} and is passed unchanged."
     return text

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from shunter.errors import ComponentArgumentError
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.macros import macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
-from shunter.specs.substitution import macros
 
 DEBUG_ENV = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -77,54 +76,36 @@ def ddp(
         debug: set variables that make PyTorch and NCCL report more
         tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
     """
-    return _torchrun("dist.ddp", **locals())
+    if (script is None) == (m is None):
+        number = "both are" if script is not None else "neither is"
+        raise ComponentArgumentError(f"exactly one of --script and -m is needed; {number} given")
+    names = StructuredNameArgument.parse_from(name, m=m, script=script)
+    size = Nodes.parse(j)
+    if not 0 <= rdzv_port <= 65535:
+        raise ComponentArgumentError(f"--rdzv_port must be 0 to 65535, not {rdzv_port}")
+    program = [script] if script is not None else ["-m", m or ""]
+    command = [
+        *_torchrun_options(size, rdzv_backend, rdzv_port, rdzv_conf, tee),
+        *(shlex.quote(word) for word in [*program, *script_args]),
+    ]
+    role = Role(
+        StructuredNameArgument.parse_from("/", m=m, script=script).run_name,
+        image,
+        min_replicas=size.min_nodes,
+        entrypoint="bash",
+        args=["-c", " ".join(command)],
+        env=_environment(env, names, debug=debug),
+        num_replicas=size.nodes,
+        max_retries=max_retries,
+        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        port_map={"c10d": rdzv_port} if rdzv_port else {},
+        mounts=parse_mounts(mounts or []),
+    )
+    return AppDef(name=names.run_name, roles=[role], metadata=dict(metadata or {}))
 
 
-def torchrun(
-    *script_args: str,
-    script: str | None = None,
-    m: str | None = None,
-    image: str = NO_IMAGE,
-    name: str = "/",
-    h: str | None = None,
-    cpu: int = 2,
-    gpu: int = 0,
-    memMB: int = 1024,
-    j: str = "1x2",
-    env: dict[str, str] | None = None,
-    max_retries: int = 0,
-    rdzv_port: int = 29500,
-    rdzv_backend: str = "c10d",
-    rdzv_conf: str | None = None,
-    mounts: list[str] | None = None,
-    debug: bool = False,
-    tee: int = 3,
-    metadata: dict[str, str] | None = None,
-) -> AppDef:
-    """Train with torchrun on one node or many, as dist.ddp does, with metadata (tags) on the job.
-
-    Args:
-        script_args: arguments of the script
-        script: script to run
-        m: module to run instead of a script
-        image: image to run in; it needs bash and PyTorch
-        name: EXPERIMENT/RUN; the run is named after the script or module unless given
-        h: named resource of a node, instead of cpu, gpu and memMB
-        cpu: cpus of a node
-        gpu: gpus of a node
-        memMB: memory of a node in MiB
-        j: size as [[MIN:]NODESx]PROCESSES; with MIN the job is elastic
-        env: environment variables
-        max_retries: number of restarts after a failure
-        rdzv_port: port of the rendezvous on the first node; 0 derives one from the job's id
-        rdzv_backend: c10d, static, or another backend of torchrun
-        rdzv_conf: more configuration of the rendezvous, such as join_timeout=600
-        mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
-        debug: set variables that make PyTorch and NCCL report more
-        tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
-        metadata: metadata of the job; tags, if the scheduler has them
-    """
-    return _torchrun("dist.torchrun", **locals())
+#: The same, under the name that it has in TorchX since 2026.
+torchrun = ddp
 
 
 def spmd(
@@ -157,60 +138,20 @@ def spmd(
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         debug: set variables that make PyTorch and NCCL report more
     """
-    size = str(StructuredJArgument.parse_from(h, j))
-    return _torchrun(
-        "dist.spmd", args, script, m, image, name, h, size, env, max_retries, mounts, debug, metadata=metadata
-    )
-
-
-def _torchrun(
-    component: str,
-    script_args: Sequence[str],
-    script: str | None,
-    m: str | None,
-    image: str,
-    name: str,
-    h: str | None,
-    j: str,
-    env: dict[str, str] | None,
-    max_retries: int,
-    mounts: list[str] | None,
-    debug: bool,
-    cpu: int | None = None,
-    gpu: int | None = None,
-    memMB: int | None = None,
-    rdzv_port: int = 29500,
-    rdzv_backend: str = "c10d",
-    rdzv_conf: str | None = None,
-    tee: int = 3,
-    metadata: dict[str, str] | None = None,
-) -> AppDef:
-    if (script is None) == (m is None):
-        found = "both are" if script is not None else "neither is"
-        raise ComponentArgumentError(f"{component}: exactly one of --script and -m is needed; {found} given")
-    names = StructuredNameArgument.parse_from(name, m=m, script=script)
-    size = Nodes.parse(j)
-    if not 0 <= rdzv_port <= 65535:
-        raise ComponentArgumentError(f"{component}: --rdzv_port must be 0 to 65535, not {rdzv_port}")
-    program = [script] if script is not None else ["-m", m or ""]
-    command = [
-        *_torchrun_options(size, rdzv_backend, rdzv_port, rdzv_conf, tee),
-        *(shlex.quote(word) for word in [*program, *script_args]),
-    ]
-    role = Role(
-        StructuredNameArgument.parse_from("/", m=m, script=script).run_name,
-        image,
-        min_replicas=size.min_nodes,
-        entrypoint="bash",
-        args=["-c", " ".join(command)],
-        env=_environment(env, names, debug=debug),
-        num_replicas=size.nodes,
+    return ddp(
+        *args,
+        script=script,
+        m=m,
+        image=image,
+        name=name,
+        h=h,
+        j=str(StructuredJArgument.parse_from(h, j)),
+        env=env,
+        metadata=metadata,
         max_retries=max_retries,
-        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
-        port_map={"c10d": rdzv_port} if rdzv_port else {},
-        mounts=parse_mounts(mounts or []),
+        mounts=mounts,
+        debug=debug,
     )
-    return AppDef(name=names.run_name, roles=[role], metadata=dict(metadata or {}))
 
 
 def _torchrun_options(size: Nodes, backend: str, port: int, conf: str | None, tee: int) -> list[str]:

@@ -1,32 +1,38 @@
 """Checking the source of a component without importing it: all problems at once, with file and line.
 
-Annotations are checked as far as the file shows them: imported names are accepted here, and checked when the
-component is loaded.
+Annotations are read as far as the file shows them. What it imports or defines is accepted here, and checked
+when the component is loaded, by the same rules (`shunter.components.parameters`).
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import contextlib
+import inspect
 import os
+import typing
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path, PurePath
+from typing import Any, Union
 
 from shunter.components.component_help import read_docstring
-from shunter.components.parameters import Parameter
+from shunter.components.parameters import Parameter, SignatureError, read_parameter
 from shunter.errors import ComponentValidationException, did_you_mean
 from shunter.paths import read_regular_file
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_SCALARS = {"str", "int", "float", "bool", "object", "Any", "None", "Path", "PurePath"}
-_CONTAINERS = {"list", "dict", "tuple", "List", "Dict", "Tuple"}
-_CONTAINERS |= {"Sequence", "MutableSequence", "Mapping", "MutableMapping"}
-_WRAPPERS = {"Optional", "Union"}
-_USE = (
-    "use str, int, float, bool, Path, Literal, an Enum, a dataclass, or list, dict, tuple, Optional of those"
-)
+
+_TYPING = "Annotated Any Callable Dict List Literal Mapping MutableMapping MutableSequence Optional Sequence "
+_TYPING += "Set Tuple Union"
+_BUILTINS = (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object, complex)
+#: The types that annotations name in every file; all other names may mean anything.
+_TYPES: dict[str, Any] = {
+    **{cls.__name__: cls for cls in (*_BUILTINS, Path, PurePath)},
+    **{name: getattr(typing, name) for name in _TYPING.split()},
+}
+#: The name of the message that a file does not define the function.
+_MISSING = "MissingFunction"
 
 
 @dataclass
@@ -38,6 +44,114 @@ class LinterMessage:
     line: int
     char: int
     severity: str = "error"
+
+
+class SourceFile:
+    """A parsed file. ``message`` is set instead when it cannot be read or parsed."""
+
+    def __init__(self, path: str) -> None:
+        self.module = ast.Module(body=[], type_ignores=[])
+        self.message: LinterMessage | None = None
+        try:
+            self.module = ast.parse(read_regular_file(path), path)
+        except OSError as error:
+            self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
+        except (RecursionError, MemoryError):
+            self.message = LinterMessage("SourceFile", "it does not parse: it is nested too deeply", 0, 0)
+        except (SyntaxError, ValueError) as error:
+            line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
+            text = f"it does not parse: {getattr(error, 'msg', error)}"
+            self.message = LinterMessage("SourceFile", text, line, char)
+
+    def functions(self) -> Iterator[Function]:
+        """Yield the functions of the module, also those under ``if`` and ``try``, but not in others."""
+        blocks: deque[ast.AST] = deque([self.module])
+        while blocks:
+            for node in ast.iter_child_nodes(blocks.popleft()):
+                if isinstance(node, Function):
+                    yield node
+                elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+                    blocks.append(node)
+
+    def function(self, name: str) -> Function | None:
+        """Return the last definition of a function."""
+        return next((node for node in reversed([*self.functions()]) if node.name == name), None)
+
+
+def component_functions(path: str | None) -> dict[str, str]:
+    """Return the public functions of a file that return an AppDef, with the first lines of their docstrings.
+
+    Empty without a file, or if it does not parse.
+    """
+    return {
+        function.name: (ast.get_docstring(function) or "").partition("\n")[0].strip()
+        for function in (SourceFile(path).functions() if path else ())
+        if not function.name.startswith("_") and _returns(function) == "AppDef"
+    }
+
+
+def written_parameters(path: str, fn_name: str) -> list[Parameter]:
+    """Read the parameters of a function from its source, for completion, without ``*args``."""
+    function = SourceFile(path).function(fn_name)
+    parameters = []
+    for _, raw in _raw_parameters(function) if function else ():
+        try:
+            parameters.append(read_parameter(raw))
+        except SignatureError:
+            parameters.append(Parameter(raw.name, str))
+    return [parameter for parameter in parameters if not parameter.is_varargs]
+
+
+def lint_component(
+    path: str, fn_name: str, validators: Sequence[ComponentFunctionValidator] | None = None
+) -> list[LinterMessage]:
+    """Return all problems of a file's component, in source order.
+
+    By default its arguments, return type and docstring are checked.
+    """
+    source = SourceFile(path)
+    if source.message is not None:
+        return [source.message]
+    function = source.function(fn_name)
+    if function is None:
+        known = [node.name for node in source.functions() if not node.name.startswith("_")]
+        text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
+        return [LinterMessage(_MISSING, text, 1, 0)]
+    messages: list[LinterMessage] = []
+    if isinstance(function, ast.AsyncFunctionDef):
+        text = f"{fn_name!r} is async; a component is a plain function (def)"
+        messages.append(LinterMessage("AsyncFunction", text, function.lineno, function.col_offset))
+    if validators is None:
+        validators = [ArgTypeValidator(), ReturnTypeValidator(), DocstringValidator()]
+    for validator in validators:
+        messages += validator.validate(function)  # type: ignore[arg-type]
+    return sorted(messages, key=lambda message: (message.line, message.char))
+
+
+def validate(
+    path: str, component_function: str, validators: Sequence[ComponentFunctionValidator] | None = None
+) -> list[LinterMessage]:
+    """Return the errors of a component (`lint_component` returns warnings too)."""
+    messages = lint_component(path, component_function, validators)
+    return [message for message in messages if message.severity == "error"]
+
+
+def require_clean(path: str, fn_name: str) -> None:
+    """Raise if a component has errors. A function that is not defined in the file may be imported there.
+
+    Raises:
+        ComponentValidationException: the message has one line ``file:line: problem`` for each error.
+    """
+    errors = [message for message in validate(path, fn_name) if message.name != _MISSING]
+    if errors:
+        shown = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
+        raise ComponentValidationException(
+            f"the component {fn_name} cannot be used; {len(errors)} problem{'s' * (len(errors) > 1)}:\n"
+            + "\n".join(f"  {shown}:{message.line}: {message.description}" for message in errors)
+        )
+
+
+# ---- the checks
 
 
 class ComponentFunctionValidator:
@@ -52,297 +166,21 @@ class ComponentFunctionValidator:
         return LinterMessage(type(self).__name__, description, line, char, severity)
 
 
-class SourceFile:
-    """A parsed file. ``message`` is set instead when it cannot be read or parsed."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.module = ast.Module(body=[], type_ignores=[])
-        self.message: LinterMessage | None = None
-        try:
-            self.module = ast.parse(read_regular_file(path), path)
-        except OSError as error:
-            self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
-        except (RecursionError, MemoryError):
-            self.message = LinterMessage("SourceFile", "it does not parse: it is nested too deeply", 0, 0)
-        except (SyntaxError, ValueError) as error:
-            line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
-            text = getattr(error, "msg", str(error))
-            self.message = LinterMessage("SourceFile", f"it does not parse: {text}", line, char)
-
-    def function(self, name: str) -> Function | None:
-        """Return the last definition of a function."""
-        found = [n for n in self._statements() if isinstance(n, Function) and n.name == name]
-        return found[-1] if found else None
-
-    def binds(self, name: str) -> bool:
-        """Tell whether the name is imported or assigned, so that it is defined elsewhere."""
-        for node in self._statements():
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                if any(alias.name == "*" or (alias.asname or alias.name) == name for alias in node.names):
-                    return True
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                    return True
-        return False
-
-    def _statements(self) -> Iterator[ast.stmt]:
-        """Yield the statements of the module, also those under ``if`` and ``try``."""
-        pending = list(reversed(self.module.body))
-        while pending:
-            node = pending.pop()
-            yield node
-            if isinstance(node, (ast.If, ast.Try, ast.With)):
-                inner = [*node.body, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])]
-                for handler in getattr(node, "handlers", []):
-                    inner += handler.body
-                pending += reversed(inner)
-
-
-def lint_component(
-    path: str,
-    fn_name: str,
-    validators: Sequence[ComponentFunctionValidator] | None = None,
-    *,
-    docstring: bool = True,
-) -> list[LinterMessage]:
-    """Return all problems of a file's component, in source order.
-
-    By default arguments, defaults and return type are checked and, with ``docstring``, warnings about the
-    docstring are included.
-    """
-    source = SourceFile(path)
-    if source.message is not None:
-        return [source.message]
-    function = source.function(fn_name)
-    if function is None:
-        if source.binds(fn_name):
-            return []  # it is checked when it is loaded
-        known = [name for name in component_functions(path) if not name.startswith("_")]
-        text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
-        return [LinterMessage("SourceFile", text, 1, 0)]
-    messages: list[LinterMessage] = []
-    if isinstance(function, ast.AsyncFunctionDef):
-        text = f"{fn_name!r} is async; a component is a plain function (def)"
-        messages.append(LinterMessage("AsyncFunction", text, function.lineno, function.col_offset))
-        function = _as_plain(function)
-    if validators is None:
-        validators = default_validators(source.module, docstring=docstring)
-    for validator in validators:
-        messages += validator.validate(function)
-    return sorted(messages, key=lambda message: (message.line, message.char))
-
-
-def _as_plain(function: ast.AsyncFunctionDef) -> ast.FunctionDef:
-    plain = ast.FunctionDef(function.name, function.args, function.body, function.decorator_list)
-    plain.returns = function.returns
-    return ast.copy_location(plain, function)
-
-
-def require_clean(path: str, fn_name: str) -> None:
-    """Raise if a component has errors; warnings and a missing function are ignored.
-
-    Raises:
-        ComponentValidationException: the message has one line ``file:line: problem`` for each error.
-    """
-    messages = lint_component(path, fn_name, docstring=False)
-    errors = [m for m in messages if m.severity == "error" and "there is no function" not in m.description]
-    if errors:
-        shown = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
-        raise ComponentValidationException(
-            f"the component {fn_name} cannot be used; {len(errors)} problem{'s' * (len(errors) > 1)}:\n"
-            + "\n".join(f"  {shown}:{message.line}: {message.description}" for message in errors)
-        )
-
-
-def component_functions(path: str) -> list[str]:
-    """Return the public functions of a file whose return annotation is AppDef; [] if it does not parse."""
-    source = SourceFile(path)
-    return [
-        node.name
-        for node in source._statements()
-        if isinstance(node, Function) and not node.name.startswith("_") and returns_appdef(node.returns)
-    ]
-
-
-def written_parameters(path: str, fn_name: str) -> list[Parameter]:
-    """Read the parameters of a function from its source, for completion: types are bool, Literal or str."""
-    function = SourceFile(path).function(fn_name)
-    if function is None:
-        return []
-    given = function.args
-    parameters = []
-    for argument in [*given.posonlyargs, *given.args, *given.kwonlyargs]:
-        annotation, notes = argument.annotation, []
-        if isinstance(annotation, ast.Subscript) and _last_name(annotation.value) == "Annotated":
-            annotation, *extra = _items(annotation)
-            notes = [node.value for node in extra if isinstance(node, ast.Constant)]
-        texts = [note for note in notes if isinstance(note, str)]
-        aliases = tuple(text for text in texts if text.startswith("-"))
-        note = next((text for text in texts if not text.startswith("-")), "")
-        parameters.append(Parameter(argument.arg, _written_type(annotation), aliases=aliases, note=note))
-    return parameters
-
-
-def _written_type(annotation: ast.expr | None) -> Any:
-    """Return bool or a Literal if an (optional) annotation is one, otherwise str."""
-    annotation = _unquoted(annotation)
-    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
-        kinds = [_written_type(side) for side in (annotation.left, annotation.right)]
-        return next((kind for kind in kinds if kind is not str), str)
-    if isinstance(annotation, ast.Subscript):
-        name, items = _last_name(annotation.value), _items(annotation)
-        if name == "Optional":
-            return _written_type(items[0])
-        choices = [item.value for item in items if isinstance(item, ast.Constant)]
-        return Literal[tuple(choices)] if name == "Literal" and choices else str
-    return bool if _last_name(annotation) == "bool" else str
-
-
-def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
-    """Return what an annotation that is written as a text stands for; others as they are."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        with contextlib.suppress(SyntaxError):
-            return _unquoted(ast.parse(annotation.value.strip(), mode="eval").body)
-    return annotation
-
-
-def _items(annotation: ast.Subscript) -> list[ast.expr]:
-    inner = annotation.slice
-    return inner.elts if isinstance(inner, ast.Tuple) else [inner]
-
-
-def _last_name(node: ast.expr | None) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def returns_appdef(annotation: ast.expr | None, name: str = "AppDef") -> bool:
-    """Tell whether a return annotation is ``AppDef``, ``anything.AppDef`` or either as a text."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        return annotation.value.strip().split(".")[-1] == name
-    return _last_name(annotation) == name
-
-
-# ---- the checks
-
-
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Checks that all parameters have types that can be written as text; refuses ``**kwargs``."""
-
-    def __init__(self, module: ast.Module | None = None) -> None:
-        body = module.body if module else []
-        self.classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-        self.names = _top_level_names(module) if module else None
+    """Checks that all parameters have types that can be written as text, and defaults that fit them."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return what is wrong with the parameters."""
-        spec = app_specs_func_def.args
         messages = []
-        for arg in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]:
-            if arg.annotation is None:
-                messages.append(self._message(arg, f"the parameter {arg.arg!r} has no type annotation"))
-            else:
-                messages += self._check(arg, arg.annotation)
-        if spec.vararg is not None:
-            if spec.vararg.annotation is None:
-                text = f"*{spec.vararg.arg} has no type annotation; str is assumed"
-                messages.append(self._message(spec.vararg, text, "warning"))
-            else:
-                messages += self._check(spec.vararg, spec.vararg.annotation)
-        if spec.kwarg is not None:
-            text = (
-                f"**{spec.kwarg.arg} cannot be written on a command line; name the parameters, or use *args"
-            )
-            messages.append(self._message(spec.kwarg, text))
+        for argument, raw in _raw_parameters(app_specs_func_def):
+            try:
+                read_parameter(raw)
+            except SignatureError as error:
+                messages += [self._message(argument, text) for text in error.problems]
+            if raw.kind is raw.VAR_POSITIONAL and raw.annotation is raw.empty:
+                text = f"*{raw.name} has no type annotation; str is assumed"
+                messages.append(self._message(argument, text, "warning"))
         return messages
-
-    def _check(self, arg: ast.arg, annotation: ast.expr) -> Iterator[LinterMessage]:
-        for problem in self._problems(annotation):
-            yield self._message(arg, f"the parameter {arg.arg!r}: {problem}")
-
-    def _problems(self, annotation: ast.expr) -> Iterator[str]:
-        node = _unquoted(annotation)
-        if isinstance(node, ast.Constant):
-            if node.value is not None and node.value is not Ellipsis:
-                yield f"{node.value!r} is not a type"
-        elif isinstance(node, ast.Name):
-            yield from self._name_problems(node.id)
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            yield from self._problems(node.left)
-            yield from self._problems(node.right)
-        elif isinstance(node, ast.Subscript):
-            yield from self._subscript_problems(node)
-        elif node is not None and not isinstance(node, ast.Attribute):
-            yield f"{ast.unparse(node)!r} is not a type"
-
-    def _name_problems(self, name: str) -> Iterator[str]:
-        if name in self.classes:
-            if not _is_value_class(self.classes[name], self.classes):
-                yield f"the class {name} is neither a dataclass nor an Enum; {_USE}"
-        elif name in _SCALARS | _CONTAINERS:
-            return
-        elif hasattr(builtins, name):
-            yield f"values of type {name} cannot be given as arguments; {_USE}"
-        elif self.names is not None and "*" not in self.names and name not in self.names:
-            yield f"the name {name!r} is not defined"
-
-    def _subscript_problems(self, node: ast.Subscript) -> Iterator[str]:
-        name, items = _last_name(node.value), _items(node)
-        if name == "Literal":
-            return
-        if name == "Annotated":
-            yield from self._problems(items[0])
-        elif name in _CONTAINERS | _WRAPPERS:
-            for item in items:
-                yield from self._problems(item)
-        else:
-            yield f"values of type {ast.unparse(node)} cannot be given as arguments; {_USE}"
-
-
-class DefaultValidator(ComponentFunctionValidator):
-    """Checks that literal defaults match their types."""
-
-    _TYPES: dict[str, type | tuple[type, ...]] = {
-        "str": str,
-        "int": int,
-        "float": (int, float),
-        "bool": bool,
-    }
-
-    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return the defaults that do not match."""
-        spec = app_specs_func_def.args
-        positional = [*spec.posonlyargs, *spec.args]
-        pairs: list[tuple[ast.arg, ast.expr | None]] = list(
-            zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
-        )
-        pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-        return [
-            self._message(
-                default, f"the default of {arg.arg!r}, {ast.unparse(default)}, does not match its type"
-            )
-            for arg, default in pairs
-            if default is not None and not self._fits(arg.annotation, default)
-        ]
-
-    def _fits(self, annotation: ast.expr | None, default: ast.expr) -> bool:
-        annotation = _unquoted(annotation)
-        try:
-            value = ast.literal_eval(default)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return True
-        if value is None:
-            return True
-        if isinstance(annotation, ast.Subscript) and _last_name(annotation.value) == "Literal":
-            choices = _items(annotation)
-            known = [choice.value for choice in choices if isinstance(choice, ast.Constant)]
-            return len(known) < len(choices) or value in known
-        name = annotation.id if isinstance(annotation, ast.Name) else ""
-        expected = self._TYPES.get(name)
-        if expected is None:
-            return True
-        return isinstance(value, expected) and (name == "bool" or not isinstance(value, bool))
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
@@ -357,7 +195,7 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         if returns is None:
             text = f"it has no return annotation; write -> {self.supported}"
             return [self._message(app_specs_func_def, text)]
-        if not returns_appdef(returns, self.supported):
+        if _returns(app_specs_func_def) != self.supported:
             text = f"its return annotation is {ast.unparse(returns)}; write -> {self.supported}"
             return [self._message(returns, text)]
         return []
@@ -372,68 +210,84 @@ class DocstringValidator(ComponentFunctionValidator):
         if not doc:
             text = "it has no docstring, so its help has no descriptions"
             return [self._message(app_specs_func_def, text, "warning")]
-        spec = app_specs_func_def.args
-        arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
-        names = {arg.arg for arg in arguments if arg is not None}
-        _, notes = read_docstring(doc)
+        names = {raw.name for _, raw in _raw_parameters(app_specs_func_def)}
         node = app_specs_func_def.body[0]
         return [
             self._message(node, f"the docstring describes {name!r}, which is not a parameter", "warning")
-            for name in notes
+            for name in read_docstring(doc)[1]
             if name not in names
         ]
 
 
-def default_validators(module: ast.Module, *, docstring: bool = True) -> list[ComponentFunctionValidator]:
-    """Return the checks for a component of this module."""
-    checks = [ArgTypeValidator(module), DefaultValidator(), ReturnTypeValidator("AppDef")]
-    return [*checks, DocstringValidator()] if docstring else checks
+# ---- what a signature says
 
 
-def _top_level_names(module: ast.Module) -> set[str]:
-    """Return every name that the module binds outside functions; "*" for a star import."""
-    names: set[str] = set()
-    for node in ast.walk(module):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif type(node).__name__ == "TypeAlias":  # Python 3.12
-            names.add(node.name.id)  # type: ignore[attr-defined]
-    return names
+def _raw_parameters(function: Function) -> Iterator[tuple[ast.arg, inspect.Parameter]]:
+    """Yield the parameters of a function, each with its place. Defaults that are no literals are left out."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults, *spec.kw_defaults]
+    for argument, default in zip([*positional, *spec.kwonlyargs], defaults, strict=True):
+        yield argument, _raw_parameter(argument, inspect.Parameter.KEYWORD_ONLY, default)
+    if spec.vararg is not None:
+        yield spec.vararg, _raw_parameter(spec.vararg, inspect.Parameter.VAR_POSITIONAL)
+    if spec.kwarg is not None:
+        yield spec.kwarg, _raw_parameter(spec.kwarg, inspect.Parameter.VAR_KEYWORD)
 
 
-def _is_value_class(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Tell whether a class is, or may be, a dataclass or an Enum, as far as the file shows."""
-    for decorator in node.decorator_list:
-        target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if _last_name(target) == "dataclass":
-            return True
-    for base in node.bases:
-        name = _last_name(base)
-        if name in classes:
-            if classes[name] is not node and _is_value_class(classes[name], classes):
-                return True
-        elif name not in dir(builtins) and name not in ("NamedTuple", "TypedDict", "Protocol", "ABC"):
-            return True
-    return bool(node.decorator_list)  # some other decorator may make it one
+def _raw_parameter(argument: ast.arg, kind: Any, default: ast.expr | None = None) -> inspect.Parameter:
+    annotation: Any = inspect.Parameter.empty
+    if argument.annotation is not None:
+        try:
+            annotation = _type_of(argument.annotation)
+        except (TypeError, SyntaxError):  # such as dict[str], or Optional[int, str]
+            annotation = Any
+    value = inspect.Parameter.empty if default is None else _literal(default)
+    return inspect.Parameter(argument.arg, kind, default=value, annotation=annotation)
 
 
-# ---- the predecessor's names
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal, and ``inspect.Parameter.empty`` for other expressions."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return inspect.Parameter.empty
 
 
-def validate(
-    path: str, component_function: str, validators: Sequence[ComponentFunctionValidator] | None = None
-) -> list[LinterMessage]:
-    """Return the errors of a component (`lint_component` returns warnings too)."""
-    messages = lint_component(path, component_function, validators, docstring=False)
-    return [message for message in messages if message.severity == "error"]
+def _type_of(node: ast.expr) -> Any:
+    """Return the type that an annotation names; Any where only running the file would tell."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return _type_of(ast.parse(text.strip(), mode="eval").body)
+        case ast.Constant(value=None):
+            return type(None)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _TYPES.get(name, Any)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_type_of(left), _type_of(right)]  # noqa: UP007
+        case ast.Subscript(value=value, slice=inner):
+            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            origin: Any = _type_of(value)
+            if origin is typing.Literal:
+                choices = tuple(map(_literal, items))
+                return Any if inspect.Parameter.empty in choices else origin[choices]
+            if origin is typing.Annotated:
+                return origin[(_type_of(items[0]), *map(_literal, items[1:]))]
+            if origin in (Any, typing.Callable):
+                return origin
+            return origin[tuple(map(_type_of, items)) if len(items) > 1 else _type_of(items[0])]
+    return node.value if isinstance(node, ast.Constant) else Any
+
+
+def _returns(function: Function) -> str:
+    """Return the name of the class that a function returns, without the module before it."""
+    node = function.returns
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.strip().rpartition(".")[2]
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def get_fn_docstring(fn: object) -> tuple[str, dict[str, str]]:
-    """Return the description in a function's docstring, and its notes by parameter name."""
-    doc = getattr(fn, "__doc__", None)
-    text, notes = read_docstring(doc if not isinstance(fn, ast.FunctionDef) else ast.get_docstring(fn))
+    """Return the description in a function's docstring, and its notes by parameter name; TorchX's name."""
+    text, notes = read_docstring(getattr(fn, "__doc__", None))
     return text.replace("\n\n", "\n"), notes

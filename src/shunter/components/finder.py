@@ -14,31 +14,31 @@ A name is one of:
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from shunter.components import file_linter, train, user_code
-from shunter.components.builtin_source import standalone_source
 from shunter.components.component import Component
 from shunter.components.file_linter import component_functions, written_parameters
 from shunter.components.parameters import Parameter
-from shunter.components.user_code import guarded
 from shunter.errors import (
     ComponentFileNotFoundError,
     ComponentNotFoundException,
-    ComponentValidationException,
     ConfigError,
     did_you_mean,
 )
 from shunter.plugins import EntryPoint, entry_points
 
-# Written out so that listing names imports nothing; a test compares it with the modules.
+# Written out so that a name costs the import of its own module only; a test compares it with the modules.
 BUILTINS: dict[str, tuple[str, ...]] = {
     "dist": ("ddp", "spmd", "torchrun"),
     "metrics": ("tensorboard",),
@@ -49,17 +49,14 @@ BUILTINS: dict[str, tuple[str, ...]] = {
 _NO_PREFIX = re.compile(r"_\d*")
 
 
+@dataclass
 class ComponentInfo:
-    """An entry in the list of components. ``error`` says why a plugin's module could not be listed."""
+    """An entry in the list of components. ``error`` says why the components of a plugin are not listed."""
 
-    def __init__(self, name: str, summary: str, origin: str, error: str = "") -> None:
-        self.name = name
-        self.summary = summary
-        self.origin = origin
-        self.error = error
-
-    def __repr__(self) -> str:
-        return f"ComponentInfo({self.name!r}, {self.summary!r}, {self.origin!r})"
+    name: str
+    summary: str
+    origin: str
+    error: str = ""
 
 
 def get_component(name: str) -> Component:
@@ -72,37 +69,25 @@ def get_component(name: str) -> Component:
     """
     place, colon, fn_name = name.rpartition(":")
     if colon:
-        if place.endswith(".py") or os.sep in place:
-            return _from_file(name, place, fn_name)
-        return _from_module(name, place, fn_name)
-    if name.endswith(".py") or os.sep in name:
+        return _from_file(name, place, fn_name) if _is_path(place) else _from_module(name, place, fn_name)
+    if _is_path(name):
         return _plain_script(name)
     short = name.removeprefix("torchx.components.")  # as TorchX's documentation writes them too
-    module, _, function = short.rpartition(".")
-    if function in BUILTINS.get(module, ()):
-        return _builtin(short)
-    component = _from_entry_points(name)
+    component = _builtin(short) if _is_builtin(short) else _from_entry_points(name)
     if component is None:
         raise _not_found(name)
     return component
 
 
 def component_names() -> list[str]:
-    """Return all names, sorted, without importing a component: for completion and suggestions.
-
-    Functions behind entry points are read from their sources; if those are not found (in a zip file, for
-    example), only the prefix is returned, with a dot at its end.
-    """
-    names = [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
-    for point in _entry_points():
-        names += _names_behind(point)
-    return sorted(set(names))
+    """Return all names, sorted, without importing a component: for completion and suggestions."""
+    names = {written.name for point in _entry_points() for written in _components_behind(point)}
+    return sorted(names.union(_builtin_names()))
 
 
 def names_in(place: str) -> list[str]:
     """Return ``place:function`` for the components of a file or module, without importing it."""
-    source = _written_source(place)
-    return [f"{place}:{function}" for function in (component_functions(source) if source else ())]
+    return [f"{place}:{function}" for function in component_functions(_source_file(place))]
 
 
 def parameters_for_completion(name: str) -> Sequence[Parameter]:
@@ -113,62 +98,61 @@ def parameters_for_completion(name: str) -> Sequence[Parameter]:
     """
     place, colon, fn_name = name.rpartition(":")
     if colon:
-        source = _written_source(place)
-        return written_parameters(source, fn_name) if source else []
-    module, _, function = name.rpartition(".")
-    if name.endswith(".py") or os.sep in name or function in BUILTINS.get(module, ()):
+        return written_parameters(_source_file(place), fn_name)
+    if _is_path(name) or _is_builtin(name):
         return get_component(name).parameters
     for point in _entry_points():
-        for found, source, fn_name in _functions_behind(point):
-            if found == name:
-                return written_parameters(source, fn_name)
+        for written in _components_behind(point):
+            if written.name == name:
+                return written_parameters(written.path, written.function)
     return []
-
-
-def _written_source(place: str) -> str | None:
-    if place.endswith(".py") or os.sep in place:
-        return os.path.expanduser(place)
-    source = _source_of(place)
-    return os.path.join(source, "__init__.py") if source and os.path.isdir(source) else source
 
 
 def list_components() -> list[ComponentInfo]:
     """Return every builtin and every component behind an entry point, by name, with its summary.
 
-    A plugin that cannot be imported gives one entry with an ``error``.
+    Nothing of a plugin is imported. One whose source is not found gives one entry with an ``error``.
     """
-    infos: dict[str, ComponentInfo] = {}
-    for module, functions in BUILTINS.items():
-        for fn in functions:
-            component = _builtin(f"{module}.{fn}")
-            infos[component.name] = ComponentInfo(component.name, component.summary, "builtin")
+    infos = {name: ComponentInfo(name, _builtin(name).summary, "builtin") for name in _builtin_names()}
     for point in _entry_points():
-        for info in _infos_behind(point):
-            infos.setdefault(info.name, info)
+        module = point.value.partition(":")[0]
+        if _source_of(module) is None:
+            name = point.name if _prefix(point) else module
+            infos[name] = ComponentInfo(name, "", _origin(point), f"the source of {module} is not found")
+        for written in _components_behind(point):
+            infos.setdefault(written.name, ComponentInfo(written.name, written.summary, _origin(point)))
     return [infos[name] for name in sorted(infos)]
 
 
 def get_components() -> dict[str, Component]:
     """Return every builtin and every usable component behind an entry point, by name."""
-    found = {}
+    components = {}
     for info in list_components():
-        if info.error:
-            continue
-        try:
-            component = get_component(info.name)
-        except ComponentValidationException:
-            continue
-        found[info.name] = component
-    return found
+        with contextlib.suppress(ConfigError):
+            components[info.name] = get_component(info.name)
+    return components
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component, with its imports and helpers, as a starting point for your own."""
+    """Return the source of a component's module, as a starting point for your own."""
     fn = inspect.unwrap(get_component(name).fn)
-    return standalone_source(inspect.getsource(inspect.getmodule(fn) or fn), fn.__name__)
+    return inspect.getsource(inspect.getmodule(fn) or fn)
 
 
 # ---- the kinds
+
+
+def _is_path(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+def _is_builtin(name: str) -> bool:
+    module, _, function = name.rpartition(".")
+    return function in BUILTINS.get(module, ())
+
+
+def _builtin_names() -> list[str]:
+    return [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
 
 
 def _builtin(name: str) -> Component:
@@ -201,9 +185,11 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
 def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) -> Component:
     fn = getattr(module, fn_name, None)
     if not callable(fn):
-        known = [known_name for known_name, _ in _components_in(module)]
-        hint = did_you_mean(fn_name, known) or "No function there returns an AppDef."
-        raise ComponentNotFoundException(f"{name!r}: there is no function {fn_name!r} in {origin}", hint=hint)
+        hint = did_you_mean(fn_name, component_functions(getattr(module, "__file__", None)))
+        raise ComponentNotFoundException(
+            f"{name!r}: there is no function {fn_name!r} in {origin}",
+            hint=hint or "No function there returns an AppDef.",
+        )
     component = Component(name, fn, origin=origin)
     _ = component.parameters  # reports an unusable signature now
     return component
@@ -221,18 +207,18 @@ def _plain_script(path: str) -> Component:
 
 
 def _no_file(path: str) -> ComponentNotFoundException:
-    directory = os.path.dirname(path) or "."
+    if os.path.exists(path):
+        kind = "a directory" if os.path.isdir(path) else "not a regular file"
+        return ComponentNotFoundException(f"{path} is {kind}")
+    directory = os.path.dirname(path)
     try:
-        near = [os.path.join(os.path.dirname(path), n) for n in os.listdir(directory) if n.endswith(".py")]
+        files = [os.path.join(directory, name) for name in os.listdir(directory or ".")]
     except OSError as error:
         return ComponentFileNotFoundError(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
-    what = "does not exist"
-    if os.path.exists(path):
-        what = "is a directory" if os.path.isdir(path) else "is not a regular file"
-    kind = ComponentNotFoundException if os.path.exists(path) else ComponentFileNotFoundError
-    return kind(f"{path} {what}", hint=did_you_mean(path, near))
+    similar = did_you_mean(path, [file for file in files if file.endswith(".py")])
+    return ComponentFileNotFoundError(f"{path} does not exist", hint=similar)
 
 
 def _not_found(name: str) -> ComponentNotFoundException:
@@ -257,19 +243,23 @@ def _prefix(point: EntryPoint) -> str:
     return "" if _NO_PREFIX.fullmatch(point.name) else f"{point.name}."
 
 
+def _origin(point: EntryPoint) -> str:
+    return f"{point.group}: {point.name} = {point.value}"
+
+
 def _from_entry_points(name: str) -> Component | None:
     failures: list[ConfigError] = []
     for point in _entry_points():
         try:
-            found = _function_behind(point, name)
+            fn = _function_behind(point, name)
         except ConfigError as error:
             failures.append(error)
             continue
-        if found is not None:
-            path = getattr(getattr(found, "__code__", None), "co_filename", "")
+        if fn is not None:
+            path = getattr(getattr(fn, "__code__", None), "co_filename", "")
             if os.path.isfile(path):
-                file_linter.require_clean(path, found.__name__)
-            return Component(name, found, origin=f"{point.group}: {point.name} = {point.value}")
+                file_linter.require_clean(path, fn.__name__)
+            return Component(name, fn, origin=_origin(point))
     if failures:
         raise failures[0]
     return None
@@ -278,104 +268,77 @@ def _from_entry_points(name: str) -> Component | None:
 def _function_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
     """Return the function of this name behind an entry point; imports only its module."""
     if ":" in point.value:
-        return _loaded_function(point) if name == point.name else None
-    prefix = _prefix(point)
-    if not name.startswith(prefix):
-        return None
-    *modules, fn_name = name[len(prefix) :].split(".")
-    module_name = ".".join([point.value, *modules])
-    if modules and _source_of(module_name) is None:
-        return None
-    fn = getattr(_load(point, module_name), fn_name, None)
+        if name != point.name:
+            return None
+        fn = _load(point, point.value)
+        if not callable(fn):
+            raise ConfigError(f"the plugin {point.name} = {point.value} is not a function")
+    else:
+        prefix = _prefix(point)
+        *modules, fn_name = name.removeprefix(prefix).split(".")
+        module_name = ".".join([point.value, *modules])
+        if not name.startswith(prefix) or (modules and _source_of(module_name) is None):
+            return None
+        fn = getattr(_load(point, module_name), fn_name, None)
     return fn if callable(fn) else None
 
 
-def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
-    with guarded(f"loading the plugin {point.name} failed", point.value):
-        fn = point.load()
-    if not callable(fn):
-        raise ConfigError(f"the plugin {point.name} = {point.value} is not a function")
-    found: Callable[..., Any] = fn
-    return found
+def _load(point: EntryPoint, value: str) -> Any:
+    with user_code.guarded(f"loading the plugin {point.name} failed", value):
+        return EntryPoint(point.group, point.name, value).load()
 
 
-def _load(point: EntryPoint, module_name: str) -> ModuleType:
-    with guarded(f"loading the plugin {point.name} failed", module_name):
-        module: ModuleType = EntryPoint(point.group, point.name, module_name).load()
-    return module
+class _WrittenComponent(NamedTuple):
+    """A component as its source shows it."""
+
+    name: str
+    path: str
+    function: str
+    summary: str
 
 
-def _infos_behind(point: EntryPoint) -> Iterator[ComponentInfo]:
-    origin = f"{point.group}: {point.name} = {point.value}"
-    try:
-        if ":" in point.value:
-            yield ComponentInfo(point.name, Component(point.name, _loaded_function(point)).summary, origin)
-            return
-        for module_name, prefix in _modules_behind(point):
-            for fn_name, fn in _components_in(_load(point, module_name)):
-                yield ComponentInfo(prefix + fn_name, Component(fn_name, fn).summary, origin)
-    except ConfigError as error:
-        yield ComponentInfo(_prefix(point).rstrip(".") or point.value, "", origin, error=str(error))
-
-
-def _modules_behind(point: EntryPoint) -> Iterator[tuple[str, str]]:
-    """Yield the modules of an entry point, each with the prefix of its components' names."""
-    yield point.value, _prefix(point)
-    source = _source_of(point.value)
-    if source is None or not os.path.isdir(source):
-        return
-    for directory, subdirectories, files in os.walk(source):  # finds namespace packages too
-        subdirectories[:] = sorted(d for d in subdirectories if d.isidentifier() and not d.startswith("_"))
-        parts = [part for part in os.path.relpath(directory, source).split(os.sep) if part != "."]
-        if parts and "__init__.py" in files:
-            yield ".".join([point.value, *parts]), f"{_prefix(point)}{'.'.join(parts)}."
-        for file in sorted(files):
-            stem = file.removesuffix(".py")
-            if file.endswith(".py") and stem.isidentifier() and not stem.startswith("_"):
-                inner = ".".join([*parts, stem])
-                yield f"{point.value}.{inner}", f"{_prefix(point)}{inner}."
-
-
-def _source_of(module_name: str) -> str | None:
-    """Return the file or directory of a module, found without importing its packages."""
-    relative = module_name.replace(".", os.sep)
-    for base in sys.path:
-        path = os.path.join(base or ".", relative)
-        if os.path.isfile(path + ".py"):
-            return path + ".py"
-        if os.path.isdir(path):
-            return path
-    module = sys.modules.get(module_name)
-    return getattr(module, "__file__", None)
-
-
-def _components_in(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public functions of a module whose return annotation is AppDef."""
-    for name, value in vars(module).items():
-        if name.startswith("_") or not callable(value) or isinstance(value, type):
-            continue
-        returns = getattr(value, "__annotations__", {}).get("return")
-        returns = returns if isinstance(returns, str) else getattr(returns, "__name__", "")
-        if getattr(value, "__module__", None) == module.__name__ and returns.split(".")[-1] == "AppDef":
-            yield name, value
-
-
-def _names_behind(point: EntryPoint) -> list[str]:
-    if ":" in point.value:
-        return [point.name]
-    names = [name for name, _, _ in _functions_behind(point)]
-    return names or ([_prefix(point)] if _prefix(point) else [])
-
-
-def _functions_behind(point: EntryPoint) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each component behind an entry point, its source file, and its function's name."""
+def _components_behind(point: EntryPoint) -> Iterator[_WrittenComponent]:
+    """Yield the components behind an entry point without importing them."""
     module, colon, attribute = point.value.partition(":")
+    source = _source_of(module)
     if colon:
-        source = _written_source(module)
-        if source:
-            yield point.name, source, attribute
-        return
-    for module_name, prefix in _modules_behind(point):
-        source = _written_source(module_name)
-        for fn in component_functions(source) if source else ():
-            yield prefix + fn, source or "", fn
+        path = _source_file(module)
+        yield _WrittenComponent(point.name, path, attribute, component_functions(path).get(attribute, ""))
+    elif source is not None:
+        files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
+        for file in files:
+            parts = [*file.relative_to(source).with_suffix("").parts] if file != source else []
+            if parts[-1:] == ["__init__"]:
+                parts.pop()
+            if all(part.isidentifier() and not part.startswith("_") for part in parts):
+                prefix = _prefix(point) + "".join(f"{part}." for part in parts)
+                for function, summary in component_functions(str(file)).items():
+                    yield _WrittenComponent(prefix + function, str(file), function, summary)
+
+
+def _source_of(module_name: str) -> Path | None:
+    """Return the file or directory of a module, found without importing its packages."""
+    top, *inner = module_name.split(".")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):  # not a name, or a module that was made by hand
+        return None
+    if spec is None:
+        return None
+    for location in spec.submodule_search_locations or ():
+        path = Path(location, *inner)
+        if path.is_dir():
+            return path
+        if path.with_suffix(".py").is_file():
+            return path.with_suffix(".py")
+    return Path(spec.origin) if spec.origin and not inner else None
+
+
+def _source_file(place: str) -> str:
+    """Return the file of a component's place, which is a path or a module; "" if it is not found."""
+    if _is_path(place):
+        return os.path.expanduser(place)
+    source = _source_of(place)
+    if source is None:
+        return ""
+    return str(source / "__init__.py" if source.is_dir() else source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,17 +50,17 @@ def component_args_from_str(
     for parameter in component.parameters:
         if parameter.is_varargs:
             rest = list(values[parameter.name])
-        elif parameter.kind is parameter.kind.KEYWORD_ONLY:
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             keywords[parameter.name] = values[parameter.name]
         else:
             positional[parameter.name] = values[parameter.name]
     return ComponentArgs(positional, rest, keywords)
 
 
-def _defaults(component: Component, *given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _defaults(component: Component, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the defaults of parameters, the last ones first; those of other names are left out."""
     known = {parameter.name for parameter in component.parameters}
-    return {name: value for each in given for name, value in (each or {}).items() if name in known}
+    return {name: value for layer in layers for name, value in (layer or {}).items() if name in known}
 
 
 def _component(fn: Callable[..., AppDef]) -> Component:

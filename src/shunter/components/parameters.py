@@ -5,61 +5,41 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from copy import deepcopy
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from shunter.specs.conversion import (
     ConversionError,
     bare_type,
+    container_of,
     from_value,
     is_dict_type,
+    is_enum,
     is_list_type,
+    is_literal,
     is_optional,
     is_path_type,
+    is_union,
     snake_case,
     type_name,
-)
-from shunter.specs.typehints import (
-    class_hints,
-    evaluate,
-    get_args,
-    get_origin,
-    is_annotated,
-    is_any,
-    is_literal,
-    is_union,
-    make_union,
 )
 
 SUPPORTED_TYPES = (
     "str, int, float, bool, Path, Literal, Enum, dataclasses, "
     "and list, dict, tuple, Optional and unions of those"
 )
-_SCALARS = (str, int, float, bool, object, type(None))
-_CONTAINERS = (list, tuple, dict, Sequence, MutableSequence, Mapping, MutableMapping)
-
-
-class REQUIRED:
-    """The default of a parameter that has none."""
-
-
-class Kind(enum.Enum):
-    """How a parameter is given; the members are those of ``inspect.Parameter.kind``."""
-
-    POSITIONAL_ONLY = "positional-only"
-    POSITIONAL_OR_KEYWORD = "positional or keyword"
-    VAR_POSITIONAL = "*args"
-    KEYWORD_ONLY = "keyword-only"
-    VAR_KEYWORD = "**kwargs"
+_SCALARS = (str, int, float, bool, object, type(None), Any, Ellipsis)
+_ALIAS = re.compile(r"--?[A-Za-z][\w-]*")
+_EMPTY = inspect.Parameter.empty
 
 
 class SignatureError(Exception):
-    """A signature cannot be a command line. ``problems`` holds (parameter name, description) pairs."""
+    """A signature cannot be a command line; ``problems`` describes everything that is wrong with it."""
 
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(text for _, text in problems))
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
         self.problems = problems
 
 
@@ -70,28 +50,28 @@ class Parameter:
     Args:
         name: its name in the signature.
         type: its type; of ``*args``, the type of one item.
-        default: its default, or `REQUIRED`.
-        kind: how it is given.
+        default: its default, or ``inspect.Parameter.empty``.
+        kind: how it is passed, as ``inspect.Parameter.kind``.
         aliases: further options, such as ``-cn``, from ``Annotated[str, "-cn"]``.
         note: help from ``Annotated[str, "what it is"]``; the docstring's comes first.
     """
 
     name: str
     type: Any
-    default: Any = REQUIRED
-    kind: Kind = Kind.KEYWORD_ONLY
+    default: Any = _EMPTY
+    kind: Any = inspect.Parameter.KEYWORD_ONLY
     aliases: tuple[str, ...] = ()
     note: str = ""
 
     @property
     def is_varargs(self) -> bool:
         """Whether it takes all that follows (``*args``)."""
-        return self.kind is Kind.VAR_POSITIONAL
+        return bool(self.kind is inspect.Parameter.VAR_POSITIONAL)
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
-        return self.default is REQUIRED and not self.is_varargs
+        """Whether a call must have a value for it."""
+        return self.default is _EMPTY and not self.is_varargs
 
     @property
     def is_flag(self) -> bool:
@@ -111,9 +91,7 @@ class Parameter:
             return ("true", "false")
         if is_literal(bare):
             return tuple(str(choice) for choice in get_args(bare))
-        if isinstance(bare, type) and issubclass(bare, enum.Enum):
-            return tuple(bare.__members__)
-        return ()
+        return tuple(bare.__members__) if is_enum(bare) else ()
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -123,12 +101,8 @@ class Parameter:
         if len(self.name) == 1:
             return (f"-{self.name}", f"--{self.name}", *self.aliases)
         snake = snake_case(self.name)
-        forms = (snake.replace("_", "-"), self.name, snake, self.name.replace("_", "-"))
-        return tuple(dict.fromkeys([f"--{form}" for form in forms] + list(self.aliases)))
-
-    def default_copy(self) -> Any:
-        """Return the default, never the object itself that the function holds."""
-        return deepcopy(self.default)
+        spellings = (snake.replace("_", "-"), self.name, snake, self.name.replace("_", "-"))
+        return (*dict.fromkeys(f"--{spelling}" for spelling in spellings), *self.aliases)
 
 
 def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
@@ -138,9 +112,9 @@ def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
         SignatureError: some are not annotated, or are of types that have no text; it lists them all.
     """
     parameters, problems = [], []
-    for raw in _signature(fn):
+    for raw in inspect.signature(fn).parameters.values():
         try:
-            parameters.append(_read_parameter(fn, raw))
+            parameters.append(read_parameter(raw.replace(annotation=_evaluated(fn, raw))))
         except SignatureError as error:
             problems += error.problems
     if problems:
@@ -148,122 +122,83 @@ def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
-def unwrapped(fn: Any) -> Any:
-    """Return the function below decorators that keep it as ``__wrapped__``."""
-    while hasattr(fn, "__wrapped__"):
-        fn = fn.__wrapped__
-    return fn
-
-
-class _Raw:
-    """A parameter as the function declares it. Without an annotation that is `REQUIRED`."""
-
-    def __init__(self, name: str, kind: Kind, default: Any, annotation: Any) -> None:
-        self.name, self.kind, self.default, self.annotation = name, kind, default, annotation
-
-
-def _signature(fn: Callable[..., Any]) -> list[_Raw]:
-    empty = inspect.Parameter.empty
-    return [
-        _Raw(
-            raw.name,
-            Kind[raw.kind.name],
-            REQUIRED if raw.default is empty else raw.default,
-            REQUIRED if raw.annotation is empty else raw.annotation,
-        )
-        for raw in inspect.signature(fn).parameters.values()
-    ]
-
-
-def _read_parameter(fn: Callable[..., Any], raw: _Raw) -> Parameter:
-    if raw.kind is Kind.VAR_KEYWORD:
-        raise SignatureError([(raw.name, f"**{raw.name} cannot be written on a command line")])
-    varargs = raw.kind is Kind.VAR_POSITIONAL
-    if raw.annotation is REQUIRED:
-        if not varargs:
-            raise SignatureError([(raw.name, f"the parameter {raw.name!r} has no type annotation")])
-        return Parameter(raw.name, str, kind=raw.kind)
-    annotation = _resolve(fn, raw)
-    aliases: tuple[str, ...] = ()
-    note = ""
-    if is_annotated(annotation):
-        texts = [extra for extra in annotation.__metadata__ if isinstance(extra, str)]
-        aliases = tuple(text for text in texts if re.fullmatch(r"--?[A-Za-z][\w-]*", text))
-        note = " ".join(text for text in texts if text not in aliases)
-    tp = _plain(annotation)
-    if raw.default is None and not is_optional(tp) and not (is_any(tp) or tp is object):
-        tp = make_union((tp, type(None)))  # ``x: int = None`` means it
-    problem = unsupported(tp)
-    if problem:
-        raise SignatureError([(raw.name, f"the parameter {raw.name!r}: {problem}")])
-    if raw.default is not REQUIRED:
-        _check_default(raw, tp)
-    return Parameter(raw.name, tp, raw.default, raw.kind, aliases, note)
-
-
-def _resolve(fn: Callable[..., Any], raw: _Raw) -> Any:
-    """Return the annotation as a type, also when it is postponed (a text)."""
+def _evaluated(fn: Callable[..., Any], raw: inspect.Parameter) -> Any:
+    """Return an annotation as a type, also when it is postponed (a text)."""
+    holder = types.SimpleNamespace(__annotations__={"it": raw.annotation})
+    names = getattr(inspect.unwrap(fn), "__globals__", {})
     try:
-        return evaluate(raw.annotation, getattr(unwrapped(fn), "__globals__", {}))
+        return get_type_hints(holder, globalns=names, include_extras=True)["it"]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, NameError):
             reason = f"{error}; names imported under TYPE_CHECKING are not there when it runs"
         text = f"the annotation of {raw.name!r} cannot be read ({raw.annotation!r}): {reason}"
-        raise SignatureError([(raw.name, text)]) from None
+        raise SignatureError([text]) from None
+
+
+def read_parameter(raw: inspect.Parameter) -> Parameter:
+    """Read one parameter, whose annotation is a type.
+
+    Raises:
+        SignatureError: it is not annotated, its type has no text, or its default does not fit its type.
+    """
+    if raw.kind is raw.VAR_KEYWORD:
+        raise SignatureError([f"**{raw.name} cannot be written on a command line"])
+    if raw.annotation is _EMPTY:
+        if raw.kind is raw.VAR_POSITIONAL:
+            return Parameter(raw.name, str, kind=raw.kind)
+        raise SignatureError([f"the parameter {raw.name!r} has no type annotation"])
+    texts = [text for text in getattr(raw.annotation, "__metadata__", ()) if isinstance(text, str)]
+    aliases = tuple(text for text in texts if _ALIAS.fullmatch(text))
+    note = " ".join(text for text in texts if text not in aliases)
+    tp = _plain(raw.annotation)
+    if raw.default is None and not is_optional(tp) and tp not in (Any, object):
+        tp = Union[tp, None]  # noqa: UP007 - ``x: int = None`` means it
+    misfit = next(_unsupported_parts(tp, ()), None)
+    if misfit is not None:
+        text = f"values of type {type_name(misfit)} cannot be given as arguments (use {SUPPORTED_TYPES})"
+        raise SignatureError([f"the parameter {raw.name!r}: {text}"])
+    if raw.default is not _EMPTY:
+        try:
+            from_value(tp, raw.default)
+        except ConversionError as error:
+            text = f"the default of {raw.name!r} does not fit its type {type_name(tp)}: {error}"
+            raise SignatureError([text]) from None
+    return Parameter(raw.name, tp, raw.default, raw.kind, aliases, note)
 
 
 def _plain(tp: Any) -> Any:
     """Return a type without Annotated, NewType and ``type X = ...`` around or in it."""
-    if is_annotated(tp):
-        return _plain(get_args(tp)[0])
-    if type(tp).__name__ == "NewType":
+    if get_origin(tp) is Annotated:
+        return _plain(tp.__origin__)
+    if hasattr(tp, "__supertype__"):  # NewType
         return _plain(tp.__supertype__)
     if type(tp).__name__ == "TypeAliasType":  # Python 3.12
         return _plain(tp.__value__)
-    origin, args = get_origin(tp), tuple(_plain(arg) for arg in get_args(tp))
-    if is_union(tp):
-        return make_union(args) if args != get_args(tp) else tp
-    if origin in _CONTAINERS and args != get_args(tp):
-        return origin[args]
-    return tp
-
-
-def _check_default(raw: _Raw, tp: Any) -> None:
-    try:
-        from_value(tp, raw.default)
-    except ConversionError as error:
-        text = f"the default of {raw.name!r} does not fit its type {type_name(tp)}: {error}"
-        raise SignatureError([(raw.name, text)]) from None
-
-
-def unsupported(tp: Any) -> str:
-    """Return why no text can stand for values of a type, or nothing if one can."""
-    wrong = next(_unsupported_parts(tp, ()), None)
-    if wrong is None:
-        return ""
-    return f"values of type {type_name(wrong)} cannot be given as arguments (use {SUPPORTED_TYPES})"
+    args = tuple(_plain(arg) for arg in get_args(tp))
+    if args == get_args(tp):
+        return tp
+    return Union[args] if is_union(tp) else get_origin(tp)[args]  # noqa: UP007 - made at run time
 
 
 def _unsupported_parts(tp: Any, outer: tuple[Any, ...]) -> Iterator[Any]:
-    if is_any(tp) or tp is Ellipsis or tp in _SCALARS or is_path_type(tp) or tp in outer:
+    """Yield the types in a type for whose values no text can stand."""
+    if tp in _SCALARS or is_path_type(tp) or is_enum(tp) or tp in outer:
         return
-    origin = get_origin(tp)
     if is_literal(tp):
-        yield from (
-            tp for choice in get_args(tp) if not isinstance(choice, (str, int, enum.Enum, type(None)))
-        )
+        if not all(isinstance(choice, (str, int, enum.Enum, type(None))) for choice in get_args(tp)):
+            yield tp
     elif is_dataclass(tp) and isinstance(tp, type):
         try:
-            hints = class_hints(tp)
+            hints = get_type_hints(tp)
         except Exception:
             yield tp
             return
         for field in fields(tp):
             if field.init:
                 yield from _unsupported_parts(hints[field.name], (*outer, tp))
-    elif is_union(tp) or (origin or tp) in _CONTAINERS:
+    elif is_union(tp) or container_of(tp):
         for arg in get_args(tp):
             yield from _unsupported_parts(arg, outer)
-    elif not (isinstance(tp, type) and issubclass(tp, enum.Enum)):
+    else:
         yield tp

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from shunter.errors import ComponentArgumentError, ConfigError
-from shunter.specs.limits import MOST_REPLICAS, cut, whole_number
+from shunter.limits import MOST_REPLICAS, cut, whole_number
 from shunter.specs.resource_catalog import get_named_resources
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from shunter.errors import ConfigError
 from shunter.metric_search import check_definition
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.macros import macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
-from shunter.specs.substitution import macros
 from shunter.specs.training import METADATA_KEY, TOOLKIT_KEY
 
 
@@ -76,18 +76,19 @@ def script(
                 f"a channel cannot be named {key!r}: its name becomes that of a directory",
                 hint="Choose another name, such as --channel training=DIRECTORY.",
             )
-    wanted: dict[str, Any] = {
+    specification: dict[str, Any] = {
         "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
         "output": {"uri": _absolute(output)} if output else {},
         "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
         "metrics": [_metric(key, regex) for key, regex in (metric or {}).items()],
         "distribution": _distribution(distribution, nproc, mpi_options),
     }
-    asked = [key for key, value in wanted.items() if value]
-    if asked and not toolkit:
+    specification = {key: value for key, value in specification.items() if value}
+    if specification and not toolkit:
+        names = " and ".join(specification)
         raise ConfigError(
-            f"{' and '.join(asked)} need the toolkit, which --toolkit=false leaves out",
-            hint=f"Leave --toolkit=false out, or {' and '.join(asked)}.",
+            f"{names} need the toolkit, which --toolkit=false leaves out",
+            hint=f"Leave --toolkit=false out, or {names}.",
         )
     program = _program(script)
     role = Role(
@@ -108,7 +109,7 @@ def script(
             "program": _without_dot(script),
             "arguments": list(script_args),
             "host_count": num_replicas,
-            **{key: value for key, value in wanted.items() if value},
+            **specification,
         }
     else:
         role.metadata[TOOLKIT_KEY] = False

@@ -11,6 +11,9 @@ import hashlib
 import importlib
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from stat import S_ISREG
@@ -22,36 +25,30 @@ from shunter.errors import ComponentNotFoundException, ConfigError, ShunterError
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
-class guarded:
-    """Context manager for user code: its output goes to stderr, its exceptions become errors that say where.
+@contextmanager
+def guarded(attempt: str, path: str) -> Iterator[None]:
+    """Run user code: its output goes to stderr, its exceptions become errors that say where.
 
     Raises:
         ConfigError: the code raised anything but a `ShunterError`.
     """
-
-    def __init__(self, attempt: str, path: str) -> None:
-        self._attempt = attempt
-        self._path = path
-
-    def __enter__(self) -> None:
-        self._stdout, sys.stdout = sys.stdout, sys.stderr
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        sys.stdout = self._stdout
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, ShunterError):
-            where = _line_in(error, self._path)
-            raise ConfigError(f"{self._attempt}: {type(error).__name__}: {error}{where}") from error
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except ShunterError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = _line_in(error, path)
+        raise ConfigError(f"{attempt}: {type(error).__name__}: {error}{where}") from error
 
 
 def _line_in(error: BaseException, path: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}:{error.lineno})"
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == path:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f" ({path}:{line})" if line else f" ({path})"
+    lines = [
+        line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path
+    ]
+    return f" ({path}:{lines[-1]})" if lines else f" ({path})"
 
 
 def load_file(path: str) -> ModuleType:
@@ -122,11 +119,11 @@ def _is_free(name: str, path: str, root: str) -> bool:
     if name in sys.modules:
         return _file_of(sys.modules[name]) == path
     if top in sys.modules:
-        found = _file_of(sys.modules[top])
+        file = _file_of(sys.modules[top])
     else:
         spec = PathFinder.find_spec(top)
-        found = os.path.realpath(spec.origin) if spec and spec.origin else ""
-    return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+        file = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return file in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
 
 
 def _file_of(module: ModuleType) -> str:
@@ -157,25 +154,22 @@ def _import(path: str, name: str) -> ModuleType:
     return module
 
 
-class _importing_from:
-    """Context manager that puts a directory first on ``sys.path`` for an import.
+@contextmanager
+def _importing_from(directory: str) -> Iterator[None]:
+    """Put a directory first on ``sys.path`` for an import.
 
     It stays on the path for later imports, but last: a user's ``types.py`` must not shadow modules that we
     import late.
     """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-
-    def __enter__(self) -> None:
-        torchx_alias.install()  # which the code was written for, maybe
-        self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-        self._was_present = self._directory in sys.path
-        sys.path.insert(0, self._directory)
-
-    def __exit__(self, *exception: object) -> None:
-        sys.dont_write_bytecode = self._writes
-        if self._directory in sys.path:
-            sys.path.remove(self._directory)
-        if not self._was_present:
-            sys.path.append(self._directory)
+    torchx_alias.install()  # which the code was written for, maybe
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    was_present = directory in sys.path
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        if directory in sys.path:
+            sys.path.remove(directory)
+        if not was_present:
+            sys.path.append(directory)

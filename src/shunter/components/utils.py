@@ -18,10 +18,6 @@ from shunter.specs.resources import Resource
 from shunter.specs.training import PROGRAM_KEY
 
 
-def _single(name: str, role: Role) -> AppDef:
-    return AppDef(name=name, roles=[role])
-
-
 def _program_role(name: str, image: str, program: str, *args: str) -> Role:
     return Role(
         name,
@@ -78,7 +74,7 @@ def echo(msg: str = "hello world", image: str = NO_IMAGE, num_replicas: int = 1)
         num_replicas: number of replicas
     """
     role = Role("echo", image, entrypoint="echo", args=[msg], num_replicas=num_replicas, resource=_small())
-    return _single("echo", role)
+    return AppDef("echo", [role])
 
 
 def touch(file: str, image: str = NO_IMAGE) -> AppDef:
@@ -88,7 +84,7 @@ def touch(file: str, image: str = NO_IMAGE) -> AppDef:
         file: the file
         image: image to run in
     """
-    return _single("touch", Role("touch", image, entrypoint="touch", args=[file], resource=_small()))
+    return AppDef("touch", [Role("touch", image, entrypoint="touch", args=[file], resource=_small())])
 
 
 def sh(
@@ -137,7 +133,7 @@ def sh(
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=parse_mounts(mounts or []),
     )
-    return _single("sh", role)
+    return AppDef("sh", [role])
 
 
 def python(
@@ -185,15 +181,14 @@ def python(
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=parse_mounts(mounts or []),
     )
-    return _single(name, role)
+    return AppDef(name, [role])
 
 
 def _exactly_one(component: str, options: dict[str, str | None]) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if len(given) != 1:
-        names = ", ".join(options)
-        found = f"{' and '.join(given)} are given" if given else "none is given"
-        raise ComponentArgumentError(f"{component}: exactly one of {names} is needed; {found}")
+    present = [option for option, value in options.items() if value is not None]
+    if len(present) != 1:
+        number = f"{' and '.join(present)} are given" if present else "none is given"
+        raise ComponentArgumentError(f"{component}: exactly one of {', '.join(options)} is needed; {number}")
 
 
 def binary(
@@ -226,7 +221,7 @@ def binary(
         num_replicas=num_replicas,
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
     )
-    return _single(name, role)
+    return AppDef(name, [role])
 
 
 def copy(src: str, dst: str, image: str = NO_IMAGE, mounts: list[str] | None = None) -> AppDef:
@@ -242,7 +237,7 @@ def copy(src: str, dst: str, image: str = NO_IMAGE, mounts: list[str] | None = N
     """
     role = _program_role("copy", image, "copying", "--src", src, "--dst", dst)
     role.mounts = parse_mounts(mounts or [])
-    return _single("copy", role)
+    return AppDef("copy", [role])
 
 
 def booth(
@@ -264,7 +259,7 @@ def booth(
         image: image to run in
     """
     args = [f"--x1={x1}", f"--x2={x2}", f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"]
-    return _single("booth", _program_role(f"booth-{trial_idx}", image, "booth", *args))
+    return AppDef("booth", [_program_role(f"booth-{trial_idx}", image, "booth", *args)])
 
 
 def hydra(
@@ -306,7 +301,7 @@ def _compose(directory: str, config_name: str, overrides: Sequence[str]) -> obje
     try:
         with hydra_module.initialize_config_dir(config_dir=directory, version_base=None):
             config = hydra_module.compose(config_name=config_name, overrides=list(overrides))
-        made: object = instantiate(config, _convert_="all")
+        app: object = instantiate(config, _convert_="all")
     except hydra_error as error:
         raise ConfigError(f"utils.hydra: {config_name} in {directory}: {error}") from error
-    return made
+    return app

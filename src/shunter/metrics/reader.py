@@ -17,7 +17,7 @@ from shunter.errors import StateStoreError, UnknownAppException
 from shunter.metric_search import MetricSearch, lines_of
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
 from shunter.metrics.result_files import ResultFiles
-from shunter.metrics.series import LOG, MetricTable, Series
+from shunter.metrics.series import LOG, MetricTable, Series, select
 from shunter.metrics.stored_results import StoredResults
 from shunter.metrics.undeclared import UndeclaredMetrics
 from shunter.metrics.usage import PREFIX, UsageMetrics
@@ -57,13 +57,7 @@ def read(
     """
     with MetricReader(runner, handle, names, definitions, discovers=names is None) as reader:
         reader.update()
-        found = reader.by_name()
-    if since is None:
-        return found
-    later = {name: [each.since(since) for each in several] for name, several in found.items()}
-    return {
-        name: [each for each in several if each] for name, several in later.items() if any(map(len, several))
-    }
+        return select(reader.by_name(), since=since)
 
 
 class MetricReader:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 #: Where values come from.
@@ -149,6 +150,52 @@ class Series:
             "times": [finite(time) for time in self.times],
             "values": [finite(value) for value in self.values],
         }
+
+
+def select(
+    metrics: Mapping[str, Sequence[Series]],
+    patterns: Sequence[str] = (),
+    replicas: Sequence[tuple[str, frozenset[int] | None]] = (),
+    since: float | None = None,
+) -> dict[str, list[Series]]:
+    """Return a part of the metrics of a job, without series that have no values there.
+
+    Args:
+        metrics: by name the series of each replica.
+        patterns: names, or patterns with ``*`` and ``?``; empty for all.
+        replicas: roles, each with indices or None for all of the role; empty for all roles.
+        since: only values from this time on, in seconds since the epoch; None for all.
+    """
+    chosen = {}
+    for name, several in metrics.items():
+        if patterns and not any(fnmatchcase(name, pattern) for pattern in patterns):
+            continue
+        series = [
+            each
+            for each in several
+            if not replicas
+            or any(each.role == role and (ids is None or each.replica in ids) for role, ids in replicas)
+        ]
+        if since is not None:
+            series = [later for each in series if len(later := each.since(since))]
+        if series:
+            chosen[name] = series
+    return chosen
+
+
+def summary(group: Sequence[Series]) -> tuple[float, float, float, float]:
+    """Return the last value (the mean of several series), the least, the greatest, and the last step."""
+
+    def defined(values: Iterable[float]) -> list[float]:
+        return [value for value in values if not math.isnan(value)]
+
+    lasts = [series.last for series in group]
+    return (
+        math.fsum(lasts) / len(lasts) if all(map(math.isfinite, lasts)) else lasts[0],
+        min(defined(series.least for series in group), default=math.nan),
+        max(defined(series.greatest for series in group), default=math.nan),
+        max(defined(series.last_step for series in group), default=math.nan),
+    )
 
 
 def finite(value: float) -> float | int | None:

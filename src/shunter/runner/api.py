@@ -336,10 +336,6 @@ class Runner:
         """
         return repeated(self, app_handle, scheduler, cfg, workspace, after, only_failed)
 
-    def component_app(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
-        """Return the job that a component makes with these arguments and the configured defaults."""
-        return self.app_of(Submission(component=component, arguments=component_args))
-
     def app_of(self, submission: Submission) -> AppDef:
         """Return the job of a submission: its own, or what its component makes."""
         if submission.app is not None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shunter.paths import has_content, history_path
-from shunter.runner.database import explained, open_for_reading, open_for_writing
+from shunter.runner.history_database import explained, open_for_reading, open_for_writing
 from shunter.runner.jobsearch import JobFilter
 from shunter.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
 from shunter.specs.status import AppState, AppStatus

@@ -15,9 +15,9 @@ from shunter.schedulers.api import Dependency, Scheduler
 from shunter.specs.app import AppDef, Role, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
+from shunter.specs.macros import macros
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
-from shunter.specs.substitution import macros
 from shunter.specs.translation import our_app
 from shunter.specs.workspace import Workspace, is_url, our_workspace
 from shunter.workspace.fetching import fetched
@@ -72,7 +72,8 @@ def prepare(
         notes += name_images(own, image)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, submission.parent_run_id, trackers)
-    info = scheduler.submit_dryrun(own, submission.options, workspace, *([after] if after else []))
+    waits = [after] if after else []  # plugins written for TorchX have no such parameter
+    info = scheduler.submit_dryrun(own, submission.options, workspace, *waits)
     info.warnings = [*notes, *info.warnings]
     info.submission = submission
     info.definition = definition

@@ -28,7 +28,7 @@ JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images", "met
 
 @dataclass(slots=True)
 class JobRecord:
-    """What the history knows of one submission. Each field is a column of the table, see `database`.
+    """What the history knows of one submission. Each field is a column of the table, see `history_database`.
 
     Times are seconds since the epoch; None where they are not known. Nothing here holds secrets.
 

@@ -79,7 +79,7 @@ class Scheduler(ABC, Generic[T]):
     A scheduler must implement `_submit_dryrun`, `schedule`, `describe` and `list`, and to be useful also
     `_cancel_existing` and `log_iter` (or `log_blocks`). The other methods have a body here, written in terms
     of these, and are overridden where the backend offers more. Methods that begin with an underscore are
-    called only by the methods of this class.
+    hooks of the methods of this class; the runner does not call them.
 
     Args:
         backend: its name, the first part of handles.

@@ -79,6 +79,7 @@ class Capabilities:
         notes: by column, some words instead of "yes", such as ``{"exec": "srun"}``. What the scheduler
             cannot do stays "no".
         is_local: whether jobs run on this machine, so that a command that starts one follows it by default.
+        notifies: whether `Scheduler.wait` returns as soon as the job ends, without polling the backend.
         ships_by_default: whether the current directory travels with a job by default, as an image needs the
             user's code.
         runs_images: whether every role needs an image, so that a role without one gets the default image.
@@ -99,6 +100,7 @@ class Capabilities:
     ignores: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     is_local: bool = False
+    notifies: bool = False
     ships_by_default: bool = False
     runs_images: bool = False
     ships_roles: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shunter.errors import ConfigError
-from shunter.specs.limits import MOST_RETRIES
+from shunter.limits import MOST_RETRIES
 from shunter.specs.retries import (
     CLASSES,
     EXCEPTION,

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shunter.errors import ConfigError
-from shunter.specs.limits import MOST_SECONDS
+from shunter.limits import MOST_SECONDS
 from shunter.specs.options import CREDENTIALS, PROGRAM, option
 from shunter.specs.retries import parse_retries
 

@@ -50,7 +50,7 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
         prefix = [role.entrypoint]
         translate: Callable[[list[str]], list[str]] = list
         if METADATA_KEY in role.metadata:
-            if not capabilities.reads_training_specs:
+            if not capabilities.reads_training_specs and DOCUMENT not in role.env:
                 prefix = _start_training(role, place_of(role), backend, is_local=capabilities.is_local)
         elif role.metadata.get(PROGRAM_KEY) in PROGRAMS:
             place = place_of(role)

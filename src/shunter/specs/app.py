@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, refuse
-from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.limits import (
+from shunter.limits import (
     MOST_CPUS,
     MOST_GPUS,
     MOST_MEMORY_MB,
@@ -20,6 +18,7 @@ from shunter.specs.limits import (
     MOST_REPLICAS,
     MOST_RETRIES,
 )
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
 
@@ -40,11 +39,6 @@ class RetryPolicy(str, Enum):
     ROLE = "ROLE"
 
 
-_override_locks_guard = RLock()
-#: By the id of a role's overrides: the lock held while one of their values is computed, and its users.
-_override_locks: dict[int, tuple[RLock, list[None]]] = {}
-
-
 @dataclass
 class Role:
     """A number of equal replicas of one program.
@@ -55,7 +49,7 @@ class Role:
         min_replicas: the fewest replicas that the job can run with, where the scheduler is elastic.
         base_image: not used; kept for callers of TorchX.
         entrypoint: the program.
-        args: its arguments. Macros (`shunter.specs.substitution`) are substituted.
+        args: its arguments. Macros (`shunter.specs.macros`) are substituted.
         env: its environment variables. Macros are substituted in the values.
         num_replicas: how many to start.
         max_retries: how many times to restart after a failure.
@@ -102,6 +96,9 @@ class Role:
         return dryrun_info
 
 
+_override_lock = RLock()
+
+
 class _Resolved:
     """The value of an override, stored in place of its source, since roles may share their overrides."""
 
@@ -113,56 +110,27 @@ class _Resolved:
 
 
 def _override_value(overrides: dict[str, Any], name: str) -> Any:
-    """Return the value of an override, which is found out once. Other roles' overrides do not wait for it."""
-    source = overrides[name]
-    if isinstance(source, _Resolved):
+    """Return the value of an override, whose function is called (or coroutine awaited) once."""
+    with _override_lock:
+        source = overrides[name]
+        if not isinstance(source, _Resolved):
+            value = source() if callable(source) else source
+            if inspect.isawaitable(value):
+                value = _awaited(value)
+            source = overrides[name] = _Resolved(value)
         return source.value
-    key = id(overrides)
-    with _override_locks_guard:
-        lock, users = _override_locks.setdefault(key, (RLock(), []))
-        users.append(None)
-    try:
-        with lock:
-            source = overrides[name]
-            if not isinstance(source, _Resolved):
-                source = overrides[name] = _Resolved(_found_out(source))
-    finally:
-        with _override_locks_guard:
-            users.pop()
-            if not users:
-                del _override_locks[key]
-    return source.value
 
 
-def _found_out(source: object) -> Any:
-    """Return the result of a function, coroutine or future.
+def _awaited(awaitable: Awaitable[Any]) -> Any:
+    """Return the result of a coroutine. It gets a thread of its own, as this one may run an event loop."""
+    import asyncio  # which is heavy
+    from concurrent.futures import ThreadPoolExecutor
 
-    Raises:
-        RuntimeError: a future belongs to the event loop of this thread, which would wait for itself.
-    """
-    value: Any = source() if callable(source) else source
-    if not inspect.isawaitable(value):
-        return value
-    import asyncio
+    async def wait() -> Any:
+        return await awaitable
 
-    async def wait_for_value() -> Any:
-        return await value
-
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    owner = value.get_loop() if isinstance(value, asyncio.Future) else None
-    if owner is not None and owner is running:
-        raise RuntimeError(
-            "an override is a future of the event loop currently running in this thread; await it first"
-        )
-    if owner is not None and owner.is_running():
-        return asyncio.run_coroutine_threadsafe(wait_for_value(), owner).result()
-    if running is None:
-        return asyncio.run(wait_for_value())
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, wait_for_value()).result()
+        return pool.submit(asyncio.run, wait()).result()
 
 
 @dataclass
@@ -181,103 +149,110 @@ def validate_app(app: AppDef) -> None:
         ConfigError: no roles, equal names, a missing entrypoint or image, counts out of range.
     """
     if not isinstance(app, AppDef):
-        raise ConfigError(f"the job is {_a(app)}; it must be an AppDef")
+        raise ConfigError(f"the job is {_type_of(app)}; it must be an AppDef")
     problems = _app_type_problems(app)
-    for role in [] if problems else app.roles:
-        problems += [f"role {role.name!r}: {problem}" for problem in _role_type_problems(role)]
     if not problems:
-        problems = _app_problems(app)
-    refuse(f"the job {app.name!r} is not complete", problems)
+        problems = [f"role {role.name!r}: {text}" for role in app.roles for text in _role_type_problems(role)]
+    refuse(f"the job {app.name!r} is not complete", problems or _app_problems(app))
+
+
+# ---- values of the wrong type: components are plain Python, so nothing else has checked them
+
+_TEXT, _WHOLE, _NUMBER = (str, "a text"), (int, "a whole number"), ((int, float), "a number")
+_ROLE_TYPES: dict[str, tuple[Any, str]] = {
+    "name": _TEXT,
+    "image": _TEXT,
+    "entrypoint": _TEXT,
+    "num_replicas": _WHOLE,
+    "max_retries": _WHOLE,
+    "retry_policy": (RetryPolicy, "a RetryPolicy"),
+    "resource": (Resource, "a Resource"),
+    "metadata": (dict, "a dict"),
+}
+_RESOURCE_TYPES: dict[str, tuple[Any, str]] = {
+    "cpu": _NUMBER,
+    "gpu": _NUMBER,
+    "memMB": _NUMBER,
+    "capabilities": (dict, "a dict"),
+}
+
+
+def _app_type_problems(app: AppDef) -> list[str]:
+    roles: Any = app.roles
+    if not isinstance(roles, (list, tuple)):
+        return [f"roles is {_type_of(roles)}; it must be a list of Role"]
+    problems = _misfit("name", app.name, *_TEXT) + _misfit("metadata", app.metadata, dict, "a dict")
+    return problems + _misfits("roles", roles, Role, "a Role")
+
+
+def _role_type_problems(role: Role) -> list[str]:
+    problems = []
+    for name, expected in _ROLE_TYPES.items():
+        problems += _misfit(name, getattr(role, name), *expected)
+    if role.min_replicas is not None:
+        problems += _misfit("min_replicas", role.min_replicas, *_WHOLE)
+    if isinstance(role.resource, Resource):
+        for name, expected in _RESOURCE_TYPES.items():
+            problems += _misfit(name, getattr(role.resource, name), *expected)
+        problems += _misfits("devices", role.resource.devices, *_WHOLE, container=dict)
+    problems += _misfits("args", role.args, *_TEXT)
+    problems += _misfits("env", role.env, *_TEXT, container=dict)
+    problems += _misfits("port_map", role.port_map, *_WHOLE, container=dict)
+    return problems + _misfits("mounts", role.mounts, Mount, "a mount (see parse_mounts)")
+
+
+def _misfits(name: str, items: Any, cls: Any, words: str, *, container: type = list) -> list[str]:
+    """Return what is wrong with a list or tuple of objects of a class, or with a dict from texts to such."""
+    allowed: Any = (list, tuple) if container is list else container
+    if not isinstance(items, allowed):
+        return [f"{name} is {_type_of(items)}; it must be a {container.__name__}"]
+    problems = []
+    for key, item in items.items() if container is dict else enumerate(items):
+        if container is dict:
+            problems += _misfit(f"the key {key!r} of {name}", key, *_TEXT)
+        problems += _misfit(f"{name}[{key!r}]", item, cls, words)
+    return problems
+
+
+def _misfit(name: str, value: object, cls: Any, words: str) -> list[str]:
+    fits = isinstance(value, cls) and not (cls is int and isinstance(value, bool))
+    return [] if fits else [f"{name} is {_type_of(value)}; it must be {words}"]
+
+
+def _type_of(value: object) -> str:
+    """Name a value's type; the value itself may be a secret."""
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+# ---- values of the right type that make no sense
 
 
 def _app_problems(app: AppDef) -> list[str]:
     problems = [] if app.roles else ["it has no roles"]
     names = [role.name for role in app.roles]
     problems += [f"two roles are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
-    for role in app.roles:
-        problems += [f"role {role.name!r}: {problem}" for problem in _role_problems(role)]
-    return problems
+    return problems + [f"role {role.name!r}: {text}" for role in app.roles for text in _role_problems(role)]
 
 
-def _app_type_problems(app: AppDef) -> list[str]:
-    roles: Any = app.roles
-    if not isinstance(roles, (list, tuple)):
-        return [f"roles is {_a(roles)}; it must be a list of Role"]
-    problems = _wrong("name", app.name, str, "a text") + _wrong("metadata", app.metadata, dict, "a dict")
-    for number, role in enumerate(roles):
-        problems += _wrong(f"roles[{number}]", role, Role, "a Role")
-    return problems
-
-
-def _role_type_problems(role: Role) -> list[str]:
-    """Find values of the wrong type: components are plain Python, so nothing else has looked at them."""
-    problems = []
-    for name in ("name", "image", "entrypoint"):
-        problems += _wrong(name, getattr(role, name), str, "a text")
-    for name in ("num_replicas", "max_retries"):
-        problems += _wrong(name, getattr(role, name), int, "a whole number")
-    if role.min_replicas is not None:
-        problems += _wrong("min_replicas", role.min_replicas, int, "a whole number")
-    problems += _wrong("retry_policy", role.retry_policy, RetryPolicy, "a RetryPolicy")
-    problems += _wrong("resource", role.resource, Resource, "a Resource")
-    if isinstance(role.resource, Resource):
-        for name in ("cpu", "gpu", "memMB"):
-            problems += _wrong(name, getattr(role.resource, name), (int, float), "a number")
-        problems += _wrong("capabilities", role.resource.capabilities, dict, "a dict")
-        problems += _wrong_items("devices", role.resource.devices, dict, int, "a whole number")
-    problems += _wrong_items("args", role.args, list, str, "a text")
-    problems += _wrong_items("env", role.env, dict, str, "a text")
-    problems += _wrong_items("port_map", role.port_map, dict, int, "a whole number")
-    problems += _wrong_items("mounts", role.mounts, list, Mount, "a mount (see parse_mounts)")
-    return problems + _wrong("metadata", role.metadata, dict, "a dict")
-
-
-def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str) -> list[str]:
-    taken: Any = (list, tuple) if container is list else container
-    if not isinstance(items, taken):
-        return [f"{name} is {_a(items)}; it must be a {container.__name__}"]
-    pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
-    problems = []
-    for key, item in pairs:
-        if isinstance(items, dict):
-            problems += _wrong(f"the key {key!r} of {name}", key, str, "a text")
-        problems += _wrong(f"{name}[{key!r}]", item, wanted, what)
-    return problems
-
-
-def _wrong(name: str, value: object, wanted: Any, what: str) -> list[str]:
-    fits = isinstance(value, wanted) and not (wanted is int and isinstance(value, bool))
-    return [] if fits else [f"{name} is {_a(value)}; it must be {what}"]
-
-
-def _a(value: object) -> str:
-    """Name a value's type; the value itself may be a secret."""
-    return "None" if value is None else f"of type {type(value).__name__}"
-
-
-def _role_problems(role: Role) -> list[str]:
-    checks: Mapping[str, bool] = {
-        "it has no name": not role.name,
-        "its name contains a '/'": "/" in role.name,
-        "it has no entrypoint": not role.entrypoint or role.entrypoint == MISSING,
-        f"num_replicas is {role.num_replicas}; it must be at least 1": role.num_replicas < 1,
-        f"max_retries is {role.max_retries}; it must not be negative": role.max_retries < 0,
-        f"min_replicas {role.min_replicas} is not between 1 and num_replicas {role.num_replicas}": (
-            role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas
-        ),
-        "an environment variable's name is empty or contains '=' or NUL": any(
-            not key or "=" in key or "\0" in key for key in role.env
-        ),
-        "an argument or environment value holds a NUL byte": any(
-            "\0" in text for text in (role.entrypoint, *role.args, *role.env.values())
-        ),
-    }
-    return [problem for problem, holds in checks.items() if holds] + _excesses(role)
-
-
-def _excesses(role: Role) -> list[str]:
-    """Find absurd numbers, which would take all memory or time, or that a backend cannot hold."""
-    numbers: dict[str, tuple[Any, float]] = {
+def _role_problems(role: Role) -> Iterator[str]:
+    if not role.name:
+        yield "it has no name"
+    if "/" in role.name:
+        yield "its name contains a '/'"
+    if not role.entrypoint or role.entrypoint == MISSING:
+        yield "it has no entrypoint"
+    if role.num_replicas < 1:
+        yield f"num_replicas is {role.num_replicas}; it must be at least 1"
+    if role.max_retries < 0:
+        yield f"max_retries is {role.max_retries}; it must not be negative"
+    if role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas:
+        yield f"min_replicas {role.min_replicas} is not between 1 and num_replicas {role.num_replicas}"
+    if any(not key or "=" in key or "\0" in key for key in role.env):
+        yield "an environment variable's name is empty or contains '=' or NUL"
+    if any("\0" in text for text in (role.entrypoint, *role.args, *role.env.values())):
+        yield "an argument or environment value holds a NUL byte"
+    # absurd numbers would take all memory or time, or do not fit into a backend's request
+    numbers: dict[str, tuple[float, float]] = {
         "num_replicas": (role.num_replicas, MOST_REPLICAS),
         "max_retries": (role.max_retries, MOST_RETRIES),
         "cpu": (role.resource.cpu, MOST_CPUS),
@@ -285,8 +260,6 @@ def _excesses(role: Role) -> list[str]:
         "memMB": (role.resource.memMB, MOST_MEMORY_MB),
         **{f"port {name!r}": (port, MOST_PORT) for name, port in role.port_map.items()},
     }
-    return [
-        f"{name} is {value}; it must be at most {most:,}"
-        for name, (value, most) in numbers.items()
-        if isinstance(value, (int, float)) and value > most
-    ]
+    for name, (number, most) in numbers.items():
+        if number > most:
+            yield f"{name} is {number}; it must be at most {most:,}"

@@ -10,28 +10,20 @@ import enum
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+import types
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shunter.errors import OptionParseError, did_you_mean
-from shunter.specs.dataclass_fields import has_default
-from shunter.specs.limits import cut
+from shunter.limits import cut
 from shunter.specs.pairs import parse_dict, parse_pairs, split_items, unquote
-from shunter.specs.typehints import (
-    class_hints,
-    get_args,
-    get_origin,
-    is_any,
-    is_literal,
-    is_union,
-    make_union,
-)
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
-LONGEST_NUMBER = 1000  # characters; Python does not write numbers of more than a few thousand
+
+Decoder = Callable[[Any, Any], Any]
 
 
 class ConversionError(ValueError):
@@ -49,6 +41,29 @@ def snake_case(name: str) -> str:
     return re.sub(hump, "_", name.replace("-", "_")).lower()
 
 
+# ---- questions about types
+
+
+def is_union(tp: Any) -> bool:
+    """Tell whether a type is a union, written either way."""
+    return get_origin(tp) in (Union, types.UnionType)
+
+
+def is_literal(tp: Any) -> bool:
+    """Tell whether a type is a ``typing.Literal``."""
+    return get_origin(tp) is Literal
+
+
+def is_enum(tp: Any) -> bool:
+    """Tell whether a type is an enumeration."""
+    return isinstance(tp, type) and issubclass(tp, enum.Enum)
+
+
+def is_path_type(tp: Any) -> bool:
+    """Tell whether a type is `pathlib.Path` or its base."""
+    return tp in (Path, PurePath)
+
+
 def is_optional(tp: Any) -> bool:
     """Tell whether None is one of the type's values."""
     return tp is type(None) or (is_union(tp) and type(None) in get_args(tp))
@@ -58,30 +73,40 @@ def bare_type(tp: Any) -> Any:
     """Return the type without None: ``int`` for ``int | None``."""
     if not is_union(tp):
         return tp
-    return make_union(tuple(arg for arg in get_args(tp) if arg is not type(None)))
+    return Union[tuple(arg for arg in get_args(tp) if arg is not type(None))]  # noqa: UP007 - made at run time
 
 
-def type_name(tp: Any) -> str:
-    """Return a type as people write it."""
-    if is_union(tp):
-        return " | ".join(type_name(arg) for arg in get_args(tp))
-    origin = get_origin(tp)
-    if is_literal(tp):
-        return "|".join(str(arg) for arg in get_args(tp))
-    if isinstance(tp, type) and issubclass(tp, enum.Enum):
-        return "|".join(tp.__members__)
-    if tp is type(None):
-        return "None"
-    if origin is not None:
-        args = ", ".join("..." if arg is Ellipsis else type_name(arg) for arg in get_args(tp))
-        return f"{_builtin_container(origin).__name__}[{args}]"
-    return getattr(tp, "__name__", str(tp))
+#: The containers that annotations name, and those that values have.
+_CONTAINERS: dict[Any, type] = {
+    list: list,
+    Sequence: list,
+    MutableSequence: list,
+    tuple: tuple,
+    dict: dict,
+    Mapping: dict,
+    MutableMapping: dict,
+}
+
+
+def container_of(tp: Any) -> type | None:
+    """Return list, tuple or dict if the values of a type (or None) are such; otherwise None."""
+    bare = bare_type(tp)
+    return _CONTAINERS.get(get_origin(bare) or bare)
 
 
 def is_list_type(tp: Any) -> bool:
     """Tell whether a type is a list (so that an option of it can be repeated)."""
-    bare = bare_type(tp)
-    return _builtin_container(get_origin(bare) or bare) is list
+    return container_of(tp) is list
+
+
+def is_dict_type(tp: Any) -> bool:
+    """Tell whether a type is a dict."""
+    return container_of(tp) is dict
+
+
+def is_container_type(tp: Any) -> bool:
+    """Tell whether values of a type hold others: lists, tuples, dicts, dataclasses."""
+    return container_of(tp) is not None or is_dataclass(bare_type(tp))
 
 
 def list_item_type(tp: Any) -> Any:
@@ -89,24 +114,38 @@ def list_item_type(tp: Any) -> Any:
     return (get_args(bare_type(tp)) or (str,))[0]
 
 
-def is_path_type(tp: Any) -> bool:
-    """Tell whether a type is `pathlib.Path` or its base."""
-    return tp in (Path, PurePath)
+def type_name(tp: Any) -> str:
+    """Return a type as people write it."""
+    args = get_args(tp)
+    if is_union(tp):
+        return " | ".join(map(type_name, args))
+    if is_literal(tp):
+        return "|".join(map(str, args))
+    if is_enum(tp):
+        return "|".join(tp.__members__)
+    if tp is type(None):
+        return "None"
+    if tp is Ellipsis:
+        return "..."
+    if args:
+        cls = container_of(tp) or get_origin(tp)
+        return f"{getattr(cls, '__name__', cls)}[{', '.join(map(type_name, args))}]"
+    return getattr(tp, "__name__", str(tp))
 
 
-def is_dict_type(tp: Any) -> bool:
-    """Tell whether a type is a dict."""
-    bare = bare_type(tp)
-    return _builtin_container(get_origin(bare) or bare) is dict
+def has_default(field: Field[Any]) -> bool:
+    """Tell whether a field of a dataclass has a default or makes one."""
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def is_container_type(tp: Any) -> bool:
-    """Tell whether values of a type hold others: lists, tuples, dicts, dataclasses."""
-    bare = bare_type(tp)
-    return _is_container(bare) or is_dataclass(bare)
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a field, made if there is a factory; None if it has none."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
 
 
-# ---- from text
+# ---- values
 
 
 def from_text(tp: Any, text: str) -> Any:
@@ -121,79 +160,151 @@ def from_text(tp: Any, text: str) -> Any:
         ConversionError: the text does not fit the type.
     """
     if is_union(tp):
-        return _union_from_text(tp, text)
-    origin = get_origin(tp)
-    kind = _builtin_container(origin or tp)
-    if kind in (list, tuple, dict) or is_dataclass(tp):
-        try:
-            return _container_from_text(tp, kind, text)
-        except OptionParseError as error:
-            raise ConversionError(error.message) from None
-    return _scalar_from_text(tp, text)
-
-
-def _union_from_text(tp: Any, text: str) -> Any:
-    bare = bare_type(tp)
-    if is_optional(tp) and (text == "None" or (not text and _is_container(bare))):
-        return None
-    if not is_union(bare):
-        return from_text(bare, text)
-    # str takes any text, so it is asked last
-    for member in sorted(get_args(bare), key=lambda member: member is str):
-        try:
-            return from_text(member, text)
-        except ConversionError:
-            continue
-    raise ConversionError(f"{text!r} must be one of {type_name(bare)}")
-
-
-def _container_from_text(tp: Any, kind: type, text: str) -> Any:
-    if text.lstrip()[:1] in ("[", "{"):
+        if is_optional(tp) and (text == "None" or (not text and container_of(tp))):
+            return None
+        # str takes any text, so it is tried last
+        members = [member for member in get_args(tp) if member is not type(None)]
+        return _first_fit(tp, sorted(members, key=lambda member: member is str), text, from_text)
+    if not is_container_type(tp):
+        return _scalar_from_text(tp, text)
+    if text.lstrip().startswith(("[", "{")):
         try:
             return from_value(tp, json.loads(text))
-        except (ValueError, RecursionError) as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ConversionError(f"{text[:200]!r} is not JSON: {error}") from None
-    args = get_args(tp)
-    if kind is list:
-        item = args[0] if args else str
-        holds_pairs = is_dict_type(item) or is_dataclass(bare_type(item))
-        # values of pairs are texts that hold any ";", such as regular expressions
-        parts = split_items(text, ",") if holds_pairs else split_items(text)
-        return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(parts, 1)]
-    if kind is tuple:
-        parts = split_items(text)
-        return tuple(
-            _at(f"item {i}", from_text, item, part)
-            for i, (item, part) in enumerate(zip(_tuple_items(tp, len(parts)), parts, strict=True), 1)
-        )
-    if kind is dict:
-        key_type, value_type = args or (str, str)
-        if is_optional(value_type) and "=" not in text and ":" not in text:  # keys alone, without values
-            return {_at(f"key {key!r}", from_text, key_type, key): None for key in split_items(text)}
+    try:
+        parts = _parts(tp, text)
+    except OptionParseError as error:
+        raise ConversionError(error.message) from None
+    return _filled(tp, parts, from_text)
+
+
+def from_value(tp: Any, value: Any) -> Any:
+    """Check a value (of JSON, TOML or Python) against a type; lists become tuples where the type has those.
+
+    Raises:
+        ConversionError: it does not fit; the message says where.
+    """
+    if is_union(tp):
+        return _first_fit(tp, get_args(tp), value, from_value)
+    container = container_of(tp)
+    if (container in (list, tuple) and isinstance(value, (list, tuple))) or (
+        (container is dict or is_dataclass(tp)) and isinstance(value, Mapping)
+    ):
+        return _filled(tp, value, from_value)
+    return _checked_scalar(tp, value)
+
+
+def _first_fit(tp: Any, members: Sequence[Any], value: Any, decode: Decoder) -> Any:
+    problems = {}
+    for member in members:
+        try:
+            return decode(member, value)
+        except ConversionError as error:
+            problems[member] = error
+    problems.pop(type(None), None)
+    if len(problems) == 1:
+        raise next(iter(problems.values()))
+    raise ConversionError(f"{value!r} must be one of {type_name(bare_type(tp))}")
+
+
+def _filled(tp: Any, parts: Any, decode: Decoder) -> Any:
+    """Return a list, tuple, dict or dataclass with its parts decoded."""
+    container = container_of(tp)
+    if container is dict:
+        key_type, value_type = get_args(tp) or (Any, Any)
         return {
-            _at(f"key {key!r}", from_text, key_type, key): _at(f"[{key}]", from_text, value_type, value)
-            for key, value in _dict_pairs(text).items()
+            _at(f"key {key!r}", decode, key_type, key): _at(f"[{key}]", decode, value_type, part)
+            for key, part in parts.items()
         }
-    return _make_dataclass(tp, {key: unquote(value) for key, value in parse_pairs(text).items()}, from_text)
+    if container is None:
+        return _make_dataclass(tp, parts, decode)
+    place = "item {}" if decode is from_text else "[{}]"
+    first = 1 if decode is from_text else 0
+    items = _item_types(tp, len(parts)) if container is tuple else [_item_type(tp)] * len(parts)
+    return container(
+        _at(place.format(index), decode, item, part)
+        for index, (item, part) in enumerate(zip(items, parts, strict=True), first)
+    )
 
 
-def _dict_pairs(text: str) -> dict[str, str]:
+def _item_type(tp: Any) -> Any:
+    return (get_args(tp) or (Any,))[0]
+
+
+def _item_types(tp: Any, count: int) -> Sequence[Any]:
+    """Return the types of a tuple's items."""
+    args = get_args(tp) or (Any, Ellipsis)
+    if len(args) == 2 and args[1] is Ellipsis:
+        return [args[0]] * count
+    if len(args) != count:
+        raise ConversionError(f"{count} values where {type_name(tp)} takes {len(args)}")
+    return args
+
+
+def _make_dataclass(tp: Any, parts: Mapping[str, Any], decode: Decoder) -> Any:
+    init_fields = {field.name: field for field in fields(tp) if field.init}
+    for name in parts:
+        if name not in init_fields:
+            raise ConversionError(
+                f"{tp.__name__} has no field {name!r}. {did_you_mean(str(name), init_fields)}"
+            )
+    hints = get_type_hints(tp)
+    values = {name: _at(name, decode, hints[name], part) for name, part in parts.items()}
+    missing = [name for name, field in init_fields.items() if name not in values and not has_default(field)]
+    if missing:
+        raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
+    return tp(**values)
+
+
+def _at(place: str, decode: Decoder, tp: Any, value: Any) -> Any:
+    try:
+        return decode(tp, value)
+    except ConversionError as error:
+        path = f"{place}{error.path}" if error.path.startswith("[") else f"{place}.{error.path}".rstrip(".")
+        raise ConversionError(error.problem, path) from None
+
+
+# ---- how containers are typed
+
+
+def _parts(tp: Any, text: str) -> Any:
+    """Split the text of a container into the texts of its parts."""
+    container = container_of(tp)
+    if container is tuple:
+        return split_items(text)
+    if container is list:
+        item = _item_type(tp)
+        # values of pairs hold any ";", such as regular expressions do
+        return (
+            split_items(text, ",")
+            if is_dict_type(item) or is_dataclass(bare_type(item))
+            else split_items(text)
+        )
+    if container is None:
+        return {name: unquote(value) for name, value in parse_pairs(text).items()}
+    sign = next((char for char in text if char in "=:"), "")
     if not text.strip():
         return {}
-    first = next((char for char in text if char in "=:"), "")
-    if first == ":":
-        pairs = {}
-        for item in split_items(text):
-            key, colon, value = item.partition(":")
-            if not colon or not key:
-                raise ConversionError(f"{item!r} is not of the form key:value")
-            pairs[key.strip()] = unquote(value.strip())
-        return pairs
+    if sign == ":":
+        return dict(_colon_pair(item) for item in split_items(text))
+    if not sign and is_optional((get_args(tp) or (Any, Any))[1]):
+        return dict.fromkeys(split_items(text), "None")
     return parse_dict(text)
 
 
+def _colon_pair(item: str) -> tuple[str, str]:
+    key, colon, value = item.partition(":")
+    if not colon or not key:
+        raise ConversionError(f"{item!r} is not of the form key:value")
+    return key.strip(), unquote(value.strip())
+
+
+# ---- scalars
+
+
 def _scalar_from_text(tp: Any, text: str) -> Any:
-    if tp is str or is_any(tp) or tp is object:
+    if tp in (str, Any, object):
         return text
     if tp is bool:
         if text.lower() in TRUE_WORDS | FALSE_WORDS:
@@ -201,17 +312,17 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
         raise ConversionError(f"{text!r} must be true or false")
     if tp in (int, float):
         try:
-            if tp is int and text.strip().lower().startswith("0x"):
-                return int(text if len(text) < LONGEST_NUMBER else "", 0)
-            return tp(text)
+            return int(text, 16) if tp is int and text.strip().lower().startswith("0x") else tp(text)
         except ValueError:
-            raise ConversionError(
-                f"{cut(text)!r} is not {'an integer' if tp is int else 'a number'}"
-            ) from None
-    if isinstance(tp, type) and issubclass(tp, enum.Enum):
-        return _enum_member(tp, text)
+            kind = "an integer" if tp is int else "a number"
+            raise ConversionError(f"{cut(text)!r} is not {kind}") from None
     if is_literal(tp):
-        return _literal_member(tp, text)
+        choices = {str(choice): choice for choice in get_args(tp)}
+        if text in choices:
+            return choices[text]
+        raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, choices)}")
+    if is_enum(tp):
+        return _enum_member(tp, text)
     if is_path_type(tp):
         return tp(os.path.expanduser(text))
     if tp is type(None):
@@ -230,128 +341,21 @@ def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
     raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, tp.__members__)}")
 
 
-def _literal_member(tp: Any, text: str) -> Any:
-    for choice in get_args(tp):
-        if text == str(choice):
-            return choice
-    raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, map(str, get_args(tp)))}")
-
-
-# ---- from JSON values
-
-
-def from_value(tp: Any, value: Any) -> Any:
-    """Check a value (of JSON, TOML or Python) against a type; lists become tuples where those are asked for.
-
-    Raises:
-        ConversionError: it does not fit; the message says where.
-    """
-    if is_any(tp) or tp is object:
+def _checked_scalar(tp: Any, value: Any) -> Any:
+    if tp in (Any, object):
         return value
-    if is_union(tp):
-        return _union_from_value(tp, value)
-    origin = get_origin(tp)
-    kind = _builtin_container(origin or tp)
-    if kind is list and isinstance(value, (list, tuple)):
-        item = (get_args(tp) or (object,))[0]
-        return [_at(f"[{i}]", from_value, item, part) for i, part in enumerate(value)]
-    if kind is tuple and isinstance(value, (list, tuple)):
-        items = _tuple_items(tp, len(value))
-        return tuple(
-            _at(f"[{i}]", from_value, item, part)
-            for i, (item, part) in enumerate(zip(items, value, strict=True))
-        )
-    if kind is dict and isinstance(value, Mapping):
-        key_type, value_type = get_args(tp) or (object, object)
-        return {
-            _at(f"key {key!r}", from_value, key_type, key): _at(f"[{key}]", from_value, value_type, item)
-            for key, item in value.items()
-        }
-    if is_dataclass(tp) and isinstance(value, Mapping):
-        return _make_dataclass(tp, value, from_value)
-    return _scalar_from_value(tp, value)
-
-
-def _union_from_value(tp: Any, value: Any) -> Any:
-    problems = []
-    for member in get_args(tp):
-        try:
-            return from_value(member, value)
-        except ConversionError as error:
-            problems.append(error)
-    members = [member for member in get_args(tp) if member is not type(None)]
-    if len(members) == 1:
-        raise problems[0] if get_args(tp)[0] is not type(None) else problems[-1]
-    raise ConversionError(f"{value!r} must be one of {type_name(tp)}")
-
-
-def _scalar_from_value(tp: Any, value: Any) -> Any:
-    if tp is float and isinstance(value, int) and not isinstance(value, bool):
+    if is_literal(tp):
+        if value in get_args(tp):
+            return value
+    elif is_enum(tp):
+        return value if isinstance(value, tp) else _enum_member(tp, str(value))
+    elif is_path_type(tp) and isinstance(value, str):
+        return tp(os.path.expanduser(value))
+    elif tp is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
             raise ConversionError("the number is too large") from None
-    if tp is type(None) and value is None:
-        return None
-    if is_literal(tp):
-        if value in get_args(tp):
-            return value
-    elif isinstance(tp, type) and issubclass(tp, enum.Enum):
-        return value if isinstance(value, tp) else _enum_member(tp, str(value))
-    elif is_path_type(tp) and isinstance(value, str):
-        return tp(os.path.expanduser(value))
     elif isinstance(tp, type) and isinstance(value, tp) and (tp is bool or not isinstance(value, bool)):
         return value
     raise ConversionError(f"{value!r} is not of type {type_name(tp)}")
-
-
-# ---- shared
-
-
-def _make_dataclass(tp: Any, given: Mapping[str, Any], decode: Any) -> Any:
-    wanted = {field.name: field for field in fields(tp) if field.init}
-    for key in given:
-        if key not in wanted:
-            raise ConversionError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), wanted)}")
-    hints = class_hints(tp)
-    values = {key: _at(key, decode, hints[key], value) for key, value in given.items()}
-    missing = [name for name, field in wanted.items() if name not in values and not has_default(field)]
-    if missing:
-        raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
-    return tp(**values)
-
-
-def _tuple_items(tp: Any, count: int) -> Sequence[Any]:
-    args = get_args(tp)
-    if not args:
-        return [str] * count
-    if len(args) == 2 and args[1] is Ellipsis:
-        return [args[0]] * count
-    if len(args) != count:
-        raise ConversionError(f"{count} values where {type_name(tp)} takes {len(args)}")
-    return args
-
-
-def _at(place: str, decode: Any, tp: Any, value: Any) -> Any:
-    try:
-        return decode(tp, value)
-    except ConversionError as error:
-        path = f"{place}{error.path}" if error.path.startswith("[") else f"{place}.{error.path}".rstrip(".")
-        raise ConversionError(error.problem, path) from None
-
-
-def _is_container(tp: Any) -> bool:
-    return _builtin_container(get_origin(tp) or tp) in (list, tuple, dict)
-
-
-def _builtin_container(origin: Any) -> Any:
-    """Map the abstract containers that annotations use to the ones that values have."""
-    if not isinstance(origin, type):
-        return origin
-    if issubclass(origin, Mapping):
-        return dict
-    if issubclass(origin, tuple):
-        return tuple
-    if issubclass(origin, Sequence) and not issubclass(origin, (str, bytes)):
-        return list
-    return origin

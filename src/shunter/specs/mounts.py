@@ -68,6 +68,12 @@ _ALIASES = {
     "permissions": "perm",
     "perm": "perm",
 }
+#: By type of a mount, the fields that it needs, and those that it may have.
+_FIELDS: dict[str, tuple[set[str], set[str]]] = {
+    MountType.BIND.value: ({"src", "dst"}, {"readonly"}),
+    MountType.VOLUME.value: ({"src", "dst"}, {"readonly"}),
+    MountType.DEVICE.value: ({"src"}, {"dst", "perm"}),
+}
 
 
 def parse_mounts(opts: Sequence[str]) -> list[Mount]:
@@ -111,34 +117,22 @@ def _group_fields(opts: Sequence[str]) -> Iterator[dict[str, str]]:
 
 def _make_mount(fields: dict[str, str]) -> Mount:
     text = ",".join(f"{key}={value}" for key, value in fields.items())
-    try:
-        kind = MountType(fields["type"])
-    except ValueError:
-        kinds = [kind.value for kind in MountType]
+    kind = fields.pop("type")
+    if kind not in _FIELDS:
         raise MountParseError(
-            f"mount {text!r}: there is no mount type {fields['type']!r}",
-            hint=did_you_mean(fields["type"], kinds),
-        ) from None
-    if kind is MountType.DEVICE:
-        _require(fields, text, {"src"}, {"dst", "perm"})
-        return DeviceMount(fields["src"], fields.get("dst", fields["src"]), fields.get("perm", "rwm"))
-    _require(fields, text, {"src", "dst"}, {"readonly"})
-    read_only = _flag(fields.get("readonly", "false"), text)
-    if kind is MountType.BIND:
-        return BindMount(os.path.expanduser(fields["src"]), fields["dst"], read_only)
-    return VolumeMount(fields["src"], fields["dst"], read_only)
-
-
-def _require(fields: dict[str, str], text: str, needed: set[str], allowed: set[str]) -> None:
-    for name in sorted(needed - fields.keys()):
-        raise MountParseError(f"mount {text!r}: {name} is missing", hint=_EXAMPLE)
-    for name in sorted(fields.keys() - needed - allowed - {"type"}):
-        raise MountParseError(
-            f"mount {text!r}: {name} does not apply to a mount of type {fields['type']}", hint=_EXAMPLE
+            f"mount {text!r}: there is no mount type {kind!r}", hint=did_you_mean(kind, _FIELDS)
         )
-
-
-def _flag(value: str, text: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise MountParseError(f"mount {text!r}: readonly={value} must be true or false", hint=_EXAMPLE)
-    return value.lower() == "true"
+    needed, optional = _FIELDS[kind]
+    strays = sorted(fields.keys() - needed - optional)
+    problems = [f"{name} is missing" for name in sorted(needed - fields.keys())]
+    problems += [f"{name} does not apply to a mount of type {kind}" for name in strays]
+    read_only = fields.get("readonly", "false").lower()
+    if read_only not in ("true", "false"):
+        problems.append(f"readonly={fields['readonly']} must be true or false")
+    if problems:
+        raise MountParseError(f"mount {text!r}: {'; '.join(problems)}", hint=_EXAMPLE)
+    if kind == MountType.DEVICE:
+        return DeviceMount(fields["src"], fields.get("dst", fields["src"]), fields.get("perm", "rwm"))
+    if kind == MountType.BIND:
+        return BindMount(os.path.expanduser(fields["src"]), fields["dst"], read_only == "true")
+    return VolumeMount(fields["src"], fields["dst"], read_only == "true")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from shunter.errors import InvalidRunConfigException, OptionParseError, did_you_mean
 from shunter.specs.conversion import (
     ConversionError,
     bare_type,
+    default_of,
     from_text,
     from_value,
+    has_default,
     is_container_type,
     is_dict_type,
     is_list_type,
     list_item_type,
+    snake_case,
     type_name,
 )
-from shunter.specs.dataclass_fields import default_of, has_default
 from shunter.specs.pairs import parse_pairs, unquote
-from shunter.specs.typehints import class_hints
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
@@ -118,23 +118,26 @@ class runopts:
     """The options of a scheduler, by name."""
 
     def __init__(self, **options: runopt) -> None:
-        self._options: dict[str, runopt] = dict(options)
+        #: Under TorchX's name, which tests of schedulers read.
+        self._opts = dict(options)
 
     @classmethod
     def from_dataclass(cls, opts: type[Any]) -> runopts:
         """Derive the options from a dataclass whose fields are made by `option`."""
-        hints = class_hints(opts)
-        result = cls()
-        for item in fields(opts):
-            result._options[item.name] = runopt(
-                default_of(item),
-                bare_type(hints[item.name]),
-                not has_default(item),
-                item.metadata.get("help", ""),
-                item.metadata.get("secret", False),
-                item.metadata.get("needs_trust", ""),
-            )
-        return result
+        hints = get_type_hints(opts)
+        return cls(
+            **{
+                item.name: runopt(
+                    default_of(item),
+                    bare_type(hints[item.name]),
+                    not has_default(item),
+                    item.metadata.get("help", ""),
+                    item.metadata.get("secret", False),
+                    item.metadata.get("needs_trust", ""),
+                )
+                for item in fields(opts)
+            }
+        )
 
     def add(
         self, cfg_key: str, type_: Any, help: str, default: CfgVal = None, required: bool = False
@@ -152,7 +155,7 @@ class runopts:
                 from_value(type_, default)
             except ConversionError as error:
                 raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
-        self._options[cfg_key] = runopt(default, type_, required, help, needs_trust=UNDECLARED)
+        self._opts[cfg_key] = runopt(default, type_, required, help, needs_trust=UNDECLARED)
 
     @staticmethod
     def is_type(obj: Any, tp: Any) -> bool:
@@ -167,53 +170,46 @@ class runopts:
             return False
         return True
 
-    @property
-    def _opts(self) -> dict[str, runopt]:
-        """TorchX's name of what is declared, which tests of schedulers read."""
-        return self._options
-
     def get(self, name: str) -> runopt | None:
         """Return the option of this name, which may be written in camelCase; None if it does not exist."""
-        return self._options.get(self.name_of(name))
+        return self._opts.get(self.name_of(name))
 
     def name_of(self, name: str) -> str:
         """Return the name under which an option was declared, such as ``job_queue`` for ``jobQueue``."""
-        if name in self._options or name.islower():
-            return name
-        declared = camel_to_snake(name)
-        return declared if declared in self._options else name
+        declared = snake_case(name)
+        return declared if name not in self._opts and declared in self._opts else name
 
-    def _declared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _by_declared_name(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """Return values by the names under which their options were declared.
 
         Raises:
-            InvalidRunConfigException: one is given under two spellings, with different values.
+            InvalidRunConfigException: one stands there in two spellings, with different values.
         """
-        result: dict[str, Any] = {}
-        for key, value in given.items():
+        values: dict[str, Any] = {}
+        for key, value in cfg.items():
             name = self.name_of(key)
-            if name in result and result[name] != value:
+            if name in values and values[name] != value:
                 raise InvalidRunConfigException(
-                    f"option {name!r} is given in two spellings, with different values", name, given
+                    f"option {name!r} is given in two spellings, with different values", name, cfg
                 )
-            result[name] = value
-        return result
+            values[name] = value
+        return values
 
     def update(self, other: runopts) -> None:
         """Take over the options of another set."""
-        self._options.update(other._options)
+        self._opts.update(other._opts)
 
     def __or__(self, other: runopts) -> runopts:
-        return type(self)(**{**self._options, **other._options})
+        return type(self)(**{**self._opts, **other._opts})
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
-        return iter(self._options.items())
+        return iter(self._opts.items())
 
     def __len__(self) -> int:
-        return len(self._options)
+        return len(self._opts)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._options
+        return name in self._opts
 
     def resolve(self, cfg: Mapping[str, Any] | Any, ignore_unknown: bool = False) -> dict[str, Any]:
         """Check a configuration and complete it with the defaults.
@@ -226,25 +222,23 @@ class runopts:
             InvalidRunConfigException: an option is unknown, missing, or does not fit its type. All that
                 is wrong is reported at once.
         """
-        given = self._declared(as_mapping(cfg))
-        unknown = [key for key in given if key not in self._options]
-        resolved: dict[str, Any] = {key: given[key] for key in unknown}
-        problems = [
-            (key, f"there is no option {key!r}. {hint_for(key, self._options)}")
-            for key in ([] if ignore_unknown else unknown)
-        ]
-        for name, opt in self._options.items():
-            value = given.get(name)
+        values = self._by_declared_name(as_mapping(cfg))
+        resolved = {key: value for key, value in values.items() if key not in self._opts}
+        problems = {}
+        if not ignore_unknown:
+            problems = {key: f"there is no option {key!r}. {hint_for(key, self._opts)}" for key in resolved}
+        for name, opt in self._opts.items():
+            value = values.get(name)
             try:
                 resolved[name] = deepcopy(opt.default) if value is None else opt.convert(value)
             except ConversionError as error:
-                problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
+                problems[name] = f"option {name!r} ({opt.opt_type_name}): {error}"
                 continue
             if opt.is_required and resolved[name] is None:
-                problems.append((name, f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"))
+                problems[name] = f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"
         if problems:
-            text = "; ".join(problem.rstrip(".") for _, problem in problems)
-            raise InvalidRunConfigException(text, problems[0][0], given)
+            text = "; ".join(problem.rstrip(".") for problem in problems.values())
+            raise InvalidRunConfigException(text, next(iter(problems)), values)
         return resolved
 
     def cfg_from_str(self, cfg_str: str) -> dict[str, Any]:
@@ -256,20 +250,13 @@ class runopts:
             OptionParseError: the text does not parse.
             InvalidRunConfigException: a value does not fit its option's type.
         """
-        pairs = self._declared(parse_pairs(cfg_str))
+        pairs = self._by_declared_name(parse_pairs(cfg_str))
         self._check_strays(pairs)
         for key, value in pairs.items():
-            opt = self._options.get(key)
+            opt = self._opts.get(key)
             if opt is None or not is_container_type(opt.opt_type):  # those unquote their items
                 pairs[key] = unquote(value)
         return self._convert_all(pairs)
-
-    def _holds_pairs(self, key: str) -> bool:
-        """Tell whether an option's value consists of pairs, or is a list of such values."""
-        opt = self._options.get(key)
-        if opt is None:
-            return False
-        return is_dict_type(list_item_type(opt.opt_type) if is_list_type(opt.opt_type) else opt.opt_type)
 
     def _check_strays(self, pairs: Mapping[str, str]) -> None:
         """Refuse an unknown option after a dict's pair: most likely it is the dict's second pair.
@@ -279,13 +266,15 @@ class runopts:
         """
         before = ""
         for key, value in pairs.items():
-            if key not in self._options and before:
+            opt = self._opts.get(key)
+            if opt is None and before:
                 raise OptionParseError(
                     f"there is no option {key!r}",
                     hint=f"If it belongs to {before}, write the pairs as JSON or in quotes: "
                     f"{before}='{pairs[before]},{key}={value}'.",
                 )
-            before = key if self._holds_pairs(key) and "=" in value and value[0] not in "[{'\"" else ""
+            is_bare_pair = "=" in value and value[0] not in "[{'\""
+            before = key if opt is not None and is_bare_pair and _holds_pairs(opt.opt_type) else ""
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
         """Read a JSON object of option values.
@@ -299,17 +288,20 @@ class runopts:
             raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
         if not isinstance(data, dict):
             raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")
-        return self._convert_all(self._declared(data))
+        return self._convert_all(self._by_declared_name(data))
 
-    def _convert_all(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        cfg: dict[str, Any] = {}
-        for key, value in raw.items():
-            opt = self._options.get(key)
+    def _convert_all(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        cfg = dict(values)
+        for key, value in values.items():
+            opt = self._opts.get(key)
+            if opt is None:
+                continue
             try:
-                cfg[key] = value if opt is None else opt.convert(value)
+                cfg[key] = opt.convert(value)
             except ConversionError as error:
-                type_text = opt.opt_type_name if opt else ""
-                raise InvalidRunConfigException(f"option {key!r} ({type_text}): {error}", key, raw) from None
+                raise InvalidRunConfigException(
+                    f"option {key!r} ({opt.opt_type_name}): {error}", key, values
+                ) from None
         return cfg
 
     def __repr__(self) -> str:
@@ -328,9 +320,9 @@ class runopts:
         return "\n".join(lines)
 
 
-def camel_to_snake(name: str) -> str:
-    """Turn ``jobQueue`` into ``job_queue``."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])", r"_\g<0>", name).lower()
+def _holds_pairs(tp: Any) -> bool:
+    """Tell whether values of a type consist of pairs, or are lists of such values."""
+    return is_dict_type(list_item_type(tp) if is_list_type(tp) else tp)
 
 
 def hint_for(key: str, known: Iterable[str]) -> str:

@@ -69,36 +69,35 @@ def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     merged = dict(base)
     for key, value in overlay.items():
         operator, name, on = split_key(key)
-        there = merged.get(name)
+        before = merged.get(name)
         if operator == REMOVE or value is None:
             merged.pop(name, None)
         elif operator == MERGE_ITEMS:
-            merged[name] = _joined(name, on, there or [], value)
+            merged[name] = _joined(name, on, before or [], value)
         elif operator == REPLACE or isinstance(value, tuple):
             merged[name] = _plain(value)
-        elif isinstance(value, dict) and isinstance(there, Mapping):
-            merged[name] = apply_overlay(there, value)
-        elif isinstance(value, list) and isinstance(there, list):
-            merged[name] = [*there, *(_plain(item) for item in value)]
+        elif isinstance(value, dict) and isinstance(before, Mapping):
+            merged[name] = apply_overlay(before, value)
+        elif isinstance(value, list) and isinstance(before, list):
+            merged[name] = [*before, *(_plain(item) for item in value)]
         else:
             merged[name] = _plain(value)
     return merged
 
 
-def _joined(name: str, on: str, there: Any, items: Any) -> list[Any]:
-    for which, found in (("the request", there), ("the overlay", items)):
-        wrong = not isinstance(found, (list, tuple)) or any(not isinstance(item, Mapping) for item in found)
-        if wrong:
-            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): {which} needs a list of dicts there")
-    merged = list(there)
+def _joined(name: str, on: str, base: Any, items: Any) -> list[Any]:
+    for side, dicts in (("the request", base), ("the overlay", items)):
+        if not isinstance(dicts, (list, tuple)) or not all(isinstance(item, Mapping) for item in dicts):
+            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): {side} needs a list of dicts there")
+    merged = list(base)
     for item in items:
         if on not in item:
             raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): an item has no {on!r}")
-        place = next((k for k, known in enumerate(merged) if known.get(on) == item[on]), None)
-        if place is None:
+        index = next((i for i, other in enumerate(merged) if other.get(on) == item[on]), None)
+        if index is None:
             merged.append(_plain(item))
         else:
-            merged[place] = apply_overlay(merged[place], item)
+            merged[index] = apply_overlay(merged[index], item)
     return merged
 
 

@@ -9,10 +9,12 @@ brackets of a value that begins with ``[`` or ``{`` (JSON, with its backslash es
 
 from __future__ import annotations
 
+import itertools
+import re
+
 from shunter.errors import OptionParseError
 
 _DELIMITERS = ",;"
-_NAME_SIGNS = str.maketrans("", "", "_-./:")
 _EXAMPLE = "Example: queue=gpu,tags='a=b,c=d',items=x,y (quote a value that holds both ',' and '=')."
 
 
@@ -73,10 +75,9 @@ def split_items(text: str, separators: str = _DELIMITERS) -> list[str]:
     Raises:
         OptionParseError: a quote is open.
     """
-    _, found = _scan(text)
-    delimiters = [position for position in found if text[position] in separators]
-    bounds = [-1, *delimiters, len(text)]
-    items = [text[bounds[i] + 1 : bounds[i + 1]].strip() for i in range(len(bounds) - 1)]
+    delimiters = [position for position in _scan(text)[1] if text[position] in separators]
+    bounds = itertools.pairwise([-1, *delimiters, len(text)])
+    items = [text[before + 1 : after].strip() for before, after in bounds]
     return [unquote(item) for item in items if item]
 
 
@@ -89,9 +90,7 @@ def unquote(text: str) -> str:
 
 def _is_name(text: str) -> bool:
     """Tell whether a text is a plain name of a pair: letters, digits and ``_-./:``."""
-    name = text.strip()
-    bare = name.translate(_NAME_SIGNS)
-    return bare.isalnum() if bare else bool(name)
+    return re.fullmatch(r"[\w./:-]+", text.strip()) is not None
 
 
 def _scan(text: str) -> tuple[list[int], list[int]]:

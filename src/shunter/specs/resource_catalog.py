@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 
 from shunter.errors import ConfigError, did_you_mean
 from shunter.plugins import entry_points
 from shunter.specs import named_resources_aws, named_resources_generic
 from shunter.specs.resources import NULL_RESOURCE, Resource, ResourceFactory
+
+_OURS: dict[str, ResourceFactory] = {
+    **named_resources_generic.NAMED_RESOURCES,
+    **named_resources_aws.NAMED_RESOURCES,
+    "NULL": lambda: Resource.copy(NULL_RESOURCE),
+    "MISSING": lambda: Resource.copy(NULL_RESOURCE),
+}
 
 
 class NamedResources(Mapping[str, Resource]):
@@ -20,53 +28,26 @@ class NamedResources(Mapping[str, Resource]):
             ``KeyError`` for code that treats this as any mapping.
     """
 
-    def __init__(self) -> None:
-        self._builtin: dict[str, ResourceFactory] | None = None
-        self._added: dict[str, ResourceFactory] | None = None
-
-    def add(self, name: str, factory: ResourceFactory) -> None:
-        """Add a name unless it is taken already."""
-        if name not in self._ours():
-            self._plugins().setdefault(name, factory)
+    @cached_property
+    def _all(self) -> dict[str, ResourceFactory]:
+        custom = os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES")
+        plugins = {point.name: point.call for point in entry_points("named_resources")}
+        return {**_OURS, **(import_module(custom).NAMED_RESOURCES if custom else {}), **plugins} | _OURS
 
     def __getitem__(self, name: str) -> Resource:
-        factory = self._ours().get(name) or self._plugins().get(name)
+        factory = _OURS.get(name) or self._all.get(name)  # plugins are looked for only if they are needed
         if factory is None:
             raise UnknownResourceError(f"there is no named resource {name!r}", hint=did_you_mean(name, self))
         return factory()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ours() or name in self._plugins()
+        return name in _OURS or name in self._all
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._ours(), **self._plugins()})
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len({**self._ours(), **self._plugins()})
-
-    def _ours(self) -> dict[str, ResourceFactory]:
-        if self._builtin is None:
-            self._builtin = {
-                **named_resources_generic.NAMED_RESOURCES,
-                **named_resources_aws.NAMED_RESOURCES,
-                "NULL": lambda: Resource.copy(NULL_RESOURCE),
-                "MISSING": lambda: Resource.copy(NULL_RESOURCE),
-            }
-        return self._builtin
-
-    def _plugins(self) -> dict[str, ResourceFactory]:
-        # looked for when a name is not one of ours
-        if self._added is None:
-            self._added = {
-                point.name: point.call
-                for point in entry_points("named_resources")
-                if point.name not in self._ours()
-            }
-            custom = os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES")
-            if custom:
-                for name, factory in import_module(custom).NAMED_RESOURCES.items():
-                    self.add(name, factory)
-        return self._added
+        return len(self._all)
 
 
 class UnknownResourceError(ConfigError, KeyError):
@@ -97,6 +78,4 @@ def resource(
     """
     if h:
         return get_named_resources(h)
-    return Resource(
-        cpu=2 if cpu is None else cpu, gpu=0 if gpu is None else gpu, memMB=1024 if memMB is None else memMB
-    )
+    return Resource(2 if cpu is None else cpu, 0 if gpu is None else gpu, 1024 if memMB is None else memMB)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
@@ -43,10 +43,12 @@ class Resource:
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:
         """Return a copy with these capabilities added."""
-        values = {field.name: getattr(original, field.name) for field in fields(original)}
-        values["capabilities"] = {**original.capabilities, **capabilities}
-        values |= {"devices": dict(original.devices), "tags": dict(original.tags)}
-        return type(original)(**values)
+        return replace(
+            original,
+            capabilities={**original.capabilities, **capabilities},
+            devices=dict(original.devices),
+            tags=dict(original.tags),
+        )
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from shunter._toolkit import retry_rule
 from shunter.errors import ConfigError, did_you_mean
-from shunter.specs.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+from shunter.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
 #: The classes, with the failures in each.
@@ -31,7 +31,7 @@ _MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
 RetryRule = retry_rule.RetryRule
 
 
-def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
+def parse_retries(texts: Mapping[str, str] | None) -> dict[str, RetryRule]:
     """Read the rules as they are typed, by class.
 
     Raises:
@@ -39,7 +39,7 @@ def parse_retries(given: Mapping[str, str] | None) -> dict[str, RetryRule]:
     """
     rules: dict[str, RetryRule] = {}
     problems = []
-    for name, text in (given or {}).items():
+    for name, text in (texts or {}).items():
         if name not in CLASSES:
             problems.append(f"there is no class of failures {name!r}. {did_you_mean(name, CLASSES)}")
             continue

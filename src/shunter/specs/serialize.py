@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -11,7 +12,6 @@ from shunter.specs.app import AppDef, Role
 from shunter.specs.conversion import ConversionError, from_value
 from shunter.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
 from shunter.specs.resources import Resource
-from shunter.specs.typehints import class_hints
 from shunter.specs.workspace import Workspace
 
 T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
@@ -21,7 +21,6 @@ _MOUNT_CLASSES: dict[str, type[Any]] = {
     MountType.VOLUME.value: VolumeMount,
     MountType.DEVICE.value: DeviceMount,
 }
-_INFINITE = float("inf")
 _MOUNT_TYPES = {cls: kind for kind, cls in _MOUNT_CLASSES.items()}
 
 
@@ -55,11 +54,7 @@ def _encode(value: Any, path: str) -> Any:
         return {key: _encode(item, f"{path}[{key}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
-    if (
-        value is None
-        or isinstance(value, (str, int))
-        or (isinstance(value, float) and abs(value) < _INFINITE)
-    ):
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     what = value if isinstance(value, float) else f"of type {type(value).__name__}"
     if isinstance(value, dict):
@@ -77,46 +72,30 @@ def from_json(cls: type[T], data: Any) -> T:
         ConfigError: the data does not fit; the message says where.
     """
     try:
-        return _decode(cls, data)
+        spec: T = from_value(cls, _with_mounts(cls, data))
     except ConversionError as error:
         raise ConfigError(f"this is not a valid {cls.__name__}: {error}") from None
+    return spec
 
 
-def _decode(cls: type[T], data: Any) -> T:
+def _with_mounts(cls: type[Any], data: Any) -> Any:
+    """Return the data of a spec with its mounts made, since their class is in their data."""
     if not isinstance(data, dict):
         raise ConversionError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
-    values = dict(data)
-    if cls in _MOUNT_TYPES:
-        values.pop("type", None)
-    hints = class_hints(cls)
-    for key, item in values.items():
-        if key == "mounts" and isinstance(item, list):
-            values[key] = [_decode_mount(mount) for mount in item]
-        elif key == "roles" and isinstance(item, list):
-            values[key] = [_decode(Role, role) for role in item]
-        elif key not in hints or key == "overrides":
-            raise ConversionError(f"{cls.__name__} has no field {key!r}")
-        elif hints[key] is Resource:
-            values[key] = _decode(Resource, item)
-        else:
-            values[key] = _field(key, hints[key], item)
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ConversionError(str(error).replace("__init__()", cls.__name__)) from None
+    fields = dict(data)
+    if cls is AppDef and isinstance(data.get("roles"), list):
+        fields["roles"] = [_with_mounts(Role, role) for role in data["roles"]]
+    elif cls is Role and isinstance(data.get("mounts"), list):
+        fields["mounts"] = [_made_mount(mount) for mount in data["mounts"]]
+    elif cls in _MOUNT_TYPES:
+        fields.pop("type", None)
+    return fields
 
 
-def _field(key: str, tp: Any, item: Any) -> Any:
-    try:
-        return from_value(tp, item)
-    except ConversionError as error:
-        raise ConversionError(str(error), key) from None
-
-
-def _decode_mount(data: Any) -> Mount:
+def _made_mount(data: Any) -> Mount:
     kind = data.get("type") if isinstance(data, dict) else None
     cls = _MOUNT_CLASSES.get(str(kind))
     if cls is None:
         raise ConversionError(f"{data!r} is not a mount: its type must be one of {', '.join(_MOUNT_CLASSES)}")
-    mount: Mount = _decode(cls, data)
+    mount: Mount = from_value(cls, _with_mounts(cls, data))
     return mount

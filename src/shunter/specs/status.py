@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -155,9 +155,9 @@ def by_role(replicas: Iterable[ReplicaStatus]) -> list[RoleStatus]:
 
 def first_report(roles: Iterable[RoleStatus]) -> str:
     """Return the failure report of the replica that ended first of those with one, or `NONE`."""
-    found = [each for role in roles for each in role.replicas if each.structured_error_msg != NONE]
-    found.sort(key=lambda replica: replica.ended_at or 0.0)
-    return found[0].structured_error_msg if found else NONE
+    failed = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
+    first = min(failed, key=lambda replica: replica.ended_at or 0.0, default=None)
+    return first.structured_error_msg if first else NONE
 
 
 @dataclass
@@ -191,11 +191,11 @@ class AppStatus:
         self.roles = list(self.roles)
         replicas = self.replicas()
         if self.started_at is None:
-            starts = [each.started_at for each in replicas]
-            starts += [attempt.started_at for each in replicas for attempt in each.earlier]
+            starts = [replica.started_at for replica in replicas]
+            starts += [attempt.started_at for replica in replicas for attempt in replica.earlier]
             self.started_at = min((start for start in starts if start is not None), default=None)
         if self.ended_at is None:
-            ends = [each.ended_at for each in replicas]
+            ends = [replica.ended_at for replica in replicas]
             self.ended_at = max((end for end in ends if end is not None), default=None)
         if not is_terminal(self.state):
             self.ended_at = None
@@ -216,6 +216,11 @@ class AppStatus:
         """Return every replica of every role, in order."""
         return [replica for role in self.roles for replica in role.replicas]
 
+    def selected_roles(self, names: Iterable[str] | None) -> list[RoleStatus]:
+        """Return the roles with these names, or all."""
+        selected = None if names is None else set(names)
+        return [role for role in self.roles if selected is None or role.role in selected]
+
     def raise_for_status(self) -> None:
         """Raise `AppStatusError` unless the job succeeded.
 
@@ -228,13 +233,12 @@ class AppStatus:
 
     def to_json(self, filter_roles: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the status as JSON values, optionally of some roles only."""
-        wanted = None if filter_roles is None else set(filter_roles)
         return {
             "state": self.state.name,
             "num_restarts": self.num_restarts,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
-            "roles": [role.to_json() for role in self.roles if wanted is None or role.role in wanted],
+            "roles": [role.to_json() for role in self.selected_roles(filter_roles)],
             "msg": self.msg,
             "structured_error_msg": self.structured_error_msg,
             "url": self.ui_url,
@@ -273,34 +277,35 @@ WIDTH = 80
 MOST_LINES = 60
 
 
-def _clean(text: str) -> str:
-    return clean(text)
-
-
 def reason_text(status: AppStatus) -> str:
     """Return why a job is in its state, for a terminal: the text may be the program's own."""
-    return "\n".join(_clean(line) for line in status.reason.split("\n"))
+    return "\n".join(clean(line) for line in status.reason.split("\n"))
 
 
-def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:
-    """Return the details of a job besides its state and reason: replicas, error files, its web page."""
-    wanted = None if filter_roles is None else set(filter_roles)
+def detail_lines(
+    status: AppStatus,
+    filter_roles: Iterable[str] | None = None,
+    state_text: Callable[[AppState], str] = str,
+) -> list[str]:
+    """Return the details of a job besides its state and reason: replicas, error files, its web page.
+
+    ``state_text`` may colour the states.
+    """
     lines = []
-    for role in status.roles:
-        if wanted is None or role.role in wanted:
-            lines.append(f"Role {_clean(role.role)}:")
-            lines += [line for replica in role.replicas for line in _replica_lines(replica)]
-    shown = any(replica.structured_error_msg != NONE for replica in status.replicas())
-    if not shown and status.structured_error_msg != NONE:
+    for role in status.selected_roles(filter_roles):
+        lines.append(f"Role {clean(role.role)}:")
+        lines += [line for replica in role.replicas for line in _replica_lines(replica, state_text)]
+    is_of_replica = any(replica.structured_error_msg != NONE for replica in status.replicas())
+    if status.structured_error_msg != NONE and not is_of_replica:
         lines += error_lines(status.structured_error_msg)
     if status.results:
-        lines.append(f"Results: {_clean(status.results)}")
+        lines.append(f"Results: {clean(status.results)}")
     if status.ui_url:
-        lines.append(f"URL: {_clean(status.ui_url)}")
+        lines.append(f"URL: {clean(status.ui_url)}")
     return lines
 
 
-def _replica_lines(replica: ReplicaStatus) -> list[str]:
+def _replica_lines(replica: ReplicaStatus, state_text: Callable[[AppState], str]) -> list[str]:
     facts = []
     code = f"exit code {replica.exit_code}"
     if replica.exit_code is not None and replica.reason != code and not replica.reason.startswith(f"{code}:"):
@@ -310,16 +315,16 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.started_at is not None and (replica.ended_at is not None or not is_terminal(replica.state)):
         facts.append(format_duration((replica.ended_at or time.time()) - replica.started_at))
     if replica.hostname:
-        facts.append(f"on {_clean(replica.hostname)}")
+        facts.append(f"on {clean(replica.hostname)}")
     if replica.reason:
-        facts.append(_clean(replica.reason))
+        facts.append(clean(replica.reason))
     detail = f" ({', '.join(facts)})" if facts else ""
-    lines = [f"  [{replica.id}] {replica.state}{detail}"]
+    lines = [f"  [{replica.id}] {state_text(replica.state)}{detail}"]
     if replica.structured_error_msg != NONE:
         lines += error_lines(replica.structured_error_msg, indent="      ")
     elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not (replica.reason or replica.exit_code):
         lines[0] += " (no reason known)"
-    return [*lines, *(f"      {_clean(note)}" for note in replica.notes)]
+    return [*lines, *(f"      {clean(note)}" for note in replica.notes)]
 
 
 def error_message(structured: str) -> tuple[str, dict[str, object]]:
@@ -333,9 +338,7 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
         data = json.loads(structured)
     except (ValueError, RecursionError):
         return _of_incomplete_file(structured)
-    if not isinstance(data, dict):
-        return str(data), {}
-    body = data.get("message", data)
+    body = data.get("message", data) if isinstance(data, dict) else data
     if isinstance(body, str):
         body = data
     if not isinstance(body, dict):
@@ -352,13 +355,11 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
 
 
 def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
-    message = structured.startswith("{") and re.search(
-        r'"message": *"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)', structured
-    )
-    if not message:
+    message = re.search(r'"message": *"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)', structured)
+    if message is None or not structured.startswith("{"):
         return structured, {}
-    found = re.search(r'"timestamp": *"?([\d.]+)"?[,}]', structured)
-    return json.loads(f'"{message[1]}"', strict=False), {"timestamp": found[1]} if found else {}
+    timestamp = re.search(r'"timestamp": *"?([\d.]+)"?[,}]', structured)
+    return json.loads(f'"{message[1]}"', strict=False), {"timestamp": timestamp[1]} if timestamp else {}
 
 
 def error_lines(structured: str, indent: str = "  ") -> list[str]:
@@ -375,7 +376,7 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
         for part in textwrap.wrap(line, WIDTH - len(indent) - 2, drop_whitespace=False) or [""]
     ]
     # The text is the program's own: its control characters must not reach a terminal.
-    return [head, *(_clean(f"{indent}  {line}".rstrip()) for line in body)]
+    return [head, *(clean(f"{indent}  {line}".rstrip()) for line in body)]
 
 
 def local_time(stamp: object) -> str:

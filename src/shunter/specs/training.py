@@ -34,8 +34,8 @@ _SUFFIXES = (".py", ".sh")
 
 def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the training specification of a role, or of its metadata as JSON values; empty without one."""
-    found = metadata.get(METADATA_KEY)
-    return dict(found) if isinstance(found, dict) else {}
+    value = metadata.get(METADATA_KEY)
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def output_of(specification: Mapping[str, Any], app_id: str) -> str:
@@ -92,10 +92,10 @@ def check_channels(metadata: Mapping[str, Any]) -> None:
 
 def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:
     """Return the script of a role of `train.script`; "" for other roles, and if it is not a file name."""
-    found = str(specification(metadata).get("program", ""))
-    if not found and metadata.get(TOOLKIT_KEY) is False:
-        found = next((word for word in args if word.endswith(_SUFFIXES)), "")
-    return found if found.endswith(_SUFFIXES) and "$" not in found else ""
+    script = str(specification(metadata).get("program", ""))
+    if not script and metadata.get(TOOLKIT_KEY) is False:
+        script = next((word for word in args if word.endswith(_SUFFIXES)), "")
+    return script if script.endswith(_SUFFIXES) and "$" not in script else ""
 
 
 def grace_variables(env: Mapping[str, str], grace: float) -> dict[str, str]:

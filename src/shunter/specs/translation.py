@@ -6,7 +6,7 @@ another class.
 
 from __future__ import annotations
 
-import builtins
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -42,28 +42,23 @@ def translated(value: Any, classes: Mapping[str, type]) -> Any:
 def _rebuilt(value: Any, target: Any, classes: Mapping[str, type]) -> Any:
     if isinstance(value, Enum):
         return target.__members__.get(value.name) or target["UNKNOWN"]
-    given = {
+    values = {
         field.name: translated(getattr(value, field.name), classes)
         for field in fields(target)
         # what overrides stand for is in the values already
         if field.init and field.name != "overrides" and hasattr(value, field.name)
     }
-    return target(**given)
+    return target(**values)
 
 
 def classes_of(*modules: Any) -> dict[str, type]:
     """Return the dataclasses and enumerations that modules offer, by name."""
-    found: dict[str, builtins.type] = {}
-    for module in modules:
-        for name in dir(module):
-            value = getattr(module, name)
-            if (
-                isinstance(value, type)
-                and name == value.__name__
-                and (is_dataclass(value) or issubclass(value, Enum))
-            ):
-                found[name] = value
-    return found
+    return {
+        name: value
+        for module in modules
+        for name, value in inspect.getmembers(module, inspect.isclass)
+        if name == value.__name__ and (is_dataclass(value) or issubclass(value, Enum))
+    }
 
 
 def is_app(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -49,26 +50,25 @@ class Workspace:
         Raises:
             UsageError: the text cannot be read.
         """
-        text = (text or "").strip()
-        if "\n" in text:
-            text = "\n".join(line for line in text.split("\n") if line.strip() and not line.startswith("#"))
+        lines = (text or "").strip().split("\n")
+        text = "\n".join(line for line in lines if line.strip() and not line.startswith("#"))
         if not text:
             return cls()
-        if text.startswith("@") and not os.path.isdir(text):
+        if os.path.isdir(text):
+            return cls({text: ""})
+        if text.startswith("@"):
             return cls(frozen=_fingerprint(text))
-        braced = text.startswith("{") and text.endswith("}")
-        yaml = braced or _is_yaml(text)
-        if not yaml and ("=" not in text or os.path.isdir(text)):
+        entries = _entries(text)
+        if entries is None:
             return cls({_plain_path(text): ""})
         projects: dict[str, str] = {}
-        for part in (text[1:-1] if braced else text).split("\n" if yaml and not braced else ","):
-            source, separator, to = _partition_yaml(part) if yaml else part.partition("=")
-            source, to = _plain_path(_unquoted(source)), _unquoted(to)
+        for source, separator, to in entries:
+            source = _plain_path(_unquoted(source))
             if not source or not separator:
-                raise UsageError(f"cannot read {part.strip()!r} in the workspace {text!r}", hint=_EXAMPLE)
+                raise UsageError(f"cannot read {source!r} in the workspace {text!r}", hint=_EXAMPLE)
             if source in projects:
                 raise UsageError(f"the workspace {text!r} names {source!r} twice", hint=_EXAMPLE)
-            projects[source] = to
+            projects[source] = _unquoted(to)
         return cls(projects)
 
     def is_unmapped_single_project(self) -> bool:
@@ -115,14 +115,14 @@ class Workspace:
         return f"Workspace.from_str({str(self)!r})"
 
 
-def our_workspace(given: Any) -> Workspace:
-    """Return a workspace of exactly our class, given as that, as a text, None, or TorchX's class."""
-    if type(given) is Workspace:
-        return given
-    if isinstance(given, Workspace):
-        return Workspace(given.projects, implicit=given.implicit, frozen=given.frozen)
-    projects = getattr(given, "projects", None)
-    return Workspace.from_str(given) if projects is None else Workspace(projects)
+def our_workspace(value: Any) -> Workspace:
+    """Return a workspace of exactly our class, made from a text, None, or TorchX's class."""
+    if type(value) is Workspace:
+        return value
+    if isinstance(value, Workspace):
+        return Workspace(value.projects, implicit=value.implicit, frozen=value.frozen)
+    projects = getattr(value, "projects", None)
+    return Workspace.from_str(value) if projects is None else Workspace(projects)
 
 
 def is_url(source: str) -> bool:
@@ -135,22 +135,20 @@ def _plain_path(source: str) -> str:
     return (source.removeprefix("file://") or "/") if source.startswith("file://") else source
 
 
-def _is_yaml(text: str) -> bool:
-    """Tell whether a text is a mapping in YAML: each line has a colon, and a blank or nothing behind it."""
-    lines = text.split("\n")
-    return not os.path.isdir(text) and all(_partition_yaml(line)[1] for line in lines)
+def _entries(text: str) -> list[tuple[str, str, str]] | None:
+    """Split a text into source, separator and destination of each directory; None if it is one path."""
+    if text.startswith("{") and text.endswith("}"):
+        return [_yaml_entry(part) for part in text[1:-1].split(",")]
+    lines = [_yaml_entry(line) for line in text.split("\n")]
+    if all(colon for _, colon, _ in lines):
+        return lines
+    return [part.partition("=") for part in text.split(",")] if "=" in text else None
 
 
-def _partition_yaml(text: str) -> tuple[str, str, str]:
+def _yaml_entry(text: str) -> tuple[str, str, str]:
     """Split ``source: to``; the colon of a URL is not the separator."""
-    source, separator, to = text.partition(": ")
-    if separator:
-        return source, separator, to
-    if text.endswith(":"):
-        return text[:-1], ":", ""
-    scheme, mark, rest = text.rpartition("://")
-    source, separator, to = rest.partition(":")
-    return scheme + mark + source, separator if "{" not in source else "", to
+    match = re.fullmatch(r"((?:\w+://)?[^:{]*):(?!//)(.*)", text.strip())
+    return (match[1], ":", match[2]) if match else (text, "", "")
 
 
 def _fingerprint(text: str) -> str:

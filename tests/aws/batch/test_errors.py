@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.aws_errors import translate
-from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler.names import console_url, queue_name
+from shunter.schedulers.aws_batch_scheduler.names import console_url
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
@@ -92,16 +90,6 @@ def test_a_missing_permission_is_named_with_who_lacks_it(aws: FakeAws, operation
     assert "shunter doctor" in err
 
 
-def test_who_lacks_a_permission_is_asked_for_where_aws_does_not_say() -> None:
-    from botocore.exceptions import ClientError
-
-    answer = {"Error": {"Code": "AccessDeniedException", "Message": ""}, "ResponseMetadata": {}}
-    error = translate(ClientError(answer, "SubmitJob"), "batch:SubmitJob", lambda: USER)  # type: ignore[arg-type]
-    assert error.message == f"{USER} lacks the permission batch:SubmitJob"
-    error = translate(ClientError(answer, "SubmitJob"), "batch:SubmitJob")  # type: ignore[arg-type]
-    assert error.message.startswith("the identity in use lacks")
-
-
 @pytest.mark.slow
 def test_no_server_answers(aws: FakeAws) -> None:
     handle = submitted(aws)
@@ -128,39 +116,7 @@ def test_passing_trouble_is_not_noticed(aws: FakeAws, scheduler: AWSBatchSchedul
     assert len(aws.faults.happened) == 8
 
 
-@pytest.mark.slow
-def test_a_random_share_of_requests_goes_wrong(
-    aws: FakeAws, scheduler: AWSBatchScheduler, pauses: list[float]
-) -> None:
-    aws.batch.runs = False
-    aws.faults.at_random(7, 0.2, ("throttle", "server_error", "drop", "lose_answer", "truncate"))
-    ids = {scheduler.submit(app(), {"queue": "queue"}) for _ in range(20)}
-    names = [f"queue:{job.name}" for job in aws.batch.jobs.values() if job.status != "FAILED"]
-    assert sorted(names) == sorted(ids)
-    assert {row.app_id for row in scheduler.list()} == ids
-    assert len(aws.faults.happened) > 5
-
-
 # ---- a configuration of the directory
-
-
-@pytest.mark.slow
-def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -> None:
-    handle = submitted(aws)
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.toml").write_text(
-        '[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n'
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "shunter", "list", "-s", "aws_batch", "--json"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "AWS_DEFAULT_REGION"}
-        | {"SHUNTER_HOME": str(tmp_path)},
-        check=True,
-    )
-    assert [row["handle"] for row in json.loads(done.stdout)] == [handle]
 
 
 @pytest.mark.slow
@@ -199,15 +155,6 @@ def test_a_job_is_repeated(aws: FakeAws) -> None:
     assert aws.count("RegisterJobDefinition") == 1
 
 
-def test_reading_the_options_does_not_import_the_sdk() -> None:
-    code = (
-        "import sys; from shunter.schedulers.registry import get_scheduler_factory as f\n"
-        "s = f('aws_batch')('t'); s.run_opts(); s.close()\n"
-        "assert not {'boto3', 'botocore'} & set(sys.modules), 'imported'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("arn", "kind", "url"),
     [
@@ -219,20 +166,6 @@ def test_reading_the_options_does_not_import_the_sdk() -> None:
 )  # fmt: skip
 def test_console_urls(arn: str, kind: str, url: str | None) -> None:
     assert console_url(arn, kind) == url
-
-
-def test_names_of_queues() -> None:
-    assert queue_name("arn:aws:batch:us-west-2:123456789012:job-queue/gpus") == "gpus"
-    assert queue_name("gpus") == "gpus"
-
-
-def test_clients_are_made_once(aws: FakeAws) -> None:
-    session = AwsSession()
-    assert session.client("batch") is session.client("batch")
-    assert session.client("batch") is not session.client("batch", repeats=False)
-    assert session.region == "eu-west-1"
-    session.close()
-    session.close()
 
 
 def test_given_clients_are_used(aws: FakeAws) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +10,7 @@ from shunter.errors import UnknownAppException, UsageError
 from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.aws import cloudwatch
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
-from shunter.specs import Resource
-from tests.aws.batch.jobs import app, role
+from tests.aws.batch.jobs import role
 from tests.aws.batch.test_observing import submit
 from tests.aws.fake import FakeAws
 from tests.schedulers.known_context import KnownContext
@@ -111,37 +106,3 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
     app_id, _ = submit(still, scheduler)
     with pytest.raises(UsageError, match="trainer/5"):
         scheduler.log_iter(app_id, "trainer", 5)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_sixty_four_nodes_followed_from_the_command_line(
-    aws: FakeAws, scheduler: AWSBatchScheduler, tmp_path: Path
-) -> None:
-    """Every line of every node, once, in order; the main node ends last, since it ends the others."""
-    count, lines = 64, 50
-    done_nodes = tmp_path / "done"
-    done_nodes.mkdir()
-    script = (
-        f"for i in $$(seq {lines}); do echo $$TORCHX_REPLICA_IDX:$$i; done; "
-        f": >{done_nodes}/$$TORCHX_REPLICA_IDX; [ $$TORCHX_REPLICA_IDX != 0 ] || "
-        f"until [ $$(ls {done_nodes} | wc -l) = {count} ]; do sleep 0.1; done"
-    )
-    job = role(
-        "worker", entrypoint="sh", args=["-c", script], num_replicas=count, resource=Resource(1, 0, 64)
-    )
-    app_id = scheduler.submit(app(job), {"queue": "queue"})
-    done = subprocess.run(
-        [sys.executable, "-m", "shunter", "log", f"aws_batch://test/{app_id}", "-f", "--no-prefix"],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env=os.environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[int, list[int]] = {}
-    for line in done.stdout.split():
-        node, _, number = line.partition(":")
-        found.setdefault(int(node), []).append(int(number))
-    assert found == {node: list(range(1, lines + 1)) for node in range(count)}

@@ -25,7 +25,7 @@ from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from shunter.testing import SchedulerConformance
 from shunter.workspace.toolkit_files import toolkit_archive
-from tests.aws.moto_server import Moto, running_moto
+from tests.aws.moto_server import Moto, running_batch
 from tests.receiver import receiving
 from tests.toolkit.image import bridge_gateway, docker
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.xdist_group("moto"), pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Moto]:
-    with running_moto() as moto:
+    with running_batch() as moto:
         yield moto
 
 

@@ -13,7 +13,6 @@ from shunter.parallel import WORKERS
 from shunter.schedulers.api import DescribeAppResponse
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
 from shunter.specs import AppState, Resource
 from shunter.specs.status import ReplicaStatus
@@ -77,11 +76,6 @@ def test_unknown_jobs(still: FakeAws, scheduler: AWSBatchScheduler, app_id: str)
     scheduler.delete(app_id)
 
 
-def test_a_name_in_another_case_is_another_job(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
-    app_id, _ = submit(still, scheduler)
-    assert create_scheduler("test").describe(app_id.upper().replace("QUEUE", "queue")) is None
-
-
 def test_a_job_that_batch_does_not_show_yet(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     still.batch.visible_after = 3600
     app_id, job_id = submit(still, scheduler)
@@ -92,16 +86,6 @@ def test_a_job_that_batch_does_not_show_yet(still: FakeAws, scheduler: AWSBatchS
     assert still.calls[-1].operation == "TerminateJob"
     still.batch.jobs[job_id].visible_at = 0
     assert look(scheduler, app_id).state is AppState.PENDING
-
-
-@pytest.mark.slow
-def test_many_are_described_a_hundred_at_a_time(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
-    ids = [submit(still, scheduler)[0] for _ in range(205)]
-    still.calls.clear()
-    found = scheduler.describe_many([*ids, "nonsense"])
-    assert still.count("DescribeJobs") == 3
-    assert found.pop("nonsense") is None
-    assert {response.state for response in found.values() if response} == {AppState.PENDING}
 
 
 # ---- states and reasons
@@ -347,11 +331,6 @@ def test_replicas_of_a_large_job_are_described_a_hundred_at_a_time(
     still.calls.clear()
     assert len(replicas(look(scheduler, app_id))) == 250
     assert still.count("DescribeJobs") == 1 + 3
-
-
-def test_needs_of_a_part_of_a_cpu_are_rounded_up() -> None:
-    fargate = [{"type": "VCPU", "value": "0.25"}, {"type": "MEMORY", "value": "512"}]
-    assert observe.needs_of({"resourceRequirements": fargate}) == {"VCPU": 1, "MEMORY": 512}
 
 
 def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -> None:

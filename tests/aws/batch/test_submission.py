@@ -8,7 +8,6 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.components.train import script
-from shunter.runner.preparation import start_toolkits
 from shunter.schedulers.aws.aws_errors import (
     AwsCredentialsError,
     AwsError,
@@ -19,6 +18,7 @@ from shunter.schedulers.aws.aws_errors import (
 from shunter.schedulers.aws.batch_jobs import JobRef
 from shunter.schedulers.aws_batch_scheduler import submission
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler, create_scheduler
+from shunter.schedulers.toolkit_start import start_toolkits
 from shunter.specs import AppState
 from shunter.sweeps import run_sweep
 from tests.aws.batch.jobs import app, role
@@ -34,8 +34,8 @@ def names_of(aws: FakeAws) -> list[str]:
 def test_points_that_run_some_at_a_time_are_jobs(
     still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shunter.runner import Runner, point_jobs
-    from shunter.sweeps.planning import grid
+    from shunter.runner import Runner
+    from shunter.sweeps import grid, point_jobs
 
     monkeypatch.setattr(point_jobs, "_feed_in_background", lambda handle: None)
     with Runner("test", {"aws_batch": lambda *_, **__: scheduler}) as runner:
@@ -219,7 +219,7 @@ def test_results_of_a_script_are_where_it_is_said_or_lost_with_a_word(
 ) -> None:
     mounts = ["type=bind", "src=/efs", "dst=/mnt"]
     job = script(script="train.py", image="me/train:1", output=output, mounts=mounts)
-    start_toolkits(job, scheduler)
+    start_toolkits(job, scheduler.backend, scheduler.capabilities, scheduler._toolkit_place)
     info = scheduler.submit_dryrun(job, {**CFG, "image_repo": "me/jobs"})
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -13,14 +13,12 @@ import pytest
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import Dependency
-from shunter.schedulers.aws import service_model
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws_batch_scheduler import submission
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from shunter.specs import AppState
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.submission import Submission
-from tests.aws.batch.jobs import app, request, role
+from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
 
 CFG = {"queue": "queue"}
@@ -92,6 +90,7 @@ def test_limits_of_dependencies(still: FakeAws, scheduler: AWSBatchScheduler) ->
 # ---- ending many
 
 
+@pytest.mark.slow
 def test_fifty_jobs_are_ended_by_a_call(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     ids = [scheduler.submit(app(), CFG) for _ in range(120)]
     ended, stubborn = ids[0], ids[1]
@@ -113,19 +112,6 @@ def test_fifty_jobs_are_ended_by_a_call(still: FakeAws, scheduler: AWSBatchSched
     assert set(states.values()) == {AppState.CANCELLED}
 
 
-def test_an_sdk_that_does_not_know_that_call(
-    still: FakeAws, scheduler: AWSBatchScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "has_operation", lambda *_: False)
-    ids = [scheduler.submit(app(), CFG) for _ in range(3)]
-    assert set(scheduler.cancel_many(ids).values()) == {None}
-    assert still.count("TerminateJob") == 3
-
-
-def test_the_sdk_knows_the_calls_that_are_made() -> None:
-    assert service_model.has_operation("batch", "TerminateJobs")
-
-
 # ---- commands in containers
 
 
@@ -140,13 +126,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return log
-
-
-def test_the_option_turns_it_on() -> None:
-    assert request(app(), exec=True).job_def["containerProperties"]["enableExecuteCommand"] is True
-    nodes = request(app(role(num_replicas=2)), exec=True).job_def["nodeProperties"]
-    assert nodes["nodeRangeProperties"][0]["container"]["enableExecuteCommand"] is True
-    assert "enableExecuteCommand" not in request(app()).job_def["containerProperties"]
 
 
 def run_one(aws: FakeAws, scheduler: AWSBatchScheduler, **cfg: object) -> str:
@@ -171,16 +150,6 @@ def test_a_command_in_a_container(still: FakeAws, scheduler: AWSBatchScheduler, 
     )
     assert json.loads(target) == {"Target": f"ecs:cluster_{task}_r1"}
     assert json.loads(response)["TokenValue"] == "t0ken"
-
-
-def test_an_old_plugin_takes_the_token_as_an_argument(
-    still: FakeAws, scheduler: AWSBatchScheduler, plugin: Path
-) -> None:
-    program = plugin.parent / "bin" / "session-manager-plugin"
-    program.write_text(PLUGIN.format(version="1.2.463.0", log=plugin))
-    app_id = run_one(still, scheduler, exec=True)
-    scheduler.execute(app_id, "trainer", 0, [], tty=False)
-    assert json.loads(plugin.read_text().split("\n")[0])["TokenValue"] == "t0ken"
 
 
 def test_refusals_of_commands(

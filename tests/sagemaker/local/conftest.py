@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.aws_services import read_models_once
 from tests.backends import need
 from tests.toolkit.image import docker, make_image
 
@@ -23,6 +22,8 @@ from .proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+read_models_once()
 
 PATIENCE = 90
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -35,14 +36,6 @@ PREAMBLE = "import json, os, signal, sys, time\nBASE = os.environ.get('SAGEMAKER
 PREAMBLE += (
     "CONFIG = json.load(open(BASE + '/input/config/resourceconfig.json'))\nHOST = CONFIG['current_host']\n"
 )
-_MOTO = (
-    "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-    "from werkzeug.serving import make_server\n"
-    "app = DomainDispatcherApplication(create_backend_app)\n"
-    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
-    "print(server.server_port, flush=True)\n"
-    "server.serve_forever()\n"
-)
 
 
 @pytest.fixture(scope="session")
@@ -52,22 +45,6 @@ def image() -> Iterator[str]:
     make_image(tag)
     yield tag
     docker("rmi", "-f", tag, check=False)
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
-    need("moto")
-    environ = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", _MOTO],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environ,
-    ) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.terminate()
 
 
 @pytest.fixture(autouse=True)

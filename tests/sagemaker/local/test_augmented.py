@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -82,51 +81,6 @@ print(open(data + 'plain_0', 'rb').read())
 
 
 @pytest.mark.slow
-def test_lines_are_shuffled_whole_and_shared_out(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    """With shuffling, a host gets other lines in other epochs, and all hosts together every line."""
-    rows = [{"k": f"k{number}", "v": f"v{number}"} for number in range(8)]
-    bucket.put("rows", "\n".join(map(json.dumps, rows)).encode())
-    script = f"""{READ}
-for epoch in range(6):
-    print(json.dumps([record.decode() for record in records(f'{{data}}c_{{epoch}}')]))
-"""
-    channel = augmented(
-        "c",
-        bucket.uri("rows"),
-        ["v", "k"],
-        "ShardedByS3Key",
-        RecordWrapperType="RecordIO",
-        ShuffleConfig={"Seed": 7},
-    )
-    ended = jobs.run(script, hosts=2, channels=[channel])
-    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
-    name = ended["TrainingJobName"]
-    epochs = list(
-        zip(*(map(json.loads, jobs.lines(name, host)) for host in ("algo-1", "algo-2")), strict=True)
-    )
-    assert len(epochs) == 6
-    shares = set()
-    for first, second in epochs:
-        assert len(first) == len(second) == 8
-        for records in (first, second):
-            assert [v[1:] for v in records[::2]] == [k[1:] for k in records[1::2]]  # lines stay whole
-        assert sorted([*first[::2], *second[::2]]) == [f"v{number}" for number in range(8)]
-        shares.add(frozenset(first[::2]))
-    assert len(shares) > 1
-    again = jobs.run(script, hosts=2, channels=[channel])["TrainingJobName"]
-    assert jobs.lines(again) == jobs.lines(name)  # the seed decides
-
-
-@pytest.mark.slow
-def test_gzip_is_of_the_objects(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    bucket.put("z", gzip.compress(b"inside"))
-    bucket.put("rows", json.dumps({"a-ref": bucket.uri("z"), "b": "text"}).encode())
-    channel = augmented("c", bucket.uri("rows"), ["a-ref", "b"], CompressionType="Gzip")
-    ended = jobs.run(f"{READ}\nprint(open(data + 'c_0', 'rb').read())", channels=[channel])
-    assert jobs.lines(ended["TrainingJobName"]) == ["b'insidetext'"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -146,33 +100,3 @@ def test_a_manifest_that_is_wrong_fails_the_job_before_it_starts(
     assert ended["FailureReason"].startswith("ClientError: Data download failed: ")
     assert words.replace("BUCKET", bucket.name) in ended["FailureReason"]
     assert "TrainingStartTime" not in ended
-
-
-def test_an_object_that_is_missing_fails_the_job_when_its_turn_comes(
-    jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Any
-) -> None:
-    for uri in (bucket.uri("gone"), f"file://{tmp_path}/gone"):
-        bucket.put("rows", json.dumps({"a-ref": uri}).encode())
-        channel = augmented("c", bucket.uri("rows"), ["a-ref"])
-        ended = jobs.run(f"{READ}\nprint(open(data + 'c_0', 'rb').read())", channels=[channel])
-        assert ended["TrainingJobStatus"] == "Failed"
-        assert f"Cannot fetch {uri}" in ended["FailureReason"]
-
-
-def test_other_modes_are_refused_as_the_service_does(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    def refusal(channel: Any) -> str:
-        with pytest.raises(jobs.sagemaker.exceptions.ClientError) as caught:
-            jobs.start("print('never')", channels=[channel])
-        assert caught.value.response["Error"]["Code"] == "ValidationException"
-        return str(caught.value.response["Error"]["Message"])
-
-    uri = bucket.uri("rows")
-    only = "is an augmented manifest, which the input mode {} cannot read; only Pipe can"
-    assert only.format("File") in refusal(augmented("c", uri, ["a"], InputMode="File"))
-    assert only.format("FastFile") in refusal(augmented("c", uri, ["a"], InputMode="FastFile"))
-    assert "has no AttributeNames" in refusal(augmented("c", uri, []))
-    plain = file_channel("c", uri)
-    plain["DataSource"]["S3DataSource"]["AttributeNames"] = ["a"]
-    assert "which are for an AugmentedManifestFile" in refusal(plain)
-    manifest = file_channel("c", uri, S3DataType="ManifestFile", InputMode="FastFile")
-    assert "it reads an S3Prefix" in refusal(manifest)

@@ -96,6 +96,7 @@ def test_every_host_has_its_own_copy(jobs: Jobs, mode: str, tmp_path: Path) -> N
     assert (data / "a").read_text() == "a"
 
 
+@pytest.mark.slow
 def test_fast_file_cannot_be_written(jobs: Jobs, containers: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -159,6 +160,7 @@ print(len(orders) > 1, all(sorted(order) == [0, 1, 2] for order in orders))
     assert struct.calcsize("<II") == 8
 
 
+@pytest.mark.slow
 def test_data_that_are_not_there_fail_the_job(
     jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path
 ) -> None:

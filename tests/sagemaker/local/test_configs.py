@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import file_channel
 from .test_file_systems import EFS, file_system_channel, mounted  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ def shown(jobs: Jobs, request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_plain_job_has_what_every_job_has(jobs: Jobs, mode: str) -> None:
     request = jobs.request(SHOW, HyperParameters={"lr": "0.1"})
     found = shown(jobs, request)
@@ -97,56 +97,6 @@ def test_a_profiler_that_is_off_has_none(jobs: Jobs, processes: str) -> None:
     found = shown(jobs, jobs.request(SHOW, ProfilerConfig={"DisableProfiler": True}))
     assert set(found["config"]) == ALWAYS
     assert "output/profiler" not in found["made"]
-
-
-def test_channels_are_described_as_the_service_describes_them(
-    jobs: Jobs,
-    processes: str,
-    bucket: Bucket,
-    mounted: Path,  # noqa: F811
-) -> None:
-    bucket.put("d/a", b"a")
-    request = jobs.request(
-        SHOW,
-        channels=[
-            file_channel("sharded", bucket.uri("d"), "ShardedByS3Key", CompressionType="None"),
-            file_channel("fast", bucket.uri("d"), InputMode="FastFile"),
-            file_channel("piped", bucket.uri("d"), InputMode="Pipe", ShuffleConfig={"Seed": 3}),
-            file_system_channel("files", EFS, "/data", "ro"),
-        ],
-    )
-    config = shown(jobs, request)["config"]
-    assert {name: entry["TrainingInputMode"] for name, entry in config["inputdataconfig"].items()} == {
-        "script": "File",
-        "sharded": "File",
-        "fast": "File",  # a program that knows File needs to know no more
-        "piped": "Pipe",
-        "files": "File",
-    }
-    assert config["inputdataconfig"]["files"]["S3DistributionType"] == "FullyReplicated"
-    init = config["init-config"]
-    assert init["inputMode"] == "FILE"
-    assert init["channels"]["sharded"] == {
-        "s3DataSource": {
-            "s3DataType": "S3_PREFIX",
-            "s3Uri": bucket.uri("d"),
-            "s3DataDistributionType": "SHARDED_BY_S3_KEY",
-            "attributeNames": None,
-        },
-        "fileSystemDataSource": None,
-        "compressionType": "NONE",
-        "recordWrapper": "NONE",
-        "shuffleConfig": None,
-        "inputMode": "FILE",
-        "sharded": True,
-    }
-    assert init["channels"]["fast"]["inputMode"] == "FAST_FILE"
-    assert init["channels"]["piped"]["shuffleConfig"] == {"seed": 3}
-    assert init["channels"]["files"]["s3DataSource"] is None
-    assert init["channels"]["files"]["fileSystemDataSource"]["fileSystemId"] == EFS
-    told = {entry["ChannelName"]: entry for entry in config["trainingjobconfig"]["InputDataConfig"]}
-    assert told["sharded"]["DataSource"]["S3DataSource"]["S3DataDistributionType"] == "SHARDED_BY_S3_KEY"
-    assert told["sharded"]["CompressionType"] == "NONE"
 
 
 def test_the_second_attempt_says_so(jobs: Jobs, processes: str, bucket: Bucket, home: Path) -> None:

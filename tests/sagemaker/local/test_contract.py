@@ -134,6 +134,7 @@ else:
     assert sorted(jobs.lines(ended["TrainingJobName"])) == ["got algo-2", "got algo-3"]
 
 
+@pytest.mark.slow
 def test_containers_have_shared_memory_and_init(jobs: Jobs, containers: str) -> None:
     script = """
 facts = os.statvfs('/dev/shm')
@@ -166,6 +167,7 @@ while not os.path.exists(BASE + '/output/go'):
         assert jobs.end(name)["TrainingJobStatus"] == "Completed"
 
 
+@pytest.mark.slow
 def test_the_images_own_program_and_code_are_seen(jobs: Jobs, containers: str, tmp_path: Path) -> None:
     """Without an entry point the image's own gets the word `train`; what it has in /opt/ml/code stays."""
     tag = f"{jobs.image}-own"
@@ -251,6 +253,7 @@ def test_what_scripts_know_by_heart(jobs: Jobs, mode: str, hosts: int, tmp_path:
     assert not os.path.exists("/kept")
 
 
+@pytest.mark.slow
 def test_what_processes_cannot_have_without_namespaces_is_said(
     jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

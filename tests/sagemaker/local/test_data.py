@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -79,19 +79,6 @@ print(os.stat(path).st_ino, open(path, 'rb').read() == b'a' * 1000, flush=True)
 
 
 @pytest.mark.slow
-def test_what_a_program_does_to_its_copy_stays_with_it(jobs: Jobs, processes: str, bucket: Bucket) -> None:
-    bucket.put("data/a", b"a")
-    script = """
-path = BASE + '/input/data/d/a'
-print(open(path).read(), flush=True)
-open(path, 'a').write(HOST)
-"""
-    for _ in range(2):
-        ended = jobs.run(script, hosts=2, channels=[file_channel("d", bucket.uri("data"))])
-        assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
-        assert jobs.lines(ended["TrainingJobName"], "algo-2") == ["a"]
-
-
 def test_data_can_be_collected_while_a_job_shows_them(
     jobs: Jobs, processes: str, bucket: Bucket, home: Path
 ) -> None:
@@ -181,21 +168,3 @@ def test_an_object_that_changes_while_it_is_fetched_is_not_kept(bucket: Bucket, 
         kept.copy(item, str(tmp_path / "1"))
     assert list(object_cache.entries()) == []
     assert not (tmp_path / "1").exists()
-
-
-def test_a_full_disk_is_left_alone(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects go straight to their place where an entry beside them would fill the disk."""
-    bucket.put("a", b"aaaa")
-    objects = store_of()
-    item, kept = item_of(objects, bucket, "a"), Cache(objects)
-    real = os.statvfs
-
-    def full(path: Any) -> os.statvfs_result:
-        facts = list(real(path))
-        facts[4] = 1  # f_bavail
-        return os.statvfs_result(facts)
-
-    monkeypatch.setattr(os, "statvfs", full)
-    kept.link(item, str(tmp_path / "1"))
-    assert (tmp_path / "1").read_bytes() == b"aaaa"
-    assert list(object_cache.entries()) == []

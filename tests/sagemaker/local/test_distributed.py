@@ -178,6 +178,7 @@ def path_without(folder: Path, *names: str) -> str:
     return str(kept)
 
 
+@pytest.mark.slow
 def test_mpi_that_cannot_be_is_refused_before_the_start(
     jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +27,6 @@ def state_of(name: str) -> dict[str, Any]:
     return state
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def up(jobs: Jobs, name: str, host: str = "algo-1") -> int:
     def said() -> str:
         if not any(f"/{host}-" in stream for stream in jobs.streams(name)):
@@ -45,47 +35,6 @@ def up(jobs: Jobs, name: str, host: str = "algo-1") -> int:
 
     line = until(said)
     return int(line.split()[1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
-def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path, victims: list[str]) -> None:
-    name = jobs.start(WAIT, hosts=2)
-    pid, _ = up(jobs, name), up(jobs, name, "algo-2")
-    state = state_of(name)
-    for victim in victims:
-        os.kill(state[victim][0], signal.SIGKILL)
-    # by the guard, or by the sentinel: nobody has to look
-    until(lambda: state_of(name)["status"] == "Failed" and state_of(name)["swept"])
-    described = jobs.describe(name)
-    assert described["FailureReason"] == "InternalServerError: the supervisor of this job was killed"
-    assert described["SecondaryStatusTransitions"][-1]["Status"] == "Failed"
-    assert leftovers(home) == []
-    assert not (home / "state/sagemaker" / name / "work").exists()
-    if mode == "processes":
-        until(lambda: not is_running(pid))
-    assert not [path for path in Path("/dev/shm").glob("shunter-sagemaker-*") if _is_of(path, name)]
-    assert jobs.lines(name)[0].startswith("up")
-
-
-def test_the_guard_of_a_deleted_job_leaves_another_of_the_same_name_alone(jobs: Jobs, processes: str) -> None:
-    name = jobs.start(WAIT, name="twice")
-    up(jobs, name)
-    guard = state_of(name)["guard"][0]
-    os.kill(guard, signal.SIGSTOP)  # it is slow to see the end
-    jobs.sagemaker.stop_training_job(TrainingJobName=name)
-    jobs.end(name)
-    jobs.sagemaker.delete_training_job(TrainingJobName=name)
-    jobs.start(WAIT, name="twice")
-    pid = up(jobs, name)
-    os.kill(guard, signal.SIGCONT)
-    until(lambda: not is_running(guard))
-    assert jobs.describe(name)["TrainingJobStatus"] == "InProgress"
-    assert is_running(pid)
-
-
-def _is_of(path: Path, name: str) -> bool:
-    return any(name in file.read_text(errors="replace") for file in path.rglob("*.json"))
 
 
 def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processes: str, home: Path) -> None:
@@ -198,6 +147,7 @@ def test_an_outage_that_does_not_end_fails_the_job(
     assert len(unpack((kept / "model.tar.gz").read_bytes())["weights"]) == 20_000_000
 
 
+@pytest.mark.slow
 def test_an_outage_in_mid_download_is_waited_for(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
 ) -> None:
@@ -235,19 +185,6 @@ def test_a_job_can_be_stopped_while_its_store_is_away(
 
 
 @pytest.mark.slow
-def test_a_killed_runner_in_mid_upload_leaves_no_model(
-    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
-) -> None:
-    proxy.cut_after(5_000_000)
-    name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
-    assert proxy.cut.wait(40)
-    os.kill(state_of(name)["runner"][0], signal.SIGKILL)
-    ended = jobs.end(name)
-    assert ended["TrainingJobStatus"] == "Failed"
-    assert ended["ModelArtifacts"]["S3ModelArtifacts"] == ""
-    assert bucket.keys("out") == []
-
-
 def test_results_without_a_place_are_noticed_before_the_start(
     jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -276,16 +213,3 @@ def test_a_folder_for_results_that_goes_away(jobs: Jobs, processes: str, home: P
     assert ended["TrainingJobStatus"] == "Failed"
     assert "Artifact upload failed" in ended["FailureReason"]
     assert str(jobs.out) in ended["FailureReason"]
-
-
-def test_a_stop_is_heard_whichever_thread_it_reaches(jobs: Jobs, processes: str) -> None:
-    """As one is that comes just before the runner begins to wait: no handler is called by itself."""
-    libc = ctypes.CDLL(None)
-    name = jobs.start("print('up', flush=True); time.sleep(600)")
-    jobs.says(name, "up")
-    runner = state_of(name)["runner"][0]
-    TrainingJob.of(name).ask("stop", {"at": time.time(), "by": os.getuid()})
-    others = [int(thread) for thread in os.listdir(f"/proc/{runner}/task") if int(thread) != runner]
-    assert others
-    assert libc.tgkill(runner, others[0], int(signal.SIGTERM)) == 0
-    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"

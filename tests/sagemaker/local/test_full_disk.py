@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
-from .conftest import GROUP, until
+from .conftest import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,47 +148,3 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     assert {item.app_id for item in found} == {running, orphan}
     assert scheduler.remove_leftovers({}, found) > 0
     assert jobs.sagemaker.list_training_jobs()["TrainingJobSummaries"] == []
-
-
-def test_a_disk_that_cannot_be_written_shows_what_became_of_a_job(
-    jobs: Jobs, processes: str, disk: Disk, go: Path
-) -> None:
-    go.touch()
-    name = start(jobs, go)
-    jobs.end(name)
-    job = TrainingJob.of(name)
-    state = job.read_state()
-    assert state is not None
-    job.write_state({**state, "status": "InProgress", "boot_id": "another", "swept": False})
-    document = Path(job.file("state.json")).read_text()
-    subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
-    shown = current_state(job)
-    assert shown is not None
-    assert shown["status"] == "Failed"
-    assert Path(job.file("state.json")).read_text() == document
-    assert json.loads(document)["status"] == "InProgress"
-    assert jobs.describe(name)["TrainingJobStatus"] == "Failed"
-    assert jobs.logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
-
-
-@pytest.mark.slow
-def test_the_log_of_a_container_waits_for_room(jobs: Jobs, containers: str, disk: Disk, go: Path) -> None:
-    script = """
-print('up', flush=True)
-import pathlib
-go = pathlib.Path(BASE + '/input/data/script/go')
-while not go.exists():
-    time.sleep(0.05)
-for number in range(2000):
-    print('line', number, 'x' * 100, flush=True)
-"""
-    name = jobs.start(script)
-    jobs.says(name, "up")
-    disk.fill()
-    (folder,) = [path for path in jobs.folder.iterdir() if path.name.startswith("code-")]
-    (folder / "go").touch()
-    until(lambda: jobs.describe(name)["SecondaryStatus"] in ("Training",))
-    disk.free()
-    ended = jobs.end(name)
-    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
-    assert [line.split()[1] for line in jobs.lines(name)[1:]] == [str(number) for number in range(2000)]

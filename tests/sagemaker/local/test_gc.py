@@ -79,6 +79,7 @@ def test_results_and_code_go_by_their_age(processes: str, tmp_path: Path, home: 
     assert list((home / "state/sagemaker").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_a_running_job_needs_stays(processes: str, tmp_path: Path, home: Path) -> None:
     (tmp_path / "README").touch()
     line = ["run", "--detach", "-s", "sagemaker_local", "--workspace", "."]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +20,6 @@ from .test_faults import MODEL, state_of
 from .test_spot import SPOT, drill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .proxy import Proxy
 
 DAEMON = "/var/run/docker.sock"
@@ -169,86 +165,3 @@ def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home
     secrets = secrets_of(home, name)
     kill(name, ["runner"])
     assert_told_and_gone(jobs, home, name, secrets)
-
-
-class SlowDaemon:
-    """A socket that does not answer until it is opened, and then forwards to the machine's daemon."""
-
-    def __init__(self, path: Path) -> None:
-        self.asked = threading.Event()
-        self._answers = threading.Event()
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(path))
-        self._server.listen(64)
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def answer(self) -> None:
-        self._answers.set()
-
-    def close(self) -> None:
-        self._answers.set()
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._thread.join()  # before its file number may be given to another socket
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            self.asked.set()
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        self._answers.wait()
-        upstream = socket.socket(socket.AF_UNIX)
-        upstream.connect(DAEMON)
-        other = threading.Thread(target=_pump, args=(upstream, client), daemon=True)
-        other.start()
-        _pump(client, upstream)
-        other.join()
-        upstream.close()
-        client.close()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
-
-
-@pytest.fixture
-def slow_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDaemon]:
-    made = SlowDaemon(tmp_path / "sock")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-    yield made
-    made.close()
-
-
-def test_before_it_knows_what_its_hosts_are(
-    jobs: Jobs, containers: str, slow_daemon: SlowDaemon, home: Path
-) -> None:
-    name = jobs.start("print('never')")
-    assert slow_daemon.asked.wait(40)
-    jobs.reaches(name, "Starting")
-    secrets = secrets_of(home, name)
-    kill(name, ["runner"])
-    slow_daemon.answer()
-    assert_told_and_gone(jobs, home, name, secrets)
-
-
-def test_a_job_can_be_stopped_before_it_knows_what_its_hosts_are(
-    jobs: Jobs, containers: str, slow_daemon: SlowDaemon, home: Path
-) -> None:
-    name = jobs.start("print('never')")
-    assert slow_daemon.asked.wait(40)
-    jobs.sagemaker.stop_training_job(TrainingJobName=name)
-    jobs.reaches(name, "Stopping")
-    slow_daemon.answer()
-    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
-    assert leftovers(home) == []

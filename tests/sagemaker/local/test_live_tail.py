@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import botocore.exceptions
 import pytest
 
 from shunter.aws_endpoint import job_logs
@@ -53,6 +52,7 @@ def numbers(stream: Any, count: int, name: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_written_from_then_on_comes(jobs: Jobs, processes: str, logs: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     name = jobs.start(WAITS, Environment={"GO": str(go)})
@@ -72,26 +72,3 @@ def test_what_is_written_from_then_on_comes(jobs: Jobs, processes: str, logs: An
     whole.close()
     errors.close()
     jobs.end(name)
-
-
-def test_a_session_ends_in_time(jobs: Jobs, logs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_logs, "LONGEST_SESSION", 0.0)
-    stream = logs.start_live_tail(logGroupIdentifiers=[ARN])["responseStream"]
-    with pytest.raises(botocore.exceptions.EventStreamError, match="SessionTimeoutException"):
-        list(stream)
-    stream.close()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"logGroupIdentifiers": [GROUP]}, "ARNs"),
-        ({"logGroupIdentifiers": [f"{ARN}:*"]}, "logGroupIdentifiers.1.member"),
-        ({"logGroupIdentifiers": [f"{ARN}/more"]}, "does not exist"),
-        ({"logStreamNames": ["a"], "logStreamNamePrefixes": ["a"]}, "both"),
-        ({"logEventFilterPattern": "{ $.a"}, "Invalid filter pattern"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(jobs: Jobs, logs: Any, wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(botocore.exceptions.ClientError, match=words):
-        logs.start_live_tail(**{"logGroupIdentifiers": [ARN], **wrong})

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import botocore.exceptions
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from shunter.aws_endpoint import job_logs
 from shunter.aws_endpoint.log_patterns import matcher
-from shunter.schedulers.sagemaker_local_scheduler.logs import LONGEST_EVENT, Log
-from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError
+from shunter.schedulers.sagemaker_local_scheduler.logs import LONGEST_EVENT
 
 from .conftest import GROUP, Jobs
 
@@ -138,42 +131,6 @@ def test_long_lines_are_cut_between_characters(made: Made) -> None:
     assert [len(each) for each in texts(made.get(exact))] == [LONGEST_EVENT, LONGEST_EVENT, 1]
 
 
-def test_a_line_without_end_is_no_burden(made: Made) -> None:
-    """Progress bars end no line for hours."""
-    stream = made.add("algo-1", (T, b"50%\r" * (8 << 20)))
-    logs = job_logs
-    tracemalloc.start()
-    try:
-        answer = logs.get_log_events({"logGroupName": GROUP, "logStreamName": stream, "limit": 2})
-        assert len(answer["events"]) == 2
-        answer = logs.filter_log_events({"logGroupName": GROUP, "filterPattern": "absent"})
-        assert answer["events"] == []
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_log(made: Made) -> None:
-    """A page of one that is larger than what one answer looks at; and its end."""
-    line = b"z" * 199 + b"\n"
-    stream = made.add("algo-1", (T, line * 100_000), (T + 1, line * 300_000), (T + 2, b"needle\n"))
-    logs = job_logs
-    where = {"logGroupName": GROUP, "logStreamName": stream}
-    tracemalloc.start()
-    try:
-        assert logs.get_log_events({**where})["events"][-1]["message"] == "needle"
-        late = {**where, "startFromHead": True, "startTime": T + 2}
-        assert [event["message"] for event in logs.get_log_events(late)["events"]] == ["needle"]
-        empty = logs.filter_log_events({"logGroupName": GROUP, "filterPattern": "needle"})
-        assert empty["events"] == []
-        assert empty["nextToken"]
-        assert tracemalloc.get_traced_memory()[1] < 24 << 20
-    finally:
-        tracemalloc.stop()
-    assert [text for page in made.pages(filterPattern="needle") for text in texts(page)] == ["needle"]
-
-
 def test_streams_are_merged_by_time(made: Made) -> None:
     made.add("algo-1", *((T + 2 * i, b"a%d\n" % i) for i in range(6)))
     made.add("algo-2", *((T + 2 * i + 1, b"b%d\n" % i) for i in range(6)))
@@ -196,27 +153,6 @@ def test_events_are_distinguished(made: Made) -> None:
     ids = [event["eventId"] for event in made.filter()["events"]]
     assert len(set(ids)) == 4
     assert {len(each) for each in ids} == {56}
-
-
-def test_streams_in_order_of_their_last_event(made: Made) -> None:
-    for host, last in (("algo-1", 30), ("algo-2", 10), ("algo-3", 20)):
-        made.add(host, (T, b"x\n"), (T + last, b"y\n"))
-    made.add("algo-4")
-
-    def hosts(**more: Any) -> list[str]:
-        pages = made.client.get_paginator("describe_log_streams").paginate(
-            logGroupName=GROUP, PaginationConfig={"PageSize": 3}, **more
-        )
-        return [stream["logStreamName"].split("/")[1][:6] for page in pages for stream in page["logStreams"]]
-
-    assert hosts() == [f"algo-{i}" for i in (1, 2, 3, 4)]
-    assert hosts(descending=True) == [f"algo-{i}" for i in (4, 3, 2, 1)]
-    assert hosts(orderBy="LastEventTime") == [f"algo-{i}" for i in (4, 2, 3, 1)]
-    assert hosts(orderBy="LastEventTime", descending=True) == [f"algo-{i}" for i in (1, 3, 2, 4)]
-    identifier = "arn:aws:logs:us-west-2:123456789012:log-group:" + GROUP
-    rows = made.client.describe_log_streams(logGroupIdentifier=identifier, limit=1)["logStreams"]
-    assert (rows[0]["firstEventTimestamp"], rows[0]["lastEventTimestamp"]) == (T, T + 30)
-    assert rows[0]["arn"].startswith(f"{identifier}:log-stream:{made.name}/algo-1-")
 
 
 def test_what_logs_refuse(made: Made) -> None:
@@ -286,131 +222,3 @@ PATTERNS = [
 def test_filter_patterns(pattern: str, expected: list[str]) -> None:
     matches = matcher(pattern)
     assert [line for line in PATTERNS[0][1] if matches(line)] == expected
-
-
-EVENTS = [
-    {"level": "ERROR", "step": 1, "user": {"id": 7, "name.x": "a"}, "tags": ["x", "y"], "ok": True},
-    {"level": "WARN", "step": 20, "user": None, "tags": [], "ok": False},
-    {"level": "ERROR: late", "step": "20", "items": [{"n": 1}, {"n": 5}], "loss": 1.5e-3},
-]
-JSON_PATTERNS = [
-    ('{ $.level = "ERROR" }', [0]),
-    ("{ $.level = ERROR* }", [0, 2]),
-    ('{ $.level = "*R*" }', [0, 1, 2]),
-    ('{ $.level != "ERROR" }', [1, 2]),
-    ("{ $.level = %^E.*R$% }", [0]),
-    ("{ $.step >= 1 }", [0, 1]),
-    ("{ $.step = 20 }", [1, 2]),
-    ('{ $.level = "ERROR" && $.step > 5 }', []),
-    ('{ $.level = "ERROR" || $.step > 5 }', [0, 1]),
-    ("{ ($.step = 1 || $.step = 20) && $.ok IS FALSE }", [1]),
-    ("{ $.step = 1 || $.step = 20 && $.ok IS FALSE }", [0, 1]),
-    ("{ $.loss < 2e-3 }", [2]),
-    ("{ $.loss < .0015 }", []),
-    ("{ $.user IS NULL }", [1]),
-    ("{ $.user NOT EXISTS }", [2]),
-    ("{ $.user.id = 7 }", [0]),
-    ("{ $.user['name.x'] = \"a\" }", [0]),
-    ("{ $.ok IS TRUE }", [0]),
-    ('{ $.tags[1] = "y" }', [0]),
-    ('{ $.tags[2] = "y" }', []),
-    ('{ $.tags[*] = "y" }', [0]),
-    ("{ $.items[*].n > 4 }", [2]),
-    ("{$.items[0].n=1}", [2]),
-    ("{ $.missing != 1 }", []),
-]
-
-
-@pytest.mark.parametrize(("pattern", "expected"), JSON_PATTERNS)
-def test_filter_patterns_for_json(pattern: str, expected: list[int]) -> None:
-    matches = matcher(pattern)
-    lines = [json.dumps(event) for event in EVENTS]
-    assert [number for number, line in enumerate(lines) if matches(line)] == expected
-    assert not any(map(matches, ["ERROR", "", "{", "[1]", "3", "null"]))
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *(
-            "{",
-            "{}",
-            "{ $ = 1 }",
-            "{ $.a }",
-            "{ $.a = }",
-            "{ $.a > x }",
-            "{ ($.a = 1 }",
-            "{ $.a = 1 $.b = 2 }",
-        ),
-        *("{ $.a = %(% }", "{ a = 1 }", "{ $.a = 1 ) }", "{ $.a && $.b }", "{" + "(" * 1000 + "}"),
-    ],
-)
-def test_filter_patterns_for_json_that_are_refused(pattern: str) -> None:
-    with pytest.raises(ApiError, match="Invalid filter pattern"):
-        matcher(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["{ $.x ~ 1 }", "[a, b]", '"open', "%open", "%(a)%", "%[%", '"a"b', "-", "a ? b", "%a%%b%"]
-)
-def test_filter_patterns_that_are_refused(pattern: str) -> None:
-    with pytest.raises(ApiError, match="Invalid filter pattern") as error:
-        matcher(pattern)
-    assert error.value.code == "InvalidParameterException"
-
-
-TERMS = st.sampled_from([*'(){}=<>*%$.[]1a"', "$.a", "&&", "||", " IS NULL", " NOT EXISTS", "!=", "[0]", " "])
-
-
-@given(
-    st.text(max_size=30) | st.lists(TERMS, max_size=12).map(lambda terms: "{" + "".join(terms) + "}"),
-    st.text(max_size=30) | st.sampled_from(['{"a": 1}', '{"a": ["1", {"a": null}]}']),
-)
-def test_any_pattern_is_understood_or_refused(pattern: str, message: str) -> None:
-    try:
-        matches = matcher(pattern)
-    except ApiError:
-        return
-    assert matches(message) in (True, False)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.text("ab\n", max_size=12)), max_size=8),
-    st.integers(0, 12),
-    st.integers(1, 5),
-)
-def test_places_and_times_agree(moments: list[tuple[int, str]], since: int, count: int) -> None:
-    """However lines and moments fall: looking a time up finds the events that reading all of them finds."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        log = Log(f"{folder}/algo-1-0")
-        size = time = 0
-        with open(f"{log.path}.log", "wb") as file, open(f"{log.path}.times", "wb") as times:
-            for step, text in moments:
-                time += step
-                size += file.write(text.encode())
-                times.write(struct.pack("=QQ", size, time))
-        everything = [(e.start, e.time_ms, e.data) for e in log.events(0, True)]
-        start = log.line_start(log.boundary(since, True))
-        late = [(e.start, e.time_ms, e.data) for e in log.events(start, True) if e.time_ms >= since]
-        assert late == [event for event in everything if event[1] >= since]
-        last = [(e.start, e.time_ms, e.data) for e in log.events(log.start_of_last(count, log.size), True)]
-        assert last == everything[-count:]
-
-
-def test_lines_whose_time_is_not_known_yet_come_after_every_time(tmp_path: Path) -> None:
-    """A reader that asks for a time, while lines are written and not yet noted, misses none of them."""
-    log = Log(f"{tmp_path}/algo-1-0")
-    times = tmp_path / "algo-1-0.times"
-    (tmp_path / "algo-1-0.log").write_bytes(b"one\ntwo\nthree\n")
-    times.write_bytes(struct.pack("=QQ", 4, 10))
-    start = log.line_start(log.boundary(20, False))
-    times.write_bytes(struct.pack("=QQQQ", 4, 10, 14, 30))  # they are noted before the reader goes on
-    found = [event.data for event in log.events(start, False) if event.time_ms >= 20]
-    assert found == [b"two\n", b"three\n"]
-
-
-def test_error_codes_of_the_logs_are_their_own(made: Made) -> None:
-    with pytest.raises(botocore.exceptions.ClientError, match="log group does not exist"):
-        made.client.describe_log_streams(logGroupName="/other")

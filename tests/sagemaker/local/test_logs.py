@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import botocore.exceptions
 import pytest
-
-from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
 from .conftest import GROUP
 
@@ -63,51 +60,6 @@ def test_streams_are_named_as_on_the_service(jobs: Jobs, processes: str) -> None
         assert prefix == f"{name}/{host}"
         assert int(milliseconds) == stream["creationTime"]
         assert stream["creationTime"] <= stream["firstEventTimestamp"] <= stream["lastEventTimestamp"]
-
-
-def test_pages_and_windows(jobs: Jobs, processes: str) -> None:
-    script = """
-for i in range(10):
-    print('line', i, flush=True)
-while not os.path.exists(BASE + '/output/go'):
-    time.sleep(0.02)
-print('late', flush=True)
-"""
-    name = jobs.start(script)
-    jobs.says(name, "line 9")  # so that its time is written down
-    Path(TrainingJob.of(name).file("work", "algo-1", "output", "go")).touch()
-    jobs.end(name)
-    where = {"logGroupName": GROUP, "logStreamName": jobs.streams(name)[0]}
-    get = jobs.logs.get_log_events
-
-    first = get(**where, startFromHead=True, limit=4)
-    assert [event["message"] for event in first["events"]] == [f"line {i}" for i in range(4)]
-    second = get(**where, limit=4, nextToken=first["nextForwardToken"])
-    assert [event["message"] for event in second["events"]] == [f"line {i}" for i in range(4, 8)]
-    back = get(**where, limit=2, nextToken=second["nextBackwardToken"])
-    assert [event["message"] for event in back["events"]] == ["line 2", "line 3"]
-    last = get(**where, limit=3)
-    assert [event["message"] for event in last["events"]] == ["line 8", "line 9", "late"]
-    late = last["events"][-1]["timestamp"]
-    assert late > last["events"][-2]["timestamp"]
-    window = get(**where, startFromHead=True, startTime=late)
-    assert [event["message"] for event in window["events"]] == ["late"]
-    window = get(**where, startFromHead=True, endTime=late)
-    assert len(window["events"]) == 10
-    found = jobs.logs.filter_log_events(
-        logGroupName=GROUP, logStreamNamePrefix=f"{name}/", filterPattern="line 3"
-    )
-    assert [event["message"] for event in found["events"]] == ["line 3"]
-
-
-def test_an_answer_is_no_larger_than_the_services(jobs: Jobs, processes: str) -> None:
-    script = "sys.stdout.write(''.join('x' * 999 + '\\n' for i in range(3000)))"
-    name = jobs.run(script)["TrainingJobName"]
-    where = {"logGroupName": GROUP, "logStreamName": jobs.streams(name)[0]}
-    for arguments in ({"startFromHead": True}, {}):
-        events = jobs.logs.get_log_events(**where, **arguments)["events"]
-        assert 900 < len(events) < 1100
-    assert len(jobs.lines(name)) == 3000
 
 
 def test_logs_that_do_not_exist(jobs: Jobs, processes: str) -> None:

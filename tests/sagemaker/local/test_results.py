@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -94,12 +93,6 @@ open(BASE + '/model/clash', 'w').write(HOST)
     }
     upload = next(s for s in ended["SecondaryStatusTransitions"] if s["Status"] == "Uploading")
     assert "hosts wrote different files to clash" in upload["StatusMessage"]
-
-
-def test_jobs_have_their_own_results(jobs: Jobs, processes: str) -> None:
-    first = jobs.run("open(BASE + '/model/a', 'w').write('1')")["TrainingJobName"]
-    second = jobs.run("open(BASE + '/model/a', 'w').write('2')")["TrainingJobName"]
-    assert [jobs.artifact(name)["a"] for name in (first, second)] == [b"1", b"2"]
 
 
 @pytest.mark.slow
@@ -244,13 +237,6 @@ def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
         assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
-def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
-    """Nothing that the runner does not want to hear is kept from its hosts."""
-    ended = jobs.run("print([s.name for s in signal.Signals if signal.getsignal(s) == signal.SIG_IGN])")
-    lines = jobs.lines(ended["TrainingJobName"])
-    assert lines == ["['SIGPIPE', 'SIGXFSZ']"]  # Python's own
-
-
 @pytest.mark.slow
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
     from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
@@ -279,22 +265,6 @@ def test_the_time_limit(jobs: Jobs, mode: str) -> None:
     assert "FailureReason" not in ended
     assert ended["TrainingTimeInSeconds"] >= limit
     assert jobs.artifact(ended["TrainingJobName"]) == {"w": b"w"}
-
-
-def test_a_failed_job_can_be_described_for_ever(jobs: Jobs, processes: str, home: Path) -> None:
-    """By another process, from the disk alone."""
-    import subprocess
-    import sys
-
-    name = jobs.run("sys.exit(3)")["TrainingJobName"]
-    code = (
-        "from shunter.aws_endpoint.training_jobs import describe_training_job; import json;"
-        f"print(json.dumps(describe_training_job({{'TrainingJobName': {name!r}}})))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seen = json.loads(done.stdout)
-    assert seen["TrainingJobStatus"] == "Failed"
-    assert seen["FailureReason"] == "AlgorithmError: , exit code: 3"
 
 
 def test_what_a_process_leaves_running_ends_with_it(jobs: Jobs, processes: str, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_links_that_lead_out_of_the_code_are_kept(processes: str, tmp_path: Path
     assert "from outside /no/such/file" in shunter("log", done.stdout.split()[0]).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["sagemaker_local", "local_cwd"])
 @pytest.mark.parametrize("output", [[], ["--output", "./out"]], ids=["default", "output"])
 def test_the_results_that_are_named_are_there(
@@ -290,6 +291,7 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     assert shunter("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
 
 
+@pytest.mark.slow
 def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
     line = ("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true")
     assert shunter(*line, cwd=tmp_path).returncode == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import botocore.exceptions
 import pytest
 
 from .conftest import file_channel
@@ -85,6 +84,7 @@ def test_every_operator_and_every_kind(three: Jobs) -> None:
     assert found(three, expression=only_value) == ["one"]
 
 
+@pytest.mark.slow
 def test_expressions(three: Jobs) -> None:
     one, two = ("TrainingJobName", "Equals", "one"), ("TrainingJobName", "Equals", "two")
     assert found(three, one, two) == []
@@ -94,23 +94,6 @@ def test_expressions(three: Jobs) -> None:
     assert found(three, ("TrainingJobStatus", "Equals", "Failed"), expression=inner) == ["two"]
     deeper = {"SubExpressions": [{"SubExpressions": inner["SubExpressions"]}]}
     assert found(three, expression=deeper) == ["one", "two"]
-
-
-@pytest.mark.slow
-def test_one_object_of_a_list_has_to_satisfy_a_nested_filter(three: Jobs) -> None:
-    def channels(name: str, part: str) -> list[str]:
-        filters = [
-            {"Name": "InputDataConfig.ChannelName", "Operator": "Equals", "Value": name},
-            {"Name": "InputDataConfig.DataSource.S3DataSource.S3Uri", "Operator": "Contains", "Value": part},
-        ]
-        nested = [{"NestedPropertyName": "InputDataConfig", "Filters": filters}]
-        return found(three, expression={"NestedFilters": nested})
-
-    assert channels("train", "/a") == ["three"]
-    assert channels("test", "/a") == []  # it is another channel's
-    tags = [{"Name": "Tags.Key", "Value": "team/name.x"}, {"Name": "Tags.Value", "Value": "blue"}]
-    nested = [{"NestedPropertyName": "Tags", "Filters": tags}]
-    assert found(three, expression={"NestedFilters": nested}) == ["three"]
 
 
 @pytest.mark.slow
@@ -134,21 +117,6 @@ def test_order_and_pages(three: Jobs) -> None:
 
 
 @pytest.mark.slow
-def test_pages_hold_every_job_once_while_others_are_created(three: Jobs) -> None:
-    for operation, items in (("list_training_jobs", "TrainingJobSummaries"), ("search", "Results")):
-        call = getattr(three.sagemaker, operation)
-        arguments = {"Resource": "TrainingJob", "SortBy": "CreationTime"} if operation == "search" else {}
-        first = call(MaxResults=1, **arguments)
-        later = f"later-{operation.replace('_', '-')}"
-        three.end(three.start("print()", name=later))
-        rest = call(MaxResults=10, NextToken=first["NextToken"], **arguments)
-        rows = [row.get("TrainingJob", row)["TrainingJobName"] for row in first[items] + rest[items]]
-        assert len(set(rows)) == len(rows)
-        assert later not in rows
-        assert {"one", "two", "three"} <= set(rows)
-
-
-@pytest.mark.slow
 def test_what_search_shows_of_a_job(three: Jobs) -> None:
     """All that DescribeTrainingJob shows and Search has a place for, and the tags."""
     expression = {"Filters": [{"Name": "TrainingJobName", "Value": "two"}]}
@@ -157,63 +125,3 @@ def test_what_search_shows_of_a_job(three: Jobs) -> None:
     assert job.pop("Tags") == [{"Key": "team/name.x", "Value": "red"}]
     model = three.sagemaker.meta.service_model.shape_for("TrainingJob").members
     assert job == {key: value for key, value in described.items() if key in model}
-
-
-MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"Filters": [{"Name": "TrainingJob", "Value": "x"}]}, "no property TrainingJob"),
-    "below text": ({"Filters": [{"Name": "RoleArn.x", "Value": "x"}]}, "no property RoleArn.x"),
-    "text in order": (
-        {"Filters": [{"Name": "TrainingJobName", "Operator": "LessThan", "Value": "x"}]},
-        "LessThan is not for",
-    ),
-    "part of a number": (
-        {"Filters": [{"Name": "TrainingTimeInSeconds", "Operator": "Contains", "Value": "1"}]},
-        "only for text",
-    ),
-    "no number": (
-        {"Filters": [{"Name": "Metrics.acc", "Operator": "LessThan", "Value": "inf"}]},
-        "compared with a number",
-    ),
-    "no time": ({"Filters": [{"Name": "CreationTime", "Value": "today"}]}, "is a time like"),
-    "no flag": ({"Filters": [{"Name": "EnableNetworkIsolation", "Value": "1"}]}, "true or false"),
-    "structure": ({"Filters": [{"Name": "ResourceConfig", "Value": "1"}]}, "holds other properties"),
-    "no value": ({"Filters": [{"Name": "RoleArn", "Operator": "Equals"}]}, "has no Value"),
-    "nothing": ({"Filters": [{"Name": "RoleArn"}]}, "neither Operator nor Value"),
-    "empty": ({"Operator": "And"}, "at least one of"),
-    "operator": ({"Filters": [{"Name": "RoleArn", "Operator": "Like", "Value": "x"}]}, "Like"),
-    "contains twice": (
-        {"Filters": [{"Name": "RoleArn", "Operator": "Contains", "Value": x} for x in "ab"]},
-        "usage limit of 1 exceeded",
-    ),
-    "no list": (
-        {"NestedFilters": [{"NestedPropertyName": "RoleArn", "Filters": [{"Name": "RoleArn.x"}]}]},
-        "not a list of objects",
-    ),
-    "other list": (
-        {"NestedFilters": [{"NestedPropertyName": "InputDataConfig", "Filters": [{"Name": "Tags.Key"}]}]},
-        "not a property of InputDataConfig",
-    ),
-    "too much": (
-        {"SubExpressions": [{"Filters": [{"Name": "RoleArn", "Value": "x"}] * 20}] * 3},
-        "at most 50",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_search_refuses(jobs: Jobs, mistake: str) -> None:
-    expression, words = MISTAKES[mistake]
-    with pytest.raises(botocore.exceptions.ClientError, match=words) as error:
-        jobs.sagemaker.search(Resource="TrainingJob", SearchExpression=expression)
-    assert error.value.response["Error"]["Code"] == "ValidationException"
-
-
-def test_other_resources_are_not_here(jobs: Jobs) -> None:
-    with pytest.raises(botocore.exceptions.ClientError, match="not Model"):
-        jobs.sagemaker.search(Resource="Model")
-    for token in ("x", "1", "-1@2", "1@", "\u0661@1"):
-        with pytest.raises(botocore.exceptions.ClientError, match="NextToken is invalid"):
-            jobs.sagemaker.search(Resource="TrainingJob", NextToken=token)
-    for order, words in (("Nothing", "no property Nothing"), ("ResourceConfig", "no values to sort by")):
-        with pytest.raises(botocore.exceptions.ClientError, match=words):
-            jobs.sagemaker.search(Resource="TrainingJob", SortBy=order)

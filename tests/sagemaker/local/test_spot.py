@@ -141,6 +141,7 @@ def test_there_may_be_no_machines_for_a_while(jobs: Jobs, processes: str, bucket
     assert (ended["TrainingJobStatus"], ended["SecondaryStatus"]) == ("Stopped", "MaxWaitTimeExceeded")
 
 
+@pytest.mark.slow
 def test_a_job_can_be_stopped_while_it_waits_for_machines(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": bucket.uri("s")}, **SPOT)
     jobs.says(name, "step 3")
@@ -149,22 +150,6 @@ def test_a_job_can_be_stopped_while_it_waits_for_machines(jobs: Jobs, processes:
     until(lambda: "saved 3" in jobs.lines(name))
     jobs.sagemaker.stop_training_job(TrainingJobName=name)
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
-
-
-@pytest.mark.slow
-def test_drills_that_make_no_sense(jobs: Jobs, processes: str) -> None:
-    name = jobs.start("print('up', flush=True); time.sleep(600)")
-    jobs.says(name, "up")
-    refused = drill("-")  # the latest, though it is in no history
-    assert name in refused.stderr
-    assert refused.returncode == 3
-    assert "does not run on spot instances" in refused.stderr
-    assert jobs.describe(name)["SecondaryStatus"] == "Training"
-    jobs.sagemaker.stop_training_job(TrainingJobName=name)
-    jobs.end(name)
-    ended = jobs.run("print('x')", **SPOT)["TrainingJobName"]
-    assert "no instances that could be interrupted" in drill(ended).stderr
-    assert drill("sagemaker_local://x/no-such-job").returncode == 5
 
 
 def test_without_jobs_there_is_no_latest_one(processes: str) -> None:

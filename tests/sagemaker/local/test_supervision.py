@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from shunter.components.train import script
 from shunter.errors import ConfigError
-from shunter.runner import get_runner
 from shunter.schedulers.exec import outbox
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import SageMakerLocalScheduler, create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.specs import AppDef, AppState, Role
 from tests.receiver import receiving
 
-from .conftest import Bucket, until
+from .conftest import until
 
 Scheduler = SageMakerLocalScheduler
 
@@ -126,34 +124,3 @@ def test_processes_are_sampled(processes: str, scheduler: Scheduler) -> None:
     assert (sample.role, sample.replica, sample.attempt) == ("sh", 0, 0)
     assert sample.totals["cpu"] > 0
     scheduler.cancel(app_id)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:notify:RuntimeWarning")
-def test_the_request_to_sagemaker_has_all_that_its_hosts_need(
-    endpoint: Any, bucket: Bucket, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `aws_sagemaker` sends, carried out here: the host stops the script that hangs, and notifies."""
-    (tmp_path / "t.py").write_text("import time\ntime.sleep(100)\n")
-    monkeypatch.chdir(tmp_path)
-    app = script(script="t.py", image="alpine:3")
-    cfg = {
-        "role": "arn:aws:iam::123456789012:role/jobs",
-        "instance_type": "ml.m5.large",
-        "output_path": bucket.uri("out"),
-        "code_location": bucket.uri("code"),
-        "notify_secret": "hush-hush-1",
-        "hang_timeout": 1.0,
-        "on_hang": "stop",
-    }
-    with receiving() as receiver, get_runner("s") as runner:
-        handle = runner.run(app, "aws_sagemaker", {**cfg, "notify": [receiver.url]}, workspace=".")
-        [message] = receiver.wait_for(1)
-        status = runner.wait(handle, wait_interval=0.2)
-        [(headers, _)] = receiver.received
-    assert (message["handle"], message["state"]) == (handle, "FAILED")
-    assert (message["cause"]["name"], message["cause"]["replica"]) == ("hung", "t/0")
-    assert headers["webhook-signature"].startswith("v1,")
-    assert status is not None
-    assert status.state is AppState.FAILED
-    assert "stopped because it hung: no output for 1 s" in status.msg

@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -192,17 +191,6 @@ def test_where_it_listens(endpoint: EndpointServer) -> None:
     assert "Traceback" not in done.stderr
 
 
-def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
-    def attempt(number: int) -> Any:
-        try:
-            return call(number)
-        except botocore.exceptions.ClientError as error:
-            return error.response["Error"]["Code"]
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(attempt, range(count)))
-
-
 def client_of(url: str, connections: int) -> Any:
     import boto3
 
@@ -210,70 +198,6 @@ def client_of(url: str, connections: int) -> Any:
         max_pool_connections=connections, read_timeout=300, retries={"max_attempts": 0}
     )
     return boto3.client("sagemaker", endpoint_url=url, config=config)
-
-
-def test_fifty_at_once_want_one_name(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
-    request = jobs.request(f"open({str(jobs.folder / 'runs')!r}, 'a').write('ran\\n')", name="wanted")
-    client = client_of(endpoint.url, 50)
-
-    def create(number: int) -> str:
-        client.create_training_job(**copy.deepcopy(request))
-        return "created"
-
-    assert Counter(at_once(50, create)) == {"created": 1, "ResourceInUse": 49}
-    assert jobs.end("wanted")["TrainingJobStatus"] == "Completed"
-    assert (jobs.folder / "runs").read_text() == "ran\n"
-    assert [row["TrainingJobName"] for row in client.list_training_jobs()["TrainingJobSummaries"]] == [
-        "wanted"
-    ]
-
-
-@pytest.mark.slow
-def test_many_at_once_get_as_many_names(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
-    request = jobs.request("")
-    request["AlgorithmSpecification"]["ContainerEntrypoint"] = ["true"]
-    client = client_of(endpoint.url, 50)
-    names = [f"job-{number}" for number in range(50)]
-
-    def create(number: int) -> str:
-        own = {**copy.deepcopy(request), "TrainingJobName": names[number]}
-        return str(client.create_training_job(**own)["TrainingJobArn"])
-
-    arns = at_once(50, create)
-    assert [arn.rpartition("/")[2] for arn in arns] == names
-    pages = client.get_paginator("list_training_jobs").paginate(PaginationConfig={"PageSize": 30})
-    listed = [row["TrainingJobName"] for page in pages for row in page["TrainingJobSummaries"]]
-    assert sorted(listed) == sorted(names)
-    for name in names:
-        assert jobs.end(name)["TrainingJobStatus"] == "Completed"
-
-
-def test_tags_of_many_at_once(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
-    """None is lost: they are changed one after the other."""
-    arn = jobs.run("")["TrainingJobArn"]
-    client = client_of(endpoint.url, 40)
-    tags = [{"Key": f"key-{number}", "Value": "v"} for number in range(40)]
-    at_once(40, lambda number: client.add_tags(ResourceArn=arn, Tags=[tags[number]]))
-    assert sorted(tag["Key"] for tag in client.list_tags(ResourceArn=arn)["Tags"]) == sorted(
-        tag["Key"] for tag in tags
-    )
-    pages = client.get_paginator("list_tags").paginate(
-        ResourceArn=arn, PaginationConfig={"PageSize": 50, "MaxItems": 30}
-    )
-    assert len([tag for page in pages for tag in page["Tags"]]) == 30
-
-
-def test_many_stop_one_job(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
-    name = jobs.start("print('up', flush=True); time.sleep(600)")
-    jobs.says(name, "up")
-    client = client_of(endpoint.url, 20)
-    answers = at_once(20, lambda number: client.stop_training_job(TrainingJobName=name))
-    assert {answer if isinstance(answer, str) else "stopped" for answer in answers} <= {
-        "stopped",
-        "ValidationException",  # it had ended already
-    }
-    assert any(not isinstance(answer, str) for answer in answers)
-    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
 @pytest.mark.slow

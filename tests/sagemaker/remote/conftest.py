@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -15,18 +13,12 @@ import pytest
 from shunter.schedulers.aws import cloudwatch
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.specs.status import is_terminal
-from tests import backends
+from tests.aws_services import read_models_once
 from tests.sagemaker.remote.iam import Iam
 
+read_models_once()
+
 REGION = "us-east-1"
-_MOTO = (
-    "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-    "from werkzeug.serving import make_server\n"
-    "app = DomainDispatcherApplication(create_backend_app)\n"
-    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
-    "print(server.server_port, flush=True)\n"
-    "server.serve_forever()\n"
-)
 _TRUST = (
     '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
     ' "Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
@@ -116,18 +108,6 @@ def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cloudwatch, "SETTLE", SETTLE)
     monkeypatch.setattr(cloudwatch, "LATE", LATE)
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
-    backends.need("moto")
-    words = [sys.executable, "-W", "ignore", "-c", _MOTO]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.kill()
 
 
 @pytest.fixture

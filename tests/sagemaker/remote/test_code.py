@@ -66,40 +66,6 @@ def packed(package: CodePackage | None, directory: Path) -> dict[str, tarfile.Ta
         return {member.name: member for member in tar.getmembers()}
 
 
-def test_a_script_takes_the_current_directory_along(project: Path, tmp_path: Path) -> None:
-    package = plan(SCRIPT)
-    members = packed(package, tmp_path / "out")
-    assert sorted(members) == ["link", "run.sh", "train.py"]
-    assert members["run.sh"].mode == 0o755
-    assert members["link"].linkname == "train.py"
-    assert {(member.uid, member.mtime) for member in members.values()} == {(0, 315_619_200)}
-    assert package is not None
-    assert package.file_names() == ["sourcedir.tar.gz", "shunter-toolkit.pyz"]
-    assert package.plan()["secrets"] == [".env"]
-
-
-def test_other_programs_take_nothing_along_unasked(project: Path) -> None:
-    assert plan(PROGRAM) is None
-    assert plan(PROGRAM, Workspace({".": ""})) is not None
-
-
-def test_the_same_code_is_the_same_archive(project: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(project, copy, symlinks=True)
-    os.utime(copy / "train.py", (1, 1))
-    one, other = plan(SCRIPT), plan(SCRIPT, source_dir=str(copy))
-    assert one is not None
-    assert other is not None
-    assert one.planned == other.planned
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    assert written(one, tmp_path / "a").read_bytes() == written(other, tmp_path / "b").read_bytes()
-    (copy / "train.py").write_text("print(2)\n")
-    changed = plan(SCRIPT, source_dir=str(copy))
-    assert changed is not None
-    assert changed.planned.key != one.planned.key
-
-
 @pytest.mark.parametrize("tar", ["tar", "busybox"])
 def test_a_large_archive_is_read_by_every_tar(project: Path, tmp_path: Path, tar: str) -> None:
     if tar == "busybox":
@@ -121,19 +87,6 @@ def test_dependencies_lie_beside_the_code(project: Path, tmp_path: Path) -> None
     (tmp_path / "notes.txt").write_text("n")
     members = packed(plan(SCRIPT, dependencies=["../lib", "../notes.txt"]), tmp_path / "out")
     assert {"lib/helper.py", "notes.txt", "train.py"} < set(members)
-
-
-def test_dependencies_of_one_name_are_refused(project: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name / "lib").mkdir(parents=True)
-        (tmp_path / name / "lib" / "x.py").write_text("")
-        (tmp_path / name / "train.py").write_text("")
-    with pytest.raises(ConfigError, match="two of them are named lib"):
-        plan(SCRIPT, dependencies=["../a/lib", "../b/lib"])
-    with pytest.raises(ConfigError, match=r"the name of a file of the code, train\.py"):
-        plan(SCRIPT, dependencies=["../a/train.py"])
-    with pytest.raises(ConfigError, match="no file or directory"):
-        plan(SCRIPT, dependencies=["../nothing"])
 
 
 def test_a_script_that_is_not_there_is_refused(project: Path) -> None:

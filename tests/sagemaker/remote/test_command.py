@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shunter.errors import ConfigError
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     LONGEST_ITEM,
     MOST_ITEMS,
@@ -139,26 +138,6 @@ def test_arguments_arrive_as_they_are(
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_every_awkward_text_arrives(shell: list[str], tmp_path: Path) -> None:
-    texts = [
-        "",
-        " ",
-        "a b",
-        "it's",
-        '"',
-        "$HOME `id` $(id) \\ \\n %s",
-        "*",
-        "~",
-        "-n",
-        "a\nb\n",
-        "c\r",
-        "\u2028é",
-        "#x",
-    ]
-    assert run(shell, tmp_path, homogeneous("algo-1"), {"r": program(*texts)})[0] == texts
-
-
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
     channel = tmp_path / "input/data/shunter_code"
     channel.mkdir(parents=True)
@@ -171,23 +150,6 @@ def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
     assert seen[1:3] == ["0", "localhost"]
     assert seen[4] == str(tmp_path / "code")
     assert (tmp_path / "code/sub/hello.txt").read_text() == "hello"
-
-
-def test_a_plain_command_is_sent_as_it_is() -> None:
-    assert container_command({"r": RoleCommand(["echo", "a b", ""])}, None, several=False) == (
-        ["echo"],
-        ["a b", ""],
-    )
-
-
-def test_commands_of_all_lengths_fit_or_are_refused() -> None:
-    for size in range(24_000, 52_000, 7_001):
-        entrypoint, arguments = container_command({"r": RoleCommand(["x" * size])}, None, several=True)
-        assert len(entrypoint) <= MOST_ITEMS
-        assert len(arguments) <= MOST_ITEMS
-        assert "x" * size in "".join([*entrypoint, *arguments])
-    with pytest.raises(ConfigError, match="SageMaker accepts 50176"):
-        container_command({"r": RoleCommand(["x" * 51_000])}, None, several=True)
 
 
 JSON = st.recursive(

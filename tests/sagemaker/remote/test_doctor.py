@@ -241,17 +241,6 @@ def test_roles(
 
 
 @pytest.mark.slow
-def test_a_role_of_another_path_or_service(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> None:
-    other = cloud.role_arn.replace("/service-role/", "/")
-    check = found(scheduler, **options(cloud, role=other))["role"]
-    assert (check.ok, check.text) == (False, f"the role of this name is {cloud.role_arn}, not {other}")
-    iam.trust(cloud.role, "sts:AssumeRole", service="ec2.amazonaws.com")
-    check = found(scheduler, **options(cloud, role=cloud.role))["role"]
-    assert check.ok is False
-    assert "Add to its trust policy" in check.hint
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "party"),
     [
@@ -283,33 +272,6 @@ def test_each_right_that_is_denied_is_reported(
 
 
 @pytest.mark.slow
-def test_what_a_key_or_bucket_may_allow_is_a_remark(
-    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler
-) -> None:
-    """Nothing denies it; the simulator does not know the policies of resources."""
-    allow_all(iam, cloud)
-    others = {"Action": ["logs:*", "cloudwatch:*", "ecr:*"], "Resource": "*"}
-    iam.put("role", cloud.role, others, {"Action": "s3:*", "Resource": "*"})
-    checks = [c for c in scheduler.doctor(options(cloud, output_kms_key="abc")) if "kms:" in c.text]
-    assert [c.ok for c in checks if c.name == "permissions of the role"] == [None]
-    assert "the key's policy may allow it" in checks[0].text
-    iam.put("role", cloud.role, others)
-    # the bucket has no policy
-    assert found(scheduler, **options(cloud))["permissions of the role"].ok is False
-    statement = {
-        "Effect": "Allow",
-        "Principal": "*",
-        "Action": "s3:*",
-        "Resource": f"arn:aws:s3:::{cloud.bucket}/*",
-    }
-    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
-    check = found(scheduler, **options(cloud))["permissions of the role"]
-    assert check.ok is None
-    assert "has its own policy, which may allow it" in check.text
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("forbidden", [{SIMULATE}, {SIMULATE, "GetRole"}])
 def test_what_may_not_be_looked_at_is_no_failure(
     cloud: Cloud,
@@ -327,24 +289,6 @@ def test_what_may_not_be_looked_at_is_no_failure(
         )
     assert checks["role"].ok is (None if "GetRole" in forbidden else True)
     assert not [check for check in checks.values() if check.ok is False]
-
-
-@pytest.mark.slow
-def test_the_rights_of_an_assumed_role_are_those_of_the_role(
-    cloud: Cloud,
-    iam: Iam,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    allow_all(iam, cloud)
-    answer = cloud.client("sts").assume_role(RoleArn=cloud.role_arn, RoleSessionName="me")["Credentials"]
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", answer["AccessKeyId"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", answer["SecretAccessKey"])
-    monkeypatch.setenv("AWS_SESSION_TOKEN", answer["SessionToken"])
-    with closing(create_scheduler("test")) as scheduler:
-        checks = found(scheduler, **options(cloud))
-    assert "assumed-role" in checks["credentials"].text
-    assert checks["permissions of the caller"].ok is True
-    assert cloud.role_arn in checks["permissions of the caller"].text
 
 
 @pytest.mark.slow

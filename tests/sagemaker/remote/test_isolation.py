@@ -17,7 +17,6 @@ from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.request import make_job
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
-from shunter.workspace.code_store import Store
 from shunter_toolkit import script_command as toolkit_program
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -118,15 +117,6 @@ def test_requirements_that_need_no_index_are_let_through(project: Path, environm
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{"PIP_NO_INDEX": "0"}, {"PIP_INDEX_URL": "https://pypi.example/simple"}, {"UV_OFFLINE": ""}],
-)
-def test_variables_that_say_something_else_do_not_help(project: Path, environment: dict[str, str]) -> None:
-    write(project, requirements_DOT_txt="torchmetrics\n")
-    refusal(app_of(), project, environment=environment)
-
-
-@pytest.mark.parametrize(
     "content",
     [
         "",
@@ -164,11 +154,6 @@ def test_other_requirements_are_reported_with_their_place(project: Path, content
     assert "secret" not in error.message
 
 
-def test_addresses_are_refused_whatever_is_said_of_the_index(project: Path) -> None:
-    write(project, requirements_DOT_txt="x @ git+ssh://git@host/x.git\n")
-    assert "git+ssh://host/x.git" in refusal(app_of(), project, environment={"PIP_NO_INDEX": "1"}).message
-
-
 @pytest.mark.parametrize(
     ("environment", "allowed"),
     [
@@ -187,40 +172,6 @@ def test_packages_need_the_tools_of_their_build(
     else:
         error = refusal(app_of(), project, environment=environment)
         assert "setup.py makes the code a package" in error.message
-
-
-def test_code_artifact_needs_the_network_where_something_is_installed(project: Path) -> None:
-    arn = "arn:aws:codeartifact:us-east-1:123456789012:repository/d/r"
-    given = {"environment": {"CA_REPOSITORY_ARN": arn, "PIP_NO_INDEX": "1"}}
-    assert plan(app_of(), project, **given) is not None
-    write(project, requirements_DOT_txt="x\n")
-    assert "CA_REPOSITORY_ARN names an index" in refusal(app_of(), project, **given).message
-
-
-def test_the_images_own_train_installs_less(tmp_path: Path) -> None:
-    """`sagemaker-training` ignores the requirements of shell scripts, and projects without a setup.py."""
-    directory = write(
-        tmp_path / "p", requirements_DOT_txt="x\n", run_DOT_sh="#!/bin/sh\n", pyproject_DOT_toml=""
-    )
-    refusal(app_of("run.sh"), directory)
-    assert plan(app_of("run.sh"), directory, toolkit=False) is not None
-    (directory / "train.py").touch()
-    refusal(app_of(), directory, toolkit=False)
-
-
-def test_programs_that_are_no_scripts_install_nothing(project: Path) -> None:
-    write(project, requirements_DOT_txt="x\n")
-    assert plan(AppDef("job", [Role("any", "i:1", entrypoint="sh", args=["-c", "ls"])]), project) is not None
-
-
-def test_an_archive_in_s3_is_not_read(tmp_path: Path) -> None:
-    options = AWSSageMakerOpts(
-        role=ROLE,
-        instance_type="ml.m5.large",
-        enable_network_isolation=True,
-        source_dir="s3://code/sourcedir.tar.gz",
-    )
-    assert plan_code(app_of(), Workspace(), options) is not None
 
 
 def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> None:
@@ -244,20 +195,6 @@ def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> No
             package.resolve(Silent())
     finally:
         package.close()
-
-
-def test_code_of_an_earlier_job_that_is_in_s3_alone_counts_by_its_files(project: Path) -> None:
-    write(project, requirements_DOT_txt="--no-index\nx\n")
-    package = plan(app_of(), project)
-    assert package is not None
-    assert package.manifest is not None
-    Store().put_manifest(package.manifest)
-    earlier = Workspace(frozen=package.manifest.fingerprint)
-    options = {"enable_network_isolation": True}
-    with pytest.raises(ConfigError, match="what could not be read"):
-        plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
-    options["environment"] = {"PIP_NO_INDEX": "1"}  # type: ignore[assignment]
-    assert plan_code(app_of(), earlier, AWSSageMakerOpts(role=ROLE, instance_type="ml.m5.large", **options))  # type: ignore[arg-type]
 
 
 def test_code_that_the_container_would_fetch_itself_is_refused(home: Path) -> None:
@@ -305,9 +242,3 @@ def test_what_else_needs_a_network_is_refused(
     with pytest.raises(InvalidRunConfigException, match=said):
         made(app, **given)
     made(app, **{**given, "enable_network_isolation": False})
-
-
-def test_the_toolkit_starts_what_is_in_such_an_image_by_itself() -> None:
-    app = app_of()
-    app.roles[0].image = "1.dkr.ecr.x.amazonaws.com/sagemaker-chainer:5"
-    made(app)

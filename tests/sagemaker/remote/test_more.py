@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from shunter.components.utils import sh
-from shunter.schedulers.aws.aws_errors import AwsCredentialsError
-from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from shunter.specs.status import AppState
 from tests import backends
@@ -143,26 +141,3 @@ def test_the_workspace_goes_into_the_image_where_a_repository_is_given(
     assert "InputDataConfig" not in info.request.job_def
     assert info.shipment is not None
     assert info.shipment.plan()["kind"] == "image"
-
-
-@pytest.mark.parametrize(("role", "operation"), [(ROLE, "GetCallerIdentity"), ("nosuch", "GetRole")])
-def test_credentials_and_role_come_before_an_image_is_pushed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, operation: str
-) -> None:
-    """What would push comes only after one call to AWS, which fails here."""
-    (tmp_path / "a.txt").write_text("a")
-    monkeypatch.chdir(tmp_path)
-    asked: list[str] = []
-
-    def refuse(self: object, service: str, name: str, **params: object) -> None:
-        asked.append(name)
-        raise AwsCredentialsError("there are no credentials")
-
-    monkeypatch.setattr(AwsSession, "call", refuse)
-    cfg = {"role": role, "instance_type": "ml.m5.large", "image_repo": "registry.example.com/team"}
-    scheduler = create_scheduler("test")
-    info = scheduler.submit_dryrun(sh("cat", "a.txt", image="base:1"), cfg, ".")
-    monkeypatch.setattr(type(info.shipment), "ship", lambda *args: pytest.fail("it was pushed"))
-    with pytest.raises(AwsCredentialsError):
-        scheduler.ship(info)
-    assert asked == [operation]

@@ -157,24 +157,6 @@ def test_what_an_older_boto3_lacks_is_named(old_boto3: None, given: dict[str, An
     assert "Unknown parameter" not in caught.value.message
 
 
-def test_an_older_boto3_serves_for_the_rest(old_boto3: None) -> None:
-    check_requests(
-        make_job(ANY, AWSSageMakerOpts(**BASE, tensorboard_output_config={"S3OutputPath": "s3://b/x"}))
-    )
-
-
-def test_a_boto3_without_queues_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    backends.need("botocore")
-    monkeypatch.setattr(service_model, "_model", _model_without_queues(service_model._model))
-    with pytest.raises(ConfigError, match=r"batch_queue needs boto3 1\.39\.16 or newer"):
-        check_requests(make_job(ANY, AWSSageMakerOpts(**BASE, batch_queue="q")))
-
-
-def _model_without_queues(known: Any) -> Any:
-    old = _without("batch", ("operations", "SubmitServiceJob"))
-    return lambda service: old if service == "batch" else known(service)
-
-
 # ---- training plans
 
 

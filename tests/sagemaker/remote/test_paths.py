@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from shunter._toolkit import store
-from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent
-from shunter.schedulers.aws_sagemaker_scheduler.channels import local_path
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import plan_code
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.submission import upload_code
@@ -45,20 +42,6 @@ def test_a_path_that_is_not_there_is_noticed_before_anything_is_done(
     with pytest.raises(ConfigError, match=f"no file or directory {project}/nothere"):
         scheduler.submit_dryrun(app, {**role, **wanted})
     scheduler.close()
-
-
-def test_names_with_percent_signs_are_names(tmp_path: Path) -> None:
-    upload = local_path(str(tmp_path / "a%41 b"))
-    assert upload.path == str(tmp_path / "a%41 b")
-    assert store.Place.parse(upload.uri) == store.Place("", upload.path)
-    assert local_path(upload.uri) == upload
-
-
-def test_a_script_of_this_directory_may_be_named_from_the_root(project: Path) -> None:
-    app = script(script=str(project / "train.py"), image="i:1")
-    assert app.roles[0].args == ["train.py"]
-    away = script(script="/nowhere/train.py", image="i:1")
-    assert away.roles[0].args == ["/nowhere/train.py"]
 
 
 def test_a_full_disk_while_packing_says_where(

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from shunter.components.train import script
 from shunter.components.utils import sh
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
-    REPLICA,
     CodeInContainer,
     RoleCommand,
     container_command,
     read_command,
 )
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
-from shunter.specs.substitution import macros
+from shunter.specs.macros import macros
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import options, submit
 
@@ -29,12 +28,6 @@ texts = st.text(
 names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
 variables = st.dictionaries(st.from_regex(r"OWN_[A-Z]{1,4}", fullmatch=True), texts, max_size=3)
 codes = st.sampled_from([None, CodeInContainer(), CodeInContainer("my code.tar.gz")])
-
-
-@given(st.lists(texts, min_size=1, max_size=6), variables, codes)
-def test_a_program(words: list[str], env: dict[str, str], code: CodeInContainer | None) -> None:
-    entrypoint, arguments = container_command({"role": RoleCommand(words, env)}, code, several=True)
-    assert read_command([*entrypoint, *arguments]) == {"": RoleCommand(words, env)}
 
 
 @given(st.lists(texts, max_size=6), variables)
@@ -52,19 +45,6 @@ def test_several_roles(roles: dict[str, list[str]], env: dict[str, str]) -> None
     entrypoint, arguments = container_command(programs, None, several=True)
     wanted = {name: RoleCommand(words, env) for name, words in roles.items()}
     assert read_command([*entrypoint, *arguments]) == wanted
-
-
-def test_the_replica_is_shown_by_its_macro() -> None:
-    entrypoint, arguments = container_command(
-        {"role": RoleCommand(["echo", f"I am {REPLICA}"])}, None, several=True
-    )
-    assert read_command([*entrypoint, *arguments])[""].words == ["echo", f"I am {macros.replica_id}"]
-
-
-def test_commands_of_others_are_left_alone() -> None:
-    assert read_command(["/bin/sh", "-c", "set -- a"]) == {}
-    assert read_command(["python", "train.py"]) == {}
-    assert read_command([]) == {}
 
 
 @pytest.mark.slow

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from shunter.cli.submitting import shown_request
+from shunter.cli.shown_plan import shown_request
 from shunter.components.train import script
 from shunter.errors import ConfigError
 from shunter.progress import Silent
-from shunter.schedulers.aws.aws_errors import AwsCredentialsError
-from shunter.schedulers.aws_sagemaker_scheduler.permissions import services, trust_problem
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
 from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
@@ -165,6 +163,7 @@ def test_iam_that_does_not_answer_holds_nobody_up(
     assert all("AWS cannot be reached" in text for text in told.warnings)
 
 
+@pytest.mark.slow
 def test_a_role_that_is_not_there_or_another_is_refused(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -174,28 +173,6 @@ def test_a_role_that_is_not_there_or_another_is_refused(
     other = cloud.role_arn.replace("/service-role/", "/")
     error = refusal(scheduler, project, cloud, options(cloud, role=other, max_retry_attempts=1))
     assert error.message == f"the role of this name is {cloud.role_arn}, not {other}"
-
-
-@pytest.mark.slow
-def test_expired_credentials_are_not_reported_as_missing_rights(
-    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    with pytest.raises(AwsCredentialsError):
-        ship(scheduler, project, again(cloud))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("partition", "service"),
-    [("aws", "sagemaker.amazonaws.com"), ("aws-cn", "sagemaker.amazonaws.com.cn")],
-)
-def test_partitions_have_their_own_names(partition: str, service: str) -> None:
-    arn = f"arn:{partition}:iam::123456789012:role/Training"
-    assert service in services(arn)
-    statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}}
-    assert trust_problem({"Arn": arn, "AssumeRolePolicyDocument": {"Statement": statement}}, {}) is None
 
 
 # ---- checkpoints of a job that is restarted
@@ -216,15 +193,6 @@ def test_a_role_that_may_have_its_checkpoints_is_taken(
     assert iam.calls == ([SIMULATE] if spot else ["GetRole", SIMULATE])
     app_id = scheduler.schedule(info)
     assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
-
-
-@pytest.mark.slow
-def test_without_checkpoints_or_without_a_second_start_nothing_is_simulated(
-    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
-) -> None:
-    ship(scheduler, project, options(cloud, max_retry_attempts=2))
-    ship(scheduler, project, options(cloud, checkpoint_s3_uri=f"s3://{cloud.bucket}/checkpoints"))
-    assert SIMULATE not in iam.calls
 
 
 @pytest.mark.slow
@@ -251,14 +219,6 @@ def test_each_right_that_is_lacking_is_named_with_the_statement_to_add(
     assert told.warnings == []
 
 
-def test_other_prefixes_do_not_help(
-    cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
-) -> None:
-    bucket = f"arn:aws:s3:::{cloud.bucket}"
-    iam.put("role", cloud.role, {"Action": "s3:*", "Resource": [bucket, f"{bucket}/others/*"]})
-    assert f"may not {READ}, {WRITE} on" in refusal(scheduler, project, cloud, again(cloud)).message
-
-
 @pytest.mark.slow
 def test_what_a_statement_denies_no_bucket_policy_allows(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
@@ -282,6 +242,7 @@ def bucket_policy(cloud: Cloud) -> None:
     cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
 
 
+@pytest.mark.slow
 def test_a_bucket_with_a_policy_is_left_to_its_policy(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -292,13 +253,6 @@ def test_a_bucket_with_a_policy_is_left_to_its_policy(
         f"warning: the policies of {cloud.role_arn} do not allow {READ}, {WRITE}, {LIST} on "
         f"s3://{cloud.bucket}/checkpoints; the bucket {cloud.bucket} has its own policy, which may"
     )
-
-
-def test_a_bucket_that_is_not_there_is_refused(
-    cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
-) -> None:
-    cfg = again(cloud) | {"checkpoint_s3_uri": "s3://not-there-at-all/c"}
-    assert refusal(scheduler, project, cloud, cfg).message == "there is no bucket not-there-at-all"
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """What a job's containers are given, and what of it can be seen inside."""
 
 import contextlib
-import json
-import os
 import random
 import re
 import socket
@@ -14,8 +12,12 @@ from shunter.docker.engine import Engine
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.exec.container import inventory, labels
 from shunter.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
+from shunter.specs.training import DOCUMENT
 
 from .conftest import states, wait_until
+
+#: A role with a document has its command already: no toolkit is started in its place.
+WITHOUT_TOOLKIT = {DOCUMENT: "{}"}
 
 
 def test_replicas_find_the_first_by_name(jobs):
@@ -23,7 +25,9 @@ def test_replicas_find_the_first_by_name(jobs):
         'if [ "${replica_id}" = 0 ]; then echo hello | nc -l -p 2345; '
         "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null; do sleep 0.1; done; fi"
     )
-    app_id, response = jobs.run(jobs.role(script, num_replicas=2, metadata={"train": {}}))
+    app_id, response = jobs.run(
+        jobs.role(script, num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
+    )
     assert response.state == AppState.SUCCEEDED, response
     assert jobs.log(app_id, k=1) == ["hello\n"]
     wait_until(lambda: jobs.networks(app_id) == [], "the removal of the job's network")
@@ -35,7 +39,7 @@ def test_names_within_the_network(jobs):
         "for n in worker-0 worker-1 algo-1 algo-2 $$TORCHX_RANK0_HOST; "
         "do until nslookup $$n >/dev/null 2>&1; do sleep 0.1; done; echo found $$n; done; exec sleep 600"
     )
-    role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}})
+    role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
     app_id = jobs.submit(role)
     networks = jobs.container(app_id, "worker")["NetworkSettings"]["Networks"]
     assert list(networks) == [app_id]
@@ -50,7 +54,7 @@ def test_names_within_the_network(jobs):
 def test_hosts_of_a_training_job_have_names_that_stay(jobs, network, count):
     """Also where the daemon names nothing, and after the end of the host that is asked for."""
     script = "sed -n 's/^\\([^ \\t]*\\)[ \\t]*\\(algo-[0-9]\\)$$/\\2 \\1/p' /etc/hosts"
-    role = jobs.role(script, num_replicas=count, metadata={"train": {}})
+    role = jobs.role(script, num_replicas=count, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
     app_id, response = jobs.run(role, network=network)
     assert response.state == AppState.SUCCEEDED, response
     addresses = dict(line.split() for line in jobs.log(app_id, k=count - 1))
@@ -171,24 +175,6 @@ def test_environment(jobs, monkeypatch):
     assert not [line for line in lines if line.startswith("OTHER")]
 
 
-def test_entrypoint_of_the_image_is_replaced(jobs):
-    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
-    made = jobs.engine.request(
-        "POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"], "Labels": {}}
-    )
-    config = {"Entrypoint": ["echo", "the image's own"], "Cmd": ["x"]}
-    try:
-        jobs.engine.request("POST", "/commit", params={"container": made["Id"], "repo": name}, json=config)
-        app_id, _ = jobs.run(jobs.role("", image=name, entrypoint="echo", args=["ours"]))
-        assert jobs.log(app_id) == ["ours\n"]
-    finally:
-        jobs.engine.request("DELETE", f"/containers/{made['Id']}")
-        jobs.remove_all()
-        engine = Engine.from_env()
-        engine.request("DELETE", f"/images/{name}")
-        engine.close()
-
-
 def test_ports_are_found_on_this_machine(jobs):
     role = jobs.role("echo up; while true; do echo answer | nc -l -p 8000; done", port_map={"http": 8000})
     app_id = jobs.submit(role)
@@ -257,25 +243,6 @@ def test_missing_program(jobs):
     assert "no-such-program" in "".join(jobs.log(app_id))
 
 
-def test_more_cpus_than_there_are(jobs):
-    with pytest.raises(BackendError, match="CPUs") as caught:
-        jobs.submit(jobs.role("exit 0", resource=Resource(4096, 0, -1)))
-    assert "resource.cpu" in caught.value.hint
-
-
-def test_zombies_are_reaped(jobs):
-    script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exec true'; done; sleep 0.5; ps -o stat | grep -c Z"
-    app_id, _ = jobs.run(script)
-    assert jobs.log(app_id) == ["0\n"]
-
-
-def test_host_network(jobs):
-    app_id, response = jobs.run(jobs.role("echo $$TORCHX_RANK0_HOST", num_replicas=2), network="host")
-    assert response.state == AppState.SUCCEEDED
-    assert jobs.log(app_id, k=1) == ["localhost\n"]
-    assert jobs.container(app_id)["HostConfig"]["NetworkMode"] == "host"
-
-
 def test_network_of_ones_own(jobs):
     name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     made = jobs.engine.request("POST", "/networks/create", json={"Name": name})
@@ -291,17 +258,6 @@ def test_network_of_ones_own(jobs):
         engine = Engine.from_env()
         engine.request("DELETE", f"/networks/{made['Id']}")
         engine.close()
-
-
-def test_labels(jobs):
-    app_id, _ = jobs.run("exit 0")
-    held = jobs.container(app_id)["Config"]["Labels"]
-    assert held[labels.APP_ID] == held[labels.OLD_APP_ID] == app_id
-    assert (held[labels.ROLE], held[labels.REPLICA], held[labels.REPLICAS]) == ("r", "0", "1")
-    assert held[labels.SESSION] == jobs.session
-    assert json.loads(held[labels.METADATA]) == {"note": "n"}
-    assert held[labels.SUBMITTER].startswith(f"{os.getpid()}:")
-    assert jobs.scheduler.describe(app_id).metadata == {"note": "n"}
 
 
 def test_job_of_the_predecessor_is_listed(jobs):

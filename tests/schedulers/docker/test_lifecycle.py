@@ -75,14 +75,6 @@ def test_cancel_from_another_process(jobs, home):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-def test_cancel_of_a_job_that_would_be_retried(jobs):
-    app_id = jobs.submit(jobs.role("echo up; sleep 600; exit 1", max_retries=5))
-    jobs.wait_for_line(app_id)
-    jobs.scheduler.cancel(app_id)
-    assert jobs.end_of(app_id).state == AppState.CANCELLED
-    assert jobs.log(app_id) == ["up\n"]
-
-
 def test_what_had_ended_before_keeps_its_outcome(jobs):
     app_id = jobs.submit(jobs.role("exit 0", "quick"), jobs.role("echo up; sleep 600", "slow"))
     jobs.wait_for_line(app_id, "slow")
@@ -93,17 +85,6 @@ def test_what_had_ended_before_keeps_its_outcome(jobs):
     response = jobs.end_of(app_id)
     assert response.state == AppState.CANCELLED
     assert states(response) == {"quick/0": "SUCCEEDED", "slow/0": "CANCELLED"}
-
-
-def test_paused_job(jobs):
-    app_id = jobs.submit("echo up; sleep 600")
-    jobs.wait_for_line(app_id)
-    container = jobs.container(app_id)["Id"]
-    jobs.engine.request("POST", f"/containers/{container}/pause")
-    assert jobs.scheduler.describe(app_id).state == AppState.PENDING
-    jobs.engine.request("POST", f"/containers/{container}/unpause")
-    jobs.scheduler.cancel(app_id)
-    assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
 # ---- limits and groups
@@ -193,15 +174,6 @@ def test_watcher_that_is_killed_is_replaced(jobs):
     wait_until(lambda: jobs.networks(app_id) == [], "the removal of the network")
 
 
-def test_two_watchers_are_one_too_many(jobs):
-    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
-    wait_until(lambda: watcher_pid(app_id), "a watcher")
-    from shunter.schedulers.exec.container import watcher
-
-    done = subprocess.run([sys.executable, "-I", "-S", watcher.__file__, app_id], timeout=50, check=False)
-    assert done.returncode == 0
-
-
 def test_list_starts_a_watcher_where_there_is_none(jobs):
     app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
     kill_watcher(app_id)
@@ -225,15 +197,6 @@ def test_container_removed_by_hand(jobs, tmp_path):
     assert states(response) == {"r/0": "SUCCEEDED", "r/1": "FAILED"}
     assert "its container was removed" in response.msg
     assert jobs.log(app_id, k=1) == []
-
-
-def test_image_removed_while_the_job_runs(jobs):
-    name = "shunter-test-" + jobs.session
-    jobs.engine.request("POST", f"/images/{jobs.image}/tag", params={"repo": name, "tag": "1"})
-    app_id = jobs.submit(jobs.role("echo up; sleep 1; echo done", image=f"{name}:1"))
-    jobs.engine.request("DELETE", f"/images/{name}:1", params={"force": True})
-    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
-    assert jobs.log(app_id) == ["up\n", "done\n"]
 
 
 # ---- submissions that are interrupted

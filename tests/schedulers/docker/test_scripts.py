@@ -13,8 +13,8 @@ from shunter.runner import Runner, get_runner
 from shunter.schedulers.exec.container import housekeeping, submission
 from shunter.schedulers.exec.container.inventory import results_dir
 from shunter.specs import AppState
+from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
-from shunter.sweeps.planning import Point
 from tests.toolkit.image import docker
 
 WRITE = """

@@ -2,17 +2,14 @@
 
 import ipaddress
 import os
-import socket
-import subprocess
 
 import pytest
 
 from shunter.docker.networks import VARIABLE
 from shunter.schedulers.exec.container import housekeeping
-from shunter.schedulers.exec.container.watcher_door import open_door
 from shunter.specs import AppState
 
-from .conftest import kill_watcher, states, wait_until, watcher_pid
+from .conftest import states, wait_until, watcher_pid
 
 #: The first listens, the other one finds it by its name.
 MEET = """
@@ -65,15 +62,6 @@ def test_a_job_waits_for_addresses_and_runs(jobs, one_network):
     wait_until(lambda: not jobs.networks(second), "the removal of its network")
 
 
-@pytest.mark.slow
-def test_a_job_that_waits_survives_its_watcher(jobs, one_network):
-    first, second = waiting(jobs)
-    kill_watcher(second)
-    jobs.scheduler.cancel(first)
-    jobs.end_of(first)
-    assert jobs.end_of(second).state == AppState.SUCCEEDED
-
-
 def test_a_job_that_waits_is_cancelled_and_removed(jobs, one_network):
     first, second = waiting(jobs)
     jobs.scheduler.cancel(second)
@@ -85,19 +73,3 @@ def test_a_job_that_waits_is_cancelled_and_removed(jobs, one_network):
     jobs.scheduler.delete(second)
     assert jobs.networks(second) == []
     assert second not in {item.app_id for item in housekeeping.leftovers(jobs.engine, 0.0)}
-
-
-@pytest.mark.slow
-def test_addresses_of_a_job_whose_watcher_was_killed_are_taken_back(jobs, one_network):
-    """Its network stays until somebody needs the addresses."""
-    first = jobs.submit(pair(jobs, "exec sleep 600"))
-    kill_watcher(first)
-    held: list[socket.socket] = []
-    # Other tests list all jobs, which would start another watcher.
-    wait_until(lambda: held.append(open_door(first)) or held[-1], "the watcher's name")
-    ids = [container["Id"] for container in jobs.containers()]
-    subprocess.run(["docker", "rm", "--force", *ids], check=True, capture_output=True)
-    assert jobs.networks(first)
-    held[-1].close()
-    _, response = jobs.run(pair(jobs, "exit 0"))
-    assert response.state == AppState.SUCCEEDED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from shunter.runner import Runner
 from shunter.runner.preparation import prepare
 from shunter.schedulers.api import attempt
 from shunter.schedulers.hpc.commands import LocalCommands
-from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
-from shunter.schedulers.hpc.scheduler import Place
 from shunter.schedulers.responses import Dependency, LogQuery, LogRange, Stream
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
@@ -187,17 +184,6 @@ def test_following_outlives_an_absence_of_the_queue(cluster, queue, tmp_path):
     assert cluster.wait(app_id, 50).state == AppState.SUCCEEDED
 
 
-def test_a_state_that_is_not_known_is_open(cluster, queue):
-    app_id = submit(cluster, "exit 0")
-    cluster.wait(app_id, 50)
-    native = NativeJob("1", app_id, native_state="HIBERNATING")
-    cluster.query = lambda commands, refs: {app_id: [native]}
-    cluster._queries.clear()
-    found = cluster.describe(app_id)
-    assert found.state == AppState.UNKNOWN
-    assert found.metadata["native_state"] == "HIBERNATING"
-
-
 def test_a_refusal_leaves_nothing_behind(cluster, queue):
     with pytest.raises(BackendError, match=r"cannot submit the job here: .*not wanted"):
         cluster.submit(AppDef("refused", [role("exit 0")]), {})
@@ -329,14 +315,6 @@ def test_secrets_are_neither_in_the_script_nor_shown(cluster, queue):
     assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
-def test_a_dry_run_changes_nothing(cluster, queue, tmp_path):
-    before = sorted(str(path) for path in tmp_path.rglob("*"))
-    app = AppDef("job", [role("exit 0")])
-    cluster.submit_dryrun(app, {})
-    cluster.submit_dryrun(app, {"host": "no-such-host", "shared_dir": "~/x"})
-    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
-
-
 def test_a_dry_run_shows_no_line_of_a_secret_of_several_lines(cluster):
     env = {"DB_PASSWORD": "sesame\nopen it's\nsesame", "PLAIN": "one\ntwo"}
     shown = str(cluster.submit_dryrun(AppDef("job", [role("exit 0", env=env)]), {}))
@@ -364,14 +342,6 @@ def test_options_that_cannot_be_are_refused(cluster, cfg, problem):
 def test_a_variable_that_no_shell_can_set_is_refused(cluster):
     with pytest.raises(ConfigError, match=r"a shell cannot set the variable 'A.B'"):
         cluster.submit_dryrun(AppDef("job", [role("exit 0", env={"A.B": "x"})]), {})
-
-
-def test_lines_of_the_prologue_run_before_the_program(cluster, queue):
-    app_id = submit(
-        cluster, 'echo "$FROM_MODULE"', prologue=["FROM_MODULE=$(echo loaded)", "export FROM_MODULE"]
-    )
-    cluster.wait(app_id, 50)
-    assert list(cluster.log_iter(app_id, "r")) == ["loaded\n"]
 
 
 @pytest.fixture
@@ -455,63 +425,6 @@ def test_many_jobs_are_described_by_a_constant_number_of_calls(cluster, queue):
     assert len(calls(queue)) == before + 1
     assert {row.app_id for row in cluster.list()} == set(ids)
     assert len(calls(queue)) == before + 2
-
-
-def test_native_ids_are_accepted(cluster, queue):
-    app_id = submit(cluster, "exit 5")
-    cluster.wait(app_id, 50)
-    found = cluster.describe("1")
-    assert found.state == AppState.FAILED
-    assert found.metadata["native_state"] == "FAILED"
-    assert cluster.describe("77") is None
-
-
-def test_the_history_knows_where_a_job_is():
-    place = Place("me@login1", "/shared/a b", ["7", "8"])
-    assert Place.parse(str(place)) == place
-    assert Place.parse(str(Place(shared="/x"))) == Place(shared="/x")
-
-
-def test_those_who_ask_at_the_same_time_share_one_query():
-    entered, release = threading.Event(), threading.Event()
-    asked: list[list[str]] = []
-
-    def fetch(refs):
-        asked.append([ref.app_id for ref in refs])
-        entered.set()
-        assert release.wait(50)
-        return {ref.app_id: [NativeJob(ref.app_id)] for ref in refs if ref.app_id != "absent"}
-
-    query = JobQuery(fetch, chunk=10)
-    answers = {}
-
-    def ask(app_id):
-        answers[app_id] = query.ask([JobIds(app_id)])
-
-    threads = [
-        threading.Thread(target=ask, args=(name,)) for name in ["first", "absent", *map(str, range(15))]
-    ]
-    threads[0].start()
-    assert entered.wait(50)
-    for thread in threads[1:]:
-        thread.start()
-    wait_until(lambda: len(query._waiting) == 16, "all wait")
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert asked[0] == ["first"]
-    assert [len(chunk) for chunk in asked[1:]] == [10, 6]
-    assert answers["absent"] == {}
-    assert [job.native_id for job in answers["7"]["7"]] == ["7"]
-
-
-def test_an_error_of_a_query_reaches_all_who_asked():
-    def fetch(refs):
-        raise BackendError("away")
-
-    query = JobQuery(fetch)
-    with pytest.raises(BackendError, match="away"):
-        query.ask([JobIds("a"), JobIds("b")])
 
 
 DAMAGED = (

@@ -36,13 +36,6 @@ def test_replicas_that_were_stopped_or_never_started_did_not_fail():
     assert states(failed, shared_job(ended(143, "stopped"), None)) == [failed, failed]
 
 
-@pytest.mark.parametrize("why", ["stopped", "time-limit"])
-def test_a_replica_that_is_to_start_again_is_pending(why):
-    assert states(AppState.PENDING, shared_job(ended(143, why))) == [AppState.PENDING]
-    assert states(AppState.RUNNING, shared_job(ended(143, why))) == [AppState.PENDING]
-    assert states(AppState.RUNNING, shared_job(ended(1))) == [AppState.FAILED]
-
-
 @pytest.mark.parametrize(
     ("record", "times"),
     [

@@ -80,38 +80,6 @@ def test_a_replica_leaves_records_logs_and_an_index(folder):
     assert abs(int(time_ns) / 1e9 - record.ended_at) < 5
 
 
-def test_an_index_counts_through_all_roles(folder):
-    folder.program("exit 0", "other")
-    assert folder.run("replica", "-", "4") == 0
-    assert ("other", 2) in folder.seen().replicas
-
-
-def test_a_variable_that_is_missing_is_reported(folder):
-    process = folder.start("replica", "r", "NO_SUCH-1")
-    assert b"the variable NO_SUCH, which numbers replicas, is not set" in process.communicate()[1]
-    assert process.returncode == 64
-
-
-def test_a_program_that_is_missing_has_its_message_in_the_log(folder):
-    folder.program("")
-    folder.role("set -- no-such-program\n")
-    assert folder.run("replica", "r", "0") == 127
-    assert "no-such-program" in folder.text("logs/r-0/0.err")
-
-
-def test_python_may_be_called_python3_alone(folder, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("sh", "setsid"):
-        (tools / name).symlink_to(shutil.which(name))
-    (tools / "python3").write_text('#!/bin/sh\necho "python3 $*"\n')
-    (tools / "python3").chmod(0o755)
-    folder.program("")
-    folder.role(f"export PATH={tools}\nset -- python train.py\n")
-    assert folder.run("replica", "r", "0") == 0
-    assert folder.text("logs/r-0/0.out") == "python3 train.py\n"
-
-
 def test_each_attempt_has_its_log(folder):
     folder.program('echo "attempt $SHUNTER_ATTEMPT"; [ "$SHUNTER_ATTEMPT" = 2 ]')
     assert folder.run(*folder.around("--retries", "5")) == 0
@@ -302,15 +270,3 @@ def test_a_command_can_be_run_beside_a_replica(folder):
     assert result.returncode == 5
     process.terminate()
     process.communicate()
-
-
-def test_programs_have_the_users_umask(folder):
-    folder.program("touch made; umask")
-    before = os.umask(0o027)
-    try:
-        assert folder.run("replica", "r", "0") == 0
-    finally:
-        os.umask(before)
-    assert folder.text("logs/r-0/0.out").strip() == "0027"
-    assert (folder.path / "made").stat().st_mode & 0o777 == 0o640
-    assert (folder.path / "logs" / "r-0" / "0.out").stat().st_mode & 0o777 == 0o600

@@ -117,15 +117,6 @@ def test_an_option_is_not_a_host():
         SshCommands("-oProxyCommand=touch /tmp/x")
 
 
-def test_the_path_of_the_socket_is_short_enough(login_node, tmp_path, monkeypatch):
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setenv("SHUNTER_HOME", str(deep))
-    commands = commands_on("login1")
-    assert commands.run(["echo", "hi"]).out == b"hi\n"
-    assert len(commands._socket()) <= ssh.LONGEST_SOCKET
-
-
 def test_a_directory_that_others_can_write_holds_no_connections(tmp_path, monkeypatch):
     monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / ("d" * 100)))
     monkeypatch.setattr(ssh, "SHORT_PARENT", str(tmp_path))
@@ -218,34 +209,6 @@ def test_a_folder_is_made_by_a_python_that_knows_no_filters(tmp_path, monkeypatc
     with archive_of({"x": (b"1", 0o600)}) as archive:
         assert LocalStorage().put_archive(str(tmp_path / "f"), archive)
     assert (tmp_path / "f" / "x").read_bytes() == b"1"
-
-
-def test_parts_sizes_texts_and_names(storage, tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b c").mkdir()
-    (tmp_path / "a" / "one").write_bytes(b"0123456789")
-    (tmp_path / "b c" / "two two").write_bytes(b"")
-    (tmp_path / "a" / ".hidden").write_bytes(b"x")
-    one, two = str(tmp_path / "a" / "one"), str(tmp_path / "b c" / "two two")
-    folders = [str(tmp_path / "a"), str(tmp_path / "no"), str(tmp_path / "b c")]
-    assert storage.sizes(folders) == {one: 10, two: 0}
-    assert storage.texts(folders) == {one: "0123456789", two: ""}
-    ranges = [(one, 0, 3), (one, 8, -1), (one, 20, 5), (two, 0, 5), (str(tmp_path / "no"), 0, 1), (one, 3, 2)]
-    assert storage.read_ranges(ranges) == [b"012", b"89", b"", b"", b"", b"34"]
-    assert storage.names(str(tmp_path / "a")) == ["one"]
-    assert storage.names(str(tmp_path / "no")) == []
-    assert storage.exists(one)
-    assert not storage.exists(one + "x")
-    storage.write(one, b"new")
-    assert storage.read([one]) == [b"new"]
-    assert os.stat(one).st_mode & 0o777 == 0o600
-    [(size, changed), nothing] = storage.disk_usage([str(tmp_path / "a"), str(tmp_path / "no")])
-    assert size > 0
-    assert changed > 0
-    assert nothing == (0, 0.0)
-    storage.remove([str(tmp_path / "a"), str(tmp_path / "no"), two])
-    assert not (tmp_path / "a").exists()
-    assert os.listdir(tmp_path / "b c") == []
 
 
 def test_storage_that_cannot_be_written_is_reported(storage):

@@ -78,8 +78,13 @@ def shell(environments: Path, tmp_path: Path) -> Shell:
     return Shell(environments, folder, f"{environments}/mine/bin:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize("receipt", job_python._TOOL_FILES)
-@pytest.mark.parametrize("scheduler", ["local_cwd", "sagemaker_local"])
+@pytest.mark.parametrize(
+    ("receipt", "scheduler"),
+    [
+        ("uv-receipt.toml", "local_cwd"),
+        pytest.param("pipx_metadata.json", "sagemaker_local", marks=pytest.mark.slow),
+    ],
+)
 def test_a_tool_of_uv_or_pipx_leaves_jobs_the_python_of_the_shell(
     shell: Shell, environments: Path, receipt: str, scheduler: str
 ) -> None:
@@ -111,7 +116,7 @@ def test_the_environment_of_an_ordinary_installation_is_the_users(shell: Shell) 
     assert shell.plan()["python"].endswith(f" {own} (the environment that shunter is installed in)")
 
 
-@pytest.mark.parametrize("is_tool", [True, False])
+@pytest.mark.parametrize("is_tool", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_projects_environment_is_used_without_activation(
     shell: Shell, environments: Path, is_tool: bool
 ) -> None:

@@ -82,14 +82,6 @@ def test_stopped_supervisor_is_named_and_continued_by_a_cancellation(jobs):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-def test_stopped_guard_ends_the_job_of_a_killed_supervisor(jobs):
-    app_id = jobs.submit(role("echo up; exec sleep 300"))
-    jobs.wait_for_line(app_id)
-    os.kill(jobs.state(app_id)["guard"][0], signal.SIGSTOP)
-    jobs.kill(app_id, "supervisor")
-    assert jobs.end_of(app_id).state == AppState.FAILED
-
-
 @linux_only
 def test_job_goes_on_without_its_guard(jobs, tmp_path):
     app_id = jobs.submit(role(f"echo up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo done"))
@@ -97,16 +89,6 @@ def test_job_goes_on_without_its_guard(jobs, tmp_path):
     (tmp_path / "go").touch()
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     assert jobs.log(app_id) == ["up\n", "done\n"]
-
-
-@linux_only
-def test_keepers_are_distinguished_in_a_list_of_processes(jobs):
-    app_id = jobs.submit(role("exec sleep 300"))
-    state = jobs.state(app_id)
-    for keeper in ("guard", "supervisor"):
-        command = Path(f"/proc/{state[keeper][0]}/cmdline")
-        title = f"shunter: {keeper} of {app_id}".encode()
-        wait_until(lambda: command.read_bytes().rstrip(b"\0") == title, f"the title of the {keeper}")  # noqa: B023
 
 
 def edit_state(app_id: str, **changes) -> None:
@@ -182,37 +164,6 @@ def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-# ---- supervisors ahead of their jobs
-
-
-def test_supervisor_that_came_ahead_takes_the_next_job(jobs):
-    jobs.scheduler.expect_submission()
-    waiting = jobs.scheduler._launcher.pid
-    jobs.scheduler.expect_submission()
-    assert jobs.scheduler._launcher.pid == waiting
-    app_id, response = jobs.run(role("echo hi"))
-    assert response.state == AppState.SUCCEEDED
-    assert jobs.log(app_id) == ["hi\n"]
-    assert jobs.scheduler._launcher is None
-
-
-def test_supervisor_without_a_job_ends(jobs):
-    jobs.scheduler.expect_submission()
-    pid = jobs.scheduler._launcher.pid
-    jobs.scheduler.close()
-    with pytest.raises(ChildProcessError):  # it has ended, and has been waited for
-        os.waitpid(pid, os.WNOHANG)
-    assert jobs.scheduler.list() == []
-
-
-def test_supervisor_that_died_ahead_is_replaced(jobs):
-    jobs.scheduler.expect_submission()
-    pid = jobs.scheduler._launcher.pid
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert jobs.run(role("exit 0"))[1].state == AppState.SUCCEEDED
-
-
 # ---- ends
 
 
@@ -241,11 +192,6 @@ def test_replica_may_clean_up_when_cancelled(jobs):
     assert "cancelled by" in response.msg
     lines = jobs.log(app_id, streams=Stream.STDOUT)
     assert (lines[0], lines[-1]) == ("up\n", "saved\n")
-
-
-def test_time_limit_of_months(jobs):
-    _, response = jobs.run(role("true"), timeout="1e9")
-    assert response.state == AppState.SUCCEEDED
 
 
 def test_cancel_where_nothing_can_be_written(jobs, monkeypatch):
@@ -323,10 +269,6 @@ def test_error_file_of_an_earlier_attempt_is_not_shown(jobs):
 
 def attempts(jobs, app_id, name, k):
     return len(jobs.log(app_id, name, k))
-
-
-def fails_once(marker) -> str:
-    return f"echo attempt; [ -e {marker} ] || {{ touch {marker}; exit 1; }}"
 
 
 @pytest.mark.slow

@@ -124,30 +124,6 @@ def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     assert (part.data, part.before, part.size) == (b"", 0, 0)
 
 
-def test_a_part_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shunter.schedulers.exec.process.log_reader import GrowingFile
-
-    line = b"x" * 99 + b"\n"
-    (tmp_path / "stdout.log").write_bytes(line * 200_000)  # 20 MB
-    (tmp_path / "stderr.log").touch()
-    records = [make_record(number, (number * 100_000, 0), b"\0" * 1000, 6) for number in range(1, 201)]
-    (tmp_path / "index").write_bytes(b"".join(record.pack() for record in records))
-    read = []
-    plain = GrowingFile.read
-
-    def counted(self: GrowingFile, count: int, offset: int) -> bytes:
-        data = plain(self, count, offset)
-        read.append(len(data))
-        return data
-
-    monkeypatch.setattr(GrowingFile, "read", counted)
-    for wanted in (LogRange(64 << 10), LogRange(64 << 10, at=10_000_000), LogRange(64 << 10, at=0)):
-        read.clear()
-        part = read_part(str(tmp_path), str(tmp_path / "index"), wanted)
-        assert len(part.data) >= 60_000
-        assert sum(read) < 300_000
-
-
 # ---- attempts that have files of their own
 
 
@@ -159,6 +135,7 @@ def attempts(folder: Path, *texts: bytes) -> AttemptRanges:
     return AttemptRanges(logs)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     texts=st.lists(st.lists(st.integers(0, 200), max_size=20), min_size=1, max_size=5),

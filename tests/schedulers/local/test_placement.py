@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.local_scheduler.request import visible_gpus, without_enclosing_job
+from shunter.schedulers.local_scheduler.request import without_enclosing_job
 from shunter.specs import AppDef, AppState, BindMount, Resource, Role
 from shunter.specs.app import NO_IMAGE
 
@@ -87,24 +87,10 @@ def test_more_gpus_than_there_are(jobs, four_gpus, monkeypatch):
     assert jobs.scheduler.list() == []
 
 
-def test_gpus_already_restricted(four_gpus, monkeypatch):
-    assert visible_gpus() == ["0", "1", "2", "3"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, 3")
-    assert visible_gpus() == ["GPU-a", "3"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert visible_gpus() == []
-
-
 def test_job_runs_in_the_submitting_directory(jobs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     app_id, _ = jobs.run(role("pwd"))
     assert jobs.log(app_id) == [f"{tmp_path}\n"]
-
-
-def test_working_directory_may_hold_fifos_and_sockets(jobs, tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "fifo")
-    monkeypatch.chdir(tmp_path)
-    assert jobs.run(role("exit 0"))[1].state == AppState.SUCCEEDED
 
 
 def test_prepend_cwd(jobs, tmp_path, monkeypatch):
@@ -139,14 +125,6 @@ def test_python_is_the_one_that_shunter_runs_in(jobs, monkeypatch):
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     app_id, _ = jobs.run(role("command -v python"))
     assert jobs.log(app_id) == [f"{sys.prefix}/bin/python\n"]
-
-
-def test_environment(jobs, monkeypatch):
-    monkeypatch.setenv("FROM_PARENT", "yes")
-    monkeypatch.setenv("TORCHX_JOB_ID", "the-outer-job")
-    script = 'echo "$FROM_PARENT $TORCHX_RANK0_HOST [$TORCHX_JOB_ID] $PYTHONUNBUFFERED"'
-    app_id, _ = jobs.run(role(script))
-    assert jobs.log(app_id) == ["yes localhost [] 1\n"]
 
 
 def test_torchrun_is_asked_to_wait_as_long_as_the_grace_period(jobs):

@@ -159,40 +159,6 @@ def test_what_can_never_start_is_refused(jobs, cfg, message):
         jobs.scheduler.submit_dryrun(app, cfg)
 
 
-def test_the_number_of_slots_may_be_said(jobs):
-    app = AppDef("job", [role("true", resource=ONE_GPU, num_replicas=3)])
-    slots = jobs.scheduler.submit_dryrun(app, {"slots": "64:9"}).request.slots
-    assert (slots["cpus"], slots["gpus"]) == (64, ["4", "7", "0", "1", "2", "3", "5", "6", "8"])
-
-
-def test_a_damaged_ticket_harms_no_job(jobs, hold, slots_dir):
-    slots_dir.mkdir()
-    whole = {
-        "app_id": "a",
-        "job_dir": "/nowhere",
-        "supervisor": [1, 1, "b"],
-        "cpus": 0,
-        "gpus": 2,
-        "granted": ["4"],
-    }
-    damaged = [
-        *("", "{", "[]", "null", "\0\0", '"text"', '{"supervisor": 7}', '{"supervisor": [1, 2]}'),
-        *(json.dumps({**whole, key: {}}) for key in whole),
-    ]
-    for number, text in enumerate(damaged):
-        (slots_dir / f"{number:012d}-1.ticket").write_text(text)
-    (slots_dir / "binary-1.ticket").write_bytes(os.urandom(100))
-    (slots_dir / "000000000900-1.ticket").mkdir()
-    os.mkfifo(slots_dir / "000000000901-1.ticket")
-    os.symlink("/nowhere", slots_dir / "000000000902-1.ticket")
-    app_id, gate = hold("first")
-    assert jobs.wait_for_line(app_id) == "gpus=4\n"
-    gate.touch()
-    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
-    foreign = ["000000000900-1.ticket", "000000000901-1.ticket", "000000000902-1.ticket", "binary-1.ticket"]
-    assert sorted(tickets(slots_dir)) == foreign
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
 def test_a_ticket_or_a_directory_of_another_user(jobs, hold, slots_dir):
     slots_dir.mkdir()
@@ -207,16 +173,3 @@ def test_a_ticket_or_a_directory_of_another_user(jobs, hold, slots_dir):
     os.chown(slots_dir, 65534, 65534)
     with pytest.raises(BackendError, match="slots: it belongs to another user"):
         hold("second")
-
-
-def test_a_queue_that_cannot_be_used_is_waited_for(jobs, hold, slots_dir):
-    (slots_dir / "lock").mkdir(parents=True)
-    app_id, gate = hold("first")
-    gate.touch()
-    found = waiting(jobs, app_id)
-    assert (found.state, found.msg) == (
-        AppState.PENDING,
-        f"waits for slots: cannot use {slots_dir}/lock: Is a directory",
-    )
-    (slots_dir / "lock").rmdir()
-    assert jobs.end_of(app_id).state == AppState.SUCCEEDED

@@ -194,24 +194,6 @@ def test_a_job_that_hangs_is_stopped_if_that_is_asked_for(jobs):
     assert "because it hung" in end.msg
 
 
-@linux_only
-def test_output_and_results_are_signs_of_life(jobs, tmp_path):
-    from shunter.schedulers.exec.process.hang_watch import HangWatch
-    from shunter.schedulers.exec.process.replica import Replica
-
-    replica = Replica("r", 0, {"program": "", "argv": [], "env": {}, "log_dir": str(tmp_path)})
-    replica.started_at = 1000.0
-    watch = HangWatch(60.0)
-    assert watch.last_sign(replica, "") == 1000.0
-    (tmp_path / "stdout.log").touch()
-    os.utime(tmp_path / "stdout.log", (0, 2000.0))
-    assert watch.last_sign(replica, "") == 2000.0
-    (tmp_path / "output" / "tensorboard").mkdir(parents=True)
-    (tmp_path / "output" / "tensorboard" / "events").touch()
-    os.utime(tmp_path / "output" / "tensorboard" / "events", (0, 3000.0))
-    assert watch.last_sign(replica, str(tmp_path / "output")) == 3000.0
-
-
 STUCK = """\
 import sys, time
 def waits_for_ever():
@@ -265,18 +247,6 @@ def test_py_spy_shows_where_python_is_without_its_help(tmp_path):
         child.kill()
         child.communicate()
     assert "waits_for_ever (<string>:4)" in log.read_text()
-
-
-@linux_only
-def test_other_programs_show_what_the_kernel_knows():
-    child = subprocess.Popen(["sleep", "300"])
-    try:
-        assert not stack_dump.listens(child.pid)
-        text = "\n".join(stack_dump.by_kernel(child.pid))
-    finally:
-        child.kill()
-        child.wait()
-    assert f"thread {child.pid} (" in text
 
 
 def test_a_gpu_at_work_is_a_sign_of_life(tmp_path, monkeypatch):

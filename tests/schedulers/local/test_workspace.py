@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.errors import BackendError, ConfigError, StateStoreError, WorkspaceChangedError, WorkspaceError
+from shunter.errors import BackendError, ConfigError, StateStoreError
 from shunter.paths import view_dir
 from shunter.schedulers.local_scheduler import housekeeping
 from shunter.schedulers.local_scheduler.housekeeping import SUBMISSION_SECONDS
@@ -16,7 +16,6 @@ from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace import directory_shipment
-from shunter.workspace.code_store import Store
 from tests.workspace.conftest import take, write
 
 from .conftest import Jobs, role
@@ -131,13 +130,6 @@ def test_without_a_workspace_jobs_run_where_they_are_submitted(jobs: Jobs, home:
     assert not (home / "state" / "workspaces").exists()
 
 
-def test_several_projects(jobs: Jobs, project: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"lib/l.py": "lib"})
-    app_id = run(jobs, role("cat a.txt vendor/l.py"), f"{project}=.,{tmp_path}/lib=vendor")
-    jobs.end_of(app_id)
-    assert jobs.log(app_id) == ["onelib"]
-
-
 def test_the_code_of_an_earlier_job(jobs: Jobs, project: Path) -> None:
     first = jobs.scheduler.submit_dryrun(AppDef("job", [role("cat a.txt")]), {}, str(project))
     jobs.scheduler.ship(first)
@@ -188,15 +180,6 @@ def test_a_job_that_cannot_start_leaves_no_copy(
     assert views() == []
 
 
-def test_the_same_request_twice(jobs: Jobs, project: Path) -> None:
-    info = jobs.scheduler.submit_dryrun(AppDef("job", [role("exit 0")]), {}, str(project))
-    jobs.scheduler.ship(info)
-    jobs._ids.append(jobs.scheduler.schedule(info))
-    with pytest.raises(BackendError, match="submitted already"):
-        jobs.scheduler.schedule(info)
-    assert views() == [info.app_id]
-
-
 # ---- a workspace that changes while it is shipped
 
 
@@ -228,20 +211,6 @@ def test_a_change_between_plan_and_shipping(jobs: Jobs, project: Path) -> None:
     jobs._ids.append(app_id)
     jobs.end_of(app_id)
     assert jobs.log(app_id) == ["two"]
-
-
-def test_a_workspace_that_never_stands_still(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = []
-
-    def add(store: Store, taken: object, **_: object) -> int:
-        tries.append(taken)
-        raise WorkspaceChangedError(str(project / "a.txt"))
-
-    monkeypatch.setattr(Store, "add", add)
-    shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
-    with pytest.raises(WorkspaceError, match=r"a\.txt was changed while it was being shipped"):
-        shipment.ship(Notes())
-    assert len(tries) == directory_shipment.ATTEMPTS
 
 
 def test_what_is_shown_meanwhile(project: Path) -> None:

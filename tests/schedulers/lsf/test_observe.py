@@ -156,46 +156,6 @@ def test_only_documented_states_are_an_end(stat: str) -> None:
     assert not is_terminal(one(STAT=stat).state)
 
 
-def test_what_is_no_answer() -> None:
-    for text in ("", "LSF is down. Please wait ...\n", "bjobs: Illegal option -- json\n"):
-        with pytest.raises(ValueError):
-            observe.parse_jobs(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Feb  3 04:05", (2026, 2, 3, 4, 5, 0)),
-        ("Feb  3 04:05:06 2024", (2024, 2, 3, 4, 5, 6)),
-        ("Tue Feb  3 04:05:06", (2026, 2, 3, 4, 5, 6)),
-        ("Oct 14 17:52 L", (2025, 10, 14, 17, 52, 0)),
-        ("-", None),
-        ("", None),
-    ],
-)
-def test_moments(text: str, expected: tuple[int, ...] | None) -> None:
-    assert observe.moment(text, NOW) == (None if expected is None else time.mktime((*expected, 0, 0, -1)))  # type: ignore[arg-type]
-
-
-#: Written after what a site with LSB_BJOBS_PENDREASON_LEVEL=3 shows, by an example that IBM has published
-#: (github.com/IBMSpectrumComputing/lsf-python-api, pull request 60).
-PENDING_BY_HOST = """ Candidate host pending reasons (0 of 4 hosts).
-
- Non-candidate host pending reasons (4 of 4 hosts):
-   Closed by LSF administrator: 1 host;
-   Job's resource requirements not satisfied: 1 host;
-   Load information unavailable: 1 host;
-   Not the same type as the submission host: 1 host;
-"""
-
-
-def test_reasons_by_host_are_shown_without_headings() -> None:
-    assert one(STAT="PEND", PEND_REASON=PENDING_BY_HOST).reason == (
-        "Closed by LSF administrator: 1 host; Job's resource requirements not satisfied: 1 host; "
-        "Load information unavailable: 1 host; 1 more (bjobs -p3)"
-    )
-
-
 #: Written after "Understand successful application exit values" of 10.1's documents, and its bhist.
 REQUEUED = """
 Job <5583>, Job Name <a-b>, User <name>, Project <default>, Application <test>, Command <./non_zero.sh>

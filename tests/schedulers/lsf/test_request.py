@@ -11,7 +11,6 @@ import pytest
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.request import HpcRequest
 from shunter.schedulers.lsf_scheduler.reasons import judge
-from shunter.schedulers.lsf_scheduler.request import limit_minutes
 from shunter.schedulers.lsf_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from tests.schedulers.golden import check
@@ -91,10 +90,6 @@ def test_what_cannot_run_is_refused(cfg: dict[str, Any], words: str) -> None:
 
 def test_torchx_default_of_shared_memory_is_accepted() -> None:
     assert "shm" not in request(role(), shm_size="64m").script
-
-
-def test_time_limits() -> None:
-    assert [limit_minutes(text) for text in ("90", "1:30", "120:00", None)] == [90, 90, 7200, None]
 
 
 def test_a_follow_up_takes_an_end_for_what_status_takes_it_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import pytest
 
 from shunter.errors import AccessError, BackendError, ConfigError
-from shunter.http.connections import Connection
-from shunter.http.websocket import NotUpgradedError, WebSocket
 from shunter.schedulers.ray_scheduler.dashboard import (
     Dashboard,
     DashboardUnreachableError,
     address_of,
     token_in,
 )
-from tests.schedulers.ray.stub import StubDashboard, frame, stub_dashboard
+from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
 
 
 @pytest.fixture
@@ -41,15 +38,6 @@ def close_dashboards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for dashboard in made:
         dashboard.close()
-
-
-def test_the_address_of_the_option_wins_over_the_environment():
-    environ = {"RAY_ADDRESS": "http://b:1", "RAY_API_SERVER_ADDRESS": "http://a:1"}
-    assert address_of("http://c:1/", environ) == "http://c:1"
-    assert address_of(None, environ) == "http://a:1"
-    del environ["RAY_API_SERVER_ADDRESS"]
-    assert address_of(None, environ) == "http://b:1"
-    assert address_of(None, {}) == "http://127.0.0.1:8265"
 
 
 @pytest.mark.parametrize(
@@ -121,13 +109,6 @@ def test_a_refused_token_is_a_matter_of_access(stub: StubDashboard, status: int)
     assert "RAY_AUTH_TOKEN" in caught.value.hint
 
 
-def test_no_answer_is_unreachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(DashboardUnreachableError, match="cannot be reached"):
-        Dashboard(f"http://127.0.0.1:{port}").get("/api/version")
-
-
 @pytest.mark.parametrize("answer", [(0, ""), (503, "no upstream"), (502, "")])
 def test_a_dashboard_that_goes_away_is_unreachable(stub: StubDashboard, answer: tuple[int, str]) -> None:
     stub.answer("POST", "/api/jobs/", answer)
@@ -154,35 +135,3 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 # ---- web sockets
-
-
-def socket_of(data: bytes) -> WebSocket:
-    """Return a web socket that has been opened, and gets these bytes."""
-    ours, theirs = socket.socketpair()
-    theirs.sendall(data)
-    theirs.close()
-    return WebSocket(Connection(ours), 10.0)
-
-
-def test_messages_of_every_size_and_in_parts():
-    sizes = [0, 125, 126, 70_000]
-    data = b"".join(frame(1, b"x" * size) for size in sizes)
-    data += frame(1, b"one ", final=False) + frame(9, b"ping") + frame(0, b"two") + frame(8, b"")
-    web_socket = socket_of(data)
-    assert [len(web_socket.receive() or b"") for _ in sizes] == sizes
-    assert web_socket.receive() == b"one two"
-    assert web_socket.receive() is None
-    web_socket.close()
-
-
-def test_a_socket_that_breaks_is_not_one_that_was_closed():
-    web_socket = socket_of(frame(1, b"half")[:-1])
-    with pytest.raises(ConnectionError):
-        web_socket.receive()
-    web_socket.close()
-
-
-def test_what_is_not_a_web_socket_is_reported(stub: StubDashboard) -> None:
-    with pytest.raises(NotUpgradedError) as caught:
-        Dashboard(stub.address).open_log("a")
-    assert caught.value.status == 404

@@ -69,16 +69,6 @@ def test_each_class_has_its_own_number(policy: RetryPolicy, names: set[str]) -> 
     ]
 
 
-def test_what_has_no_rule_is_retried_as_the_role_says() -> None:
-    driver = driver_of(retry={"exception": "0"})
-    fail(driver, EXCEPTION)
-    assert driver.restarting == set()
-    fail(driver, ["odd"], "exit code 9", 9)
-    assert driver.restarting == {"train/0", "train/1"}
-    fail(driver, ["odd"], "exit code 9", 9)
-    assert driver.restarting == set()
-
-
 @pytest.mark.parametrize("policy", [RetryPolicy.ROLE, RetryPolicy.APPLICATION])
 def test_an_elastic_role_restarts_one_replica_and_only_as_often_as_it_may(policy: RetryPolicy) -> None:
     driver = driver_of(policy)
@@ -86,16 +76,6 @@ def test_an_elastic_role_restarts_one_replica_and_only_as_often_as_it_may(policy
     fail(driver, ["odd"], "exit code 9", 9)
     assert driver.restarting == {"train/1"}
     fail(driver, ["odd"], "exit code 9", 9)
-    assert driver.restarting == set()
-
-
-def test_retries_by_class_use_up_no_others() -> None:
-    driver = driver_of(RetryPolicy.REPLICA, retry={"oom": "1"})
-    for lines in (OUT_OF_MEMORY, ["odd"]):
-        replica = fail(driver, lines)
-        assert driver.restarting == {"train/1"}
-        replica.restarts += 1  # as `restart_if_ready` does
-    fail(driver, ["odd"])
     assert driver.restarting == set()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from shunter.backoff import Clock
-from shunter.errors import BackendError, UnknownAppException
+from shunter.errors import BackendError
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.ray_scheduler import logs
 from shunter.schedulers.ray_scheduler.dashboard import DashboardUnreachableError
@@ -129,14 +128,6 @@ def test_a_head_that_is_gone_is_unreachable(stub: StubDashboard, scheduler: RayS
         scheduler.describe_many(["a", "b"])
 
 
-def test_a_status_that_is_not_known_is_open(stub: StubDashboard, scheduler: RayScheduler) -> None:
-    stub.answer("GET", "/api/jobs/job-1", (200, job("SUSPENDED_BY_QUEUE")))
-    response = scheduler.describe("job-1")
-    assert response is not None
-    assert response.state is AppState.UNKNOWN
-    assert "SUSPENDED_BY_QUEUE" in response.msg
-
-
 # ---- submitting
 
 
@@ -183,12 +174,6 @@ def test_no_jobs_api_is_reported(stub: StubDashboard, scheduler: RayScheduler) -
         submitted(scheduler)
 
 
-def test_a_404_of_somebody_else_says_nothing_of_a_job(stub: StubDashboard, scheduler: RayScheduler) -> None:
-    stub.answer("GET", "/api/jobs/", (404, "<html>nginx</html>"))
-    with pytest.raises(BackendError, match="has no Jobs API"):
-        scheduler.describe("job-1")
-
-
 def test_a_cancellation_that_ray_does_not_take_is_an_error(
     stub: StubDashboard, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,8 +192,3 @@ def test_many_are_cancelled_and_each_failure_is_its_own(stub: StubDashboard, sch
     found = scheduler.cancel_many(["a", "b", "none"])
     assert found["a"] is found["none"] is None
     assert "agent is gone" in str(found["b"])
-
-
-def test_a_job_that_nobody_knows_has_no_log(stub: StubDashboard, scheduler: RayScheduler) -> None:
-    with warnings.catch_warnings(), pytest.raises(UnknownAppException):
-        scheduler.log_blocks("none", [("worker", 0)], LogQuery())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.schedulers.api import LogQuery, Stream
-from shunter.schedulers.ray_scheduler.log_lines import ReplicaLines, parse, state_in
+from shunter.schedulers.api import LogQuery
+from shunter.schedulers.ray_scheduler.log_lines import ReplicaLines, state_in
 from shunter.schedulers.ray_scheduler.shipped.ray_driver import STATE_MARK
-from shunter.schedulers.ray_scheduler.shipped.replica_actor import LONGEST_LINE, Lines
+from shunter.schedulers.ray_scheduler.shipped.replica_actor import Lines
 
 KEY = ("worker", 0)
 ENDS = st.sampled_from([b"\n", b"\r", b"\r\n", b"ab\n", "ü\n".encode()])
@@ -36,32 +35,6 @@ def test_every_byte_comes_back(pieces: list[bytes], size: int) -> None:
     text = written(pieces)
     cut = [text[at : at + size] for at in range(0, len(text), size)]
     assert read(cut) == b"".join(pieces)
-
-
-def test_a_long_line_travels_in_parts_and_is_one_again():
-    line = b"x" * (3 * LONGEST_LINE + 5) + b"\n"
-    text = written([line])
-    assert max(map(len, text.split("\n"))) < LONGEST_LINE + 100
-    assert read([text]) == line
-    assert read([text], LogQuery(regex="^x+$")) == line
-
-
-def test_replicas_and_streams_are_distinguished():
-    text = written([b"a\n"]) + written([b"b\n"], "err") + written([b"c\n"], name="other/12")
-    assert read([text]) == b"a\nb\n"
-    assert read([text], LogQuery(streams=Stream.STDERR)) == b"b\n"
-    assert read([text], LogQuery(streams=Stream.STDOUT)) == b"a\n"
-    assert read([text], key=("other", 12)) == b"c\n"
-
-
-def test_times_are_those_of_the_lines():
-    text = written([b"now\n"])
-    moment = parse(text[:-1])
-    assert moment is not None
-    at = datetime.fromtimestamp(moment.time_ns / 1e9, UTC)
-    assert abs(at - datetime.now(UTC)) < timedelta(minutes=1)
-    assert read([text], LogQuery(since=at + timedelta(seconds=1))) == b""
-    assert read([text], LogQuery(until=at + timedelta(seconds=1))) == b"now\n"
 
 
 def test_what_no_replica_wrote_is_left_out_of_our_jobs_and_is_all_of_others():

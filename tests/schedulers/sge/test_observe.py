@@ -98,21 +98,6 @@ def test_no_letters_are_an_end(letters: str) -> None:
     assert reasons.state_of(letters) in WAITING
 
 
-@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.integers(1, 3)), max_size=5))
-def test_task_ranges(ranges: list[tuple[int, int, int]]) -> None:
-    text = ",".join(f"{first}-{first + more}:{step}" if more else f"{first}" for first, more, step in ranges)
-    expected = [
-        n for first, more, step in ranges for n in range(first, first + more + 1, step if more else 1)
-    ]
-    assert list(observe.task_numbers(text)) == expected
-
-
-def test_what_is_said_of_every_host_is_said_once() -> None:
-    said = [f'(-l gpu=9) cannot run at host "n{i}" because it offers only hc:gpu=2.0' for i in range(500)]
-    assert reasons.summary(said) == ["(-l gpu=9) cannot run because it offers only hc:gpu=2.0 (500 times)"]
-    assert reasons.summary("abcde")[-1] == "2 more reasons: qstat -j"
-
-
 def test_unknown_jobs_are_no_answer() -> None:
     text = "<?xml version='1.0'?>\n<unknown_jobs >\n    <ST_name>99</ST_name>\n</unknown_jobs>\n"
     assert observe.parse_details(text) == {}

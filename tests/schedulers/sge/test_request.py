@@ -10,7 +10,7 @@ import pytest
 from shunter.errors import ConfigError
 from shunter.schedulers.api import Dependency
 from shunter.schedulers.hpc.request import HpcRequest
-from shunter.schedulers.sge_scheduler.request import job_name, limit_seconds, with_check
+from shunter.schedulers.sge_scheduler.request import with_check
 from shunter.schedulers.sge_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, BindMount, Resource, Role
 from tests.schedulers.golden import check
@@ -95,15 +95,6 @@ def test_what_has_no_effect_is_said() -> None:
         "role 'r': sge ignores resource.devices efa",
         "omit: no option begins with '-zz'",
     ]
-
-
-def test_time_limits() -> None:
-    assert [limit_seconds(text) for text in ("90", "1:30", "2:00:00", None)] == [90, 90, 7200, None]
-
-
-def test_names_begin_with_a_letter() -> None:
-    assert job_name("2-x") == "_2-x"
-    assert job_name("x-2") == "x-2"
 
 
 def test_success_is_checked_before_anything_else() -> None:

@@ -331,7 +331,7 @@ def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkey
 @pytest.mark.slow
 def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path, monkeypatch):
     from shunter.runner import get_runner
-    from shunter.sweeps.planning import Point
+    from shunter.specs.sweep_points import Point
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(sys.argv[1] == '2')")

@@ -71,18 +71,6 @@ def test_the_queue_of_24_05():
     assert jobs["het"].places == {0: observe.StepPlace("47", "n1", 0), 1: observe.StepPlace("47", "n2", 1)}
 
 
-def test_the_queue_of_26_05():
-    jobs = by_name(observe.queue_from_json(recorded("squeue-26.05.json")))
-    expedited = jobs["one-b2b2b2b2b2"]
-    assert (expedited.state, expedited.native_state) == (AppState.PENDING, "EXPEDITING")
-    unknown = jobs["later"]
-    assert (unknown.state, unknown.native_state) == (AppState.UNKNOWN, "QUANTUM_FLUX")
-    assert "QUANTUM_FLUX" in unknown.reason
-    assert jobs["launch"].state == AppState.PENDING
-    assert "scontrol release" in jobs["launch"].reason
-    assert (jobs["done"].state, jobs["done"].exit_code) == (AppState.SUCCEEDED, 0)
-
-
 def test_accounting_of_22_05():
     entries = observe.accounting_from_text(recorded("sacct-22.05.txt"))
     jobs = {job.native_id: job for job in observe.jobs_of(entries)}
@@ -92,15 +80,6 @@ def test_accounting_of_22_05():
     assert jobs["42"].app_id == "a|b, c"
     assert jobs["22"].hosts == ["n1", "n2", "n3", "n4"]
     assert [replica.state.name for replica in jobs["24"].replicas.values()] == ["SUCCEEDED"] * 5
-
-
-def test_of_the_runs_of_a_requeued_job_the_last_counts():
-    lines = [
-        "7|7|x|NODE_FAIL|1:0|n1|1|2|3|None",
-        "7|7|x|COMPLETED|0:0|n2|1|4|5|None",
-    ]
-    (job,) = observe.jobs_of(observe.accounting_from_text("\n".join(lines)))
-    assert (job.state, job.hosts) == (AppState.SUCCEEDED, ["n2"])
 
 
 def test_an_output_that_is_cut_off_loses_jobs_but_ends_none():
@@ -177,55 +156,6 @@ def test_a_state_that_is_not_known_is_open(word):
 )
 def test_reasons(state, reason, text):
     assert reason_of(state, reason) == text
-
-
-def test_a_reason_of_many_words():
-    said = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-    meant = "nodes that it needs are down, drained or reserved"
-    assert reason_of("PENDING", said) == f"waiting: {said} ({meant})"
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n[1-3,07],login1", ["n1", "n2", "n3", "n07", "login1"]),
-        ("r[1-2]c[01-02]", ["r1c01", "r1c02", "r2c01", "r2c02"]),
-        ("(null)", []),
-        ("None assigned", []),
-        ("gpu-a[098-101]", ["gpu-a098", "gpu-a099", "gpu-a100", "gpu-a101"]),
-    ],
-)
-def test_lists_of_hosts(text, hosts):
-    assert observe.expand_hosts(text) == hosts
-
-
-def test_indices_of_tasks():
-    assert observe.task_indices("0-3,7,10-20:5%2") == [0, 1, 2, 3, 7, 10, 15, 20]
-    assert observe.task_indices("") == []
-    assert observe.split_id("4_[2-5%2]") == ("4", "2-5%2", None)
-    assert observe.split_id("6+1") == ("6", "", 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("90", 90),
-        ("1:30", 1.5),
-        ("1:30:00", 90),
-        ("2-12", 3600),
-        ("1-00:30", 1470),
-        ("infinite", None),
-        ("UNLIMITED", None),
-        ("n/a", None),
-    ],
-)
-def test_time_limits(text, minutes):
-    assert observe.minutes(text) == minutes
-
-
-def test_versions():
-    assert observe.version_of("slurm-wlm 22.05.8") == (22, 5)
-    assert observe.version_of("slurm 26.05.5\n") == (26, 5)
 
 
 def test_partitions_and_what_can_never_start():

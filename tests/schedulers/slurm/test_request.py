@@ -90,7 +90,6 @@ def test_scripts_are_the_golden_ones(name):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_scripts_are_valid_for_bash(name):
-    import subprocess
 
     subprocess.run(["bash", "-n"], input=JOBS[name]().encode(), check=True)
 
@@ -147,13 +146,6 @@ def test_any_line_of_ours_can_be_left_out():
         script(role(), omit=["job-name"])
 
 
-def test_an_option_of_the_user_replaces_ours():
-    assert [line for line in directives(role(), sbatch_args=["--mem=0"]) if "mem" in line] == ["--mem=0"]
-    assert not [
-        line for line in directives(role(), sbatch_args=["--mem-per-cpu=1G"]) if line.startswith("--mem=")
-    ]
-
-
 @pytest.mark.parametrize(
     ("roles", "cfg", "words"),
     [
@@ -177,22 +169,6 @@ def test_an_option_of_the_user_replaces_ours():
 def test_what_cannot_run_is_refused_before(roles, cfg, words):
     with pytest.raises(ConfigError, match=words):
         script(*roles, **cfg)
-
-
-def test_a_thousand_roles_fit_into_one_script(tmp_path):
-    info = dryrun(*[role(f"r{i}") for i in range(600)], shared_dir=str(tmp_path))
-    folder = Path(info.request.folder)
-    folder.mkdir(parents=True)
-    (folder / "script").write_text(info.request.script)
-    (folder / "run.sh").write_text('[ "$1 $2" = "job --" ] && shift 2 && exec "$@"\n')
-    for name, text in {"srun": 'echo "$@" >>"$HERE/sruns"', "scontrol": "seq 600"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    env = {"PATH": path, "HERE": str(tmp_path), "SLURM_JOB_NODELIST": "n[1-600]"}
-    done = subprocess.run(["bash", folder / "script"], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len((tmp_path / "sruns").read_text().splitlines()) == 600
 
 
 def test_what_has_no_effect_is_said():
@@ -220,9 +196,3 @@ def test_the_predecessors_options_keep_their_names():
     assert dryrun(role(), shared_dir=None, job_dir="/old").request.shared_dir == "/old"
     with pytest.raises(ConfigError, match="name two folders"):
         dryrun(role(), job_dir="/other")
-
-
-def test_a_cluster_of_several_is_named_in_the_command():
-    info = dryrun(role(), clusters="c2")
-    assert info.request.command == ["sbatch", "--parsable", "--clusters=c2"]
-    assert create_scheduler("test").parse_submitted("12;c2\n") == "12;c2"

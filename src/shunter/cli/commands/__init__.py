@@ -1,3 +1,3 @@
-"""The subcommands, one module each: ``add_arguments(parser)`` declares its arguments, ``run(args)``
-returns the exit code. What several commands share is in the folder above.
+"""The commands, a module for each: ``add_arguments(parser)`` declares the arguments, ``run(args)`` returns
+the exit code. What several commands share is in the folder above.
 """

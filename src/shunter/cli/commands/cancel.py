@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import note, show_error
+from shunter.cli.console import note
+from shunter.cli.interrupts import interrupt_message
+from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
-from shunter.cli.selecting import named_jobs
 from shunter.cli.watching import wait_for_end
-from shunter.errors import EXIT_INTERRUPTED
-from shunter.runner import Runner, get_runner
+from shunter.runner import get_runner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,30 +24,19 @@ def run(args: Namespace) -> int:
     """Run the command. If one job cannot be cancelled, the others still are."""
     with get_runner() as runner:
         jobs = named_jobs(runner, args.handles or ["-"])
-        code = jobs.code
-        running = []
-        for handle, status in jobs.statuses.items():
-            if not status.is_terminal():
-                running.append(handle)
-            elif handle not in jobs.by_pattern:
+        ended = {handle: status for handle, status in jobs.statuses.items() if status.is_terminal()}
+        for handle, status in ended.items():
+            if handle not in jobs.by_pattern:
                 note(f"{handle} has already ended: {status.state}")
-        found = runner.cancel_many(running)
-        asked = [handle for handle, error in found.items() if error is None]
-        for handle in asked:
+        errors = runner.cancel_many([handle for handle in jobs.statuses if handle not in ended])
+        cancelled = [handle for handle, error in errors.items() if error is None]
+        for handle in cancelled:
             note(f"asked {handle} to stop")
-        for error in filter(None, found.values()):
-            show_error(error)
-            code = code or error.exit_code
-        jobs.note_rest("have ended already", [h for h, s in jobs.statuses.items() if s.is_terminal()])
+        for error in filter(None, errors.values()):
+            jobs.add_error(error)
+        jobs.note_rest("have ended already", ended)
         if args.wait:
-            try:
-                _wait(runner, asked)
-            except KeyboardInterrupt:
-                note("\nno longer waiting; the jobs have been asked to stop")
-                return EXIT_INTERRUPTED
-    return code
-
-
-def _wait(runner: Runner, handles: list[str]) -> None:
-    for handle in handles:
-        note(f"{handle} {wait_for_end(runner, handle, None).state}")
+            with interrupt_message("no longer waiting; the jobs have been asked to stop"):
+                for handle in cancelled:
+                    note(f"{handle} {wait_for_end(runner, handle, None).state}")
+    return jobs.code

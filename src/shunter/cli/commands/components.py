@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from shunter.cli.console import BOLD, note, out, paint, print_json, warn
+from shunter.cli.console import BOLD, counted, note, paint, print_result, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, lint_component
 from shunter.components.finder import get_component, list_components
@@ -31,50 +31,35 @@ def run(args: Namespace) -> int:
         return _lint(args.files, args.json)
     if args.files:
         raise UsageError(f"unexpected argument {args.files[0]!r}", hint="Name one component at a time.")
-    return _show(args.name, args.json) if args.name else _list(args.json)
-
-
-def _list(as_json: bool) -> int:
-    infos = list_components()
-    if as_json:
-        print_json(
-            [{key: getattr(info, key) for key in ("name", "summary", "origin", "error")} for info in infos]
-        )
+    if args.name:
+        component = get_component(args.name)
+        text = component.help_text()
+        print_result(args.json, {"name": component.name, "help": text}, [text.rstrip("\n")])
         return EXIT_OK
+    infos = list_components()
+    fields = ("name", "summary", "origin", "error")
+    data = [{field: getattr(info, field) for field in fields} for info in infos]
     width = max((len(info.name) for info in infos), default=0)
+    lines = [f"{paint(info.name.ljust(width), BOLD, sys.stdout)}  {info.summary}".rstrip() for info in infos]
+    print_result(args.json, data, lines)
     for info in infos:
-        out(f"{paint(info.name.ljust(width), BOLD, sys.stdout)}  {info.summary}".rstrip())
-        if info.error:
+        if info.error and not args.json:
             warn(f"{info.name}: {info.error}")
-    return EXIT_OK
-
-
-def _show(name: str, as_json: bool) -> int:
-    component = get_component(name)
-    if as_json:
-        print_json({"name": component.name, "help": component.help_text()})
-    else:
-        out(component.help_text().rstrip("\n"))
     return EXIT_OK
 
 
 def _lint(targets: list[str], as_json: bool) -> int:
     if not targets:
         raise UsageError("nothing to lint", hint="Example: shunter components lint my_components.py:train")
-    found: list[dict[str, Any]] = []
-    for target in targets:
-        found += _lint_one(target)
-    if as_json:
-        print_json(found)
-    else:
-        for problem in found:
-            place = f"{problem['path']}:{problem['line']}:{problem['column']}"
-            out(f"{place}: {problem['severity']}: {problem['message']}")
-        note(f"{len(found)} problem{'s' if len(found) != 1 else ''}" if found else "no problems")
-    return EXIT_CONFIG if any(problem["severity"] == "error" for problem in found) else EXIT_OK
+    problems = [problem for target in targets for problem in _problems_of(target)]
+    form = "{path}:{line}:{column}: {severity}: {message}"
+    print_result(as_json, problems, [form.format(**problem) for problem in problems])
+    if not as_json:
+        note(counted(len(problems), "problem") if problems else "no problems")
+    return EXIT_CONFIG if any(problem["severity"] == "error" for problem in problems) else EXIT_OK
 
 
-def _lint_one(target: str) -> list[dict[str, Any]]:
+def _problems_of(target: str) -> list[dict[str, Any]]:
     path, _, function = target.partition(":")
     if not os.path.isfile(path):
         raise ConfigError(f"there is no file {path}", hint="Give the path of a Python file, or FILE:fn.")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import note, out, show_error
+from shunter.cli.console import note, out
+from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
-from shunter.cli.selecting import named_jobs
 from shunter.runner import Runner, get_runner
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppStatus
@@ -27,24 +27,22 @@ def run(args: Namespace) -> int:
     """Run the command. If one job cannot be deleted, the others still are."""
     with get_runner() as runner:
         jobs = named_jobs(runner, args.handles)
-        code = jobs.code
-        open_ones = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
-        wanted = [handle for handle in jobs.statuses if handle not in open_ones]
+        running = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
+        handles = [handle for handle in jobs.statuses if handle not in running]
         if jobs.by_pattern and not args.yes:
-            for handle in wanted:
+            for handle in handles:
                 out(f"{handle}  {jobs.statuses[handle].state}")
-            jobs.note_rest("have not ended", open_ones)
+            jobs.note_rest("have not ended", running)
             note("nothing is deleted by a pattern without --yes")
-            return code
-        results = {handle: _results_of(runner, handle, jobs.statuses[handle]) for handle in wanted}
-        for handle, error in runner.delete_many(wanted).items():
+            return jobs.code
+        results = {handle: _results_of(runner, handle, jobs.statuses[handle]) for handle in handles}
+        for handle, error in runner.delete_many(handles).items():
             if error is None:
                 note(f"deleted {handle}{_fate(results[handle])}")
             else:
-                show_error(error)
-                code = code or error.exit_code
-        jobs.note_rest("have not ended", open_ones)
-    return code
+                jobs.add_error(error)
+        jobs.note_rest("have not ended", running)
+    return jobs.code
 
 
 def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
@@ -59,6 +57,5 @@ def _fate(results: str) -> str:
     """Return what happened to the results: those in the job's directory were removed."""
     if not results:
         return ""
-    return (
-        f"; its results remain in {results}" if os.path.exists(results) else f" and its results in {results}"
-    )
+    remain = os.path.exists(results)
+    return f"; its results remain in {results}" if remain else f" and its results in {results}"

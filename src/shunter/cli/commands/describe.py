@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
-from shunter.cli.console import out, print_json
+from shunter.cli.console import print_result
 from shunter.cli.parser import add_handle_argument, add_json_option
 from shunter.errors import EXIT_OK
 from shunter.redaction import Redactor
@@ -30,51 +31,45 @@ def run(args: Namespace) -> int:
         raise unknown_job(handle)
     data = Redactor().json(to_json(app))
     results = status.results if status is not None else None
-    if args.json:
-        print_json({"handle": handle, "app": data, "results": results})
-    else:
-        said = f"\n\nResults: {clean(results)}" if results else ""
-        out(f"Job: {handle}\n{app_text(data)}{said}")
+    lines = [f"Job: {handle}", app_text(data), *([f"\nResults: {clean(results)}"] if results else [])]
+    print_result(args.json, {"handle": handle, "app": data, "results": results}, lines)
     return EXIT_OK
 
 
 def app_text(data: dict[str, Any]) -> str:
     """Return a job's definition, as JSON values, as text."""
-    lines = [f"Name: {clean(data['name'])}"]
-    lines += _pairs("Metadata", data["metadata"], "")
+    lines = [f"Name: {clean(data['name'])}", *_pairs("Metadata", data["metadata"])]
     for role in data["roles"]:
-        lines += ["", *_role_lines(role)]
+        lines += ["", f"Role {clean(role['name'])}:", *(f"  {line}" for line in _role_lines(role))]
     return "\n".join(lines)
 
 
-def _role_lines(role: dict[str, Any]) -> list[str]:
-    resource = role["resource"]
-    needs = [f"cpu {resource['cpu']}"] if resource["cpu"] >= 0 else []
-    needs += [f"gpu {resource['gpu']}"] if resource["gpu"] >= 0 else []
-    needs += [f"memMB {resource['memMB']}"] if resource["memMB"] >= 0 else []
+def _role_lines(role: dict[str, Any]) -> Iterator[str]:
+    least, resource = role["min_replicas"], role["resource"]
     facts = {
-        "replicas": _replicas(role),
+        "replicas": str(role["num_replicas"]) + (f" (at least {least})" if least is not None else ""),
         "image": role["image"],
         "command": shlex.join([role["entrypoint"], *role["args"]]),
-        "resource": ", ".join(needs),
+        "resource": ", ".join(f"{name} {resource[name]}" for name in _AMOUNTS if resource[name] >= 0),
         "retries": f"{role['max_retries']} per {role['retry_policy'].lower()}" if role["max_retries"] else "",
-        "ports": ", ".join(f"{name} {port}" for name, port in role["port_map"].items()),
+        "ports": _list(role["port_map"]),
     }
-    lines = [f"Role {clean(role['name'])}:"]
-    lines += [f"  {name}: {clean(str(value))}" for name, value in facts.items() if value]
-    for mount in role["mounts"]:
-        lines.append("  mount: " + ", ".join(f"{key} {clean(str(value))}" for key, value in mount.items()))
-    for title, values in (("capabilities", resource["capabilities"]), ("devices", resource["devices"])):
-        lines += _pairs(title, values, "  ")
-    return lines + _pairs("env", role["env"], "  ") + _pairs("metadata", role["metadata"], "  ")
+    yield from (f"{name}: {clean(value)}" for name, value in facts.items() if value)
+    yield from (f"mount: {clean(_list(mount))}" for mount in role["mounts"])
+    for title in ("capabilities", "devices"):
+        yield from _pairs(title, resource[title])
+    for title in ("env", "metadata"):
+        yield from _pairs(title, role[title])
 
 
-def _replicas(role: dict[str, Any]) -> str:
-    least = role["min_replicas"]
-    return str(role["num_replicas"]) + (f" (at least {least})" if least is not None else "")
+_AMOUNTS = ("cpu", "gpu", "memMB")
 
 
-def _pairs(title: str, values: dict[str, Any], indent: str) -> list[str]:
+def _list(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _pairs(title: str, values: dict[str, Any]) -> list[str]:
     if not values:
         return []
-    return [f"{indent}{title}:", *(f"{indent}  {clean(k)}={clean(str(v))}" for k, v in values.items())]
+    return [f"{title}:", *(f"  {clean(name)}={clean(str(value))}" for name, value in values.items())]

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from shunter.cli.console import BOLD, CYAN, GREEN, RED, out, paint, print_json
+from shunter.cli.console import BOLD, CYAN, GREEN, RED, paint, print_result
 from shunter.cli.parser import Parser, add_handle_argument, add_json_option, complete_with
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, UsageError
 from shunter.runner import Runner, get_runner
@@ -43,11 +43,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     with get_runner() as runner:
         comparison = _compare(runner, args)
-        if args.json:
-            print_json(comparison.to_json())
-        else:
-            for line in _lines(comparison, with_content=not args.stat):
-                out(line)
+        print_result(args.json, comparison.to_json(), _lines(comparison, with_content=not args.stat))
     return EXIT_JOB_FAILED if args.exit_code and comparison else EXIT_OK
 
 
@@ -69,40 +65,30 @@ def _compare(runner: Runner, args: Namespace) -> Comparison:
 
 
 def _lines(comparison: Comparison, *, with_content: bool) -> Iterator[str]:
-    yield f"{paint('-', RED, sys.stdout)} {comparison.first.handle}"
-    yield f"{paint('+', GREEN, sys.stdout)} {comparison.second.handle}"
-    fingerprints = [
-        record.fingerprint[:12] for record in (comparison.first, comparison.second) if record.fingerprint
-    ]
-    names = " -> ".join(f"@{name}" for name in dict.fromkeys(fingerprints))
-    yield from _heading("code", f"{comparison.code} ({names})" if names else comparison.code)
+    first, second = comparison.first, comparison.second
+    yield f"{paint('-', RED, sys.stdout)} {first.handle}"
+    yield f"{paint('+', GREEN, sys.stdout)} {second.handle}"
+    fingerprints = dict.fromkeys(
+        f"@{record.fingerprint[:12]}" for record in (first, second) if record.fingerprint
+    )
+    names = f" ({' -> '.join(fingerprints)})" if fingerprints else ""
+    yield f"\n{paint('code', BOLD, sys.stdout)}: {comparison.code}{names}"
     for file in comparison.files:
         mark, colour = _MARKS[file.change]
         yield f"  {paint(mark, colour, sys.stdout)} {clean(file.path)}"
-    if with_content:
-        for file in comparison.files:
-            yield from _content(file)
+    for file in comparison.files if with_content else ():
+        yield from _content(file)
     for section, differences in comparison.values.items():
-        if not differences:
-            continue
-        yield from _heading(section)
+        if differences:
+            yield f"\n{paint(section, BOLD, sys.stdout)}"
         for name, (old, new) in differences.items():
-            yield from _pair(name, old, new)
+            yield f"  {clean(name)}"
+            if old is not None:
+                yield paint(f"    - {_shown(old)}", RED, sys.stdout)
+            if new is not None:
+                yield paint(f"    + {_shown(new)}", GREEN, sys.stdout)
     if not comparison and comparison.code == "same":
         yield "\nnothing differs"
-
-
-def _heading(name: str, text: str = "") -> Iterator[str]:
-    yield ""
-    yield paint(name, BOLD, sys.stdout) + (f": {text}" if text else "")
-
-
-def _pair(name: str, old: Any, new: Any) -> Iterator[str]:
-    yield f"  {clean(name)}"
-    if old is not None:
-        yield paint(f"    - {_shown(old)}", RED, sys.stdout)
-    if new is not None:
-        yield paint(f"    + {_shown(new)}", GREEN, sys.stdout)
 
 
 def _shown(value: Any) -> str:
@@ -112,14 +98,14 @@ def _shown(value: Any) -> str:
 
 
 def _content(file: FileChange) -> Iterator[str]:
+    """Yield the lines of a file that changed, as `diff -u` shows them."""
     texts = file.texts()
     if texts is None:
         return
-    header = {"added": ("/dev/null", file.path), "removed": (file.path, "/dev/null")}
-    before, after = header.get(file.change, (file.path, file.path))
-    lines = difflib.unified_diff(*texts, clean(before), clean(after), lineterm="")
-    for index, line in enumerate(lines):
+    before = "/dev/null" if file.change == "added" else clean(file.path)
+    after = "/dev/null" if file.change == "removed" else clean(file.path)
+    for index, line in enumerate(difflib.unified_diff(*texts, before, after, lineterm="")):
         if index == 0:
             yield ""
-        colour = {"+": GREEN, "-": RED, "@": CYAN}.get(line[:1], "")
-        yield paint("\t".join(map(clean, line.split("\t"))), BOLD if index < 2 else colour, sys.stdout)
+        colour = BOLD if index < 2 else {"+": GREEN, "-": RED, "@": CYAN}.get(line[:1], "")
+        yield paint("\t".join(map(clean, line.split("\t"))), colour, sys.stdout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from shunter import torchx_alias
-from shunter.cli.console import note, out, print_json
+from shunter.cli.console import note, print_result
 from shunter.cli.parser import add_json_option, add_scheduler_options
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.runner import get_runner
@@ -28,13 +28,11 @@ def run(args: Namespace) -> int:
         checks = scheduler.doctor({**scheduler.context.configured_options(), **given})
     checks = checks or [Check(args.scheduler, None, f"{args.scheduler} has no checks")]
     checks.append(_which_torchx())
-    failed = [check for check in checks if check.ok is False]
-    if args.json:
-        names = ("name", "ok", "text", "hint")
-        print_json([{name: getattr(check, name) for name in names} for check in checks])
-    else:
-        out("\n".join(map(check_line, checks)))
-        note(f"{len(failed)} of {len(checks)} checks failed" if failed else "jobs should run")
+    failed = sum(check.ok is False for check in checks)
+    data = [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks]
+    print_result(args.json, data, map(check_line, checks))
+    if not args.json:
+        note(f"{failed} of {len(checks)} checks failed" if failed else "jobs should run")
     return EXIT_BACKEND if failed else EXIT_OK
 
 
@@ -42,11 +40,11 @@ def _which_torchx() -> Check:
     """Tell what `import torchx` finds."""
     place = torchx_alias.installed_torchx()
     if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
-        found = f"the TorchX in {place}" if place else "nothing"
+        finding = f"the TorchX in {place}" if place else "nothing"
         hint = f"{torchx_alias.VARIABLE}={torchx_alias.INSTEAD} puts shunter in its place." if place else ""
     else:
-        found, hint = "shunter", f"The TorchX in {place} is not used." if place else ""
-    return Check("torchx", None, f"`import torchx` finds {found}", hint)
+        finding, hint = "shunter", f"The TorchX in {place} is not used." if place else ""
+    return Check("torchx", None, f"`import torchx` finds {finding}", hint)
 
 
 def check_line(check: Check) -> str:

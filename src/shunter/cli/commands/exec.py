@@ -58,13 +58,13 @@ def run(args: Namespace) -> int:
 def _replica(runner: Runner, handle: str, text: str | None) -> tuple[str, int]:
     """Return role and index of the replica that is named, or of the only one."""
     if text is None:
-        there = runner.replicas(handle)
-        if len(there) != 1:
-            names = ", ".join(f"{role}/{k}" for role, k in there[:20])
+        replicas = runner.replicas(handle)
+        if len(replicas) != 1:
+            names = ", ".join(f"{role}/{k}" for role, k in replicas[:20])
             raise UsageError(
-                f"{handle} has {len(there)} replicas: name one", hint=f"ROLE/ID is one of: {names}"
+                f"{handle} has {len(replicas)} replicas: name one", hint=f"ROLE/ID is one of: {names}"
             )
-        return there[0]
+        return replicas[0]
     role, separator, index = text.rpartition("/")
     if not separator or not role or not index.isdecimal():
         raise UsageError(f"{text!r} does not name a replica", hint="Write ROLE/ID, such as trainer/0.")

@@ -15,17 +15,23 @@ from shunter.cli.console import is_tty, note, out, print_json, table, terminal_s
 from shunter.cli.parser import add_json_option, add_scheduler_options, complete_with, number_between
 from shunter.cli.units import format_time, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+from shunter.limits import MOST_LINES, whole_number
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
-from shunter.runner.records import REFUSED, SUBMITTED, JobRecord
+from shunter.runner.records import REFUSED, SUBMITTED
 from shunter.schedulers.api import ListAppResponse
-from shunter.specs.limits import MOST_LINES, whole_number
 from shunter.specs.status import AppState, is_terminal
 from shunter.terminal import clean, format_duration
 
 DEFAULT_LIMIT = 50
 LEAST_WIDTH = 12  # of a name that is cut
+#: What `--json` shows of a job. Times are seconds since the epoch; None where they are not known.
+FIELDS = (
+    "app_id", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "scheduler",
+    "started_at", "state", "submitted_at",
+)  # fmt: skip
+Row = dict[str, Any]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,35 +65,33 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     _apply_configuration(args)
-    wanted = JobFilter(
-        _states(args.state), _since(args.since), args.name, args.all, args.scheduler, args.jobs
-    )
     if args.cfg and not args.scheduler:
         raise UsageError("-cfg needs -s: it sets options of a scheduler")
+    since = parse_time(args.since).timestamp() if args.since else None
+    job_filter = JobFilter(_states(args.state), since, args.name, args.all, args.scheduler, args.jobs)
     limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     code = EXIT_OK
     with get_runner() as runner:
         cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
-        rows, total = own_rows(runner, wanted, limit or None, cfg)
+        rows, total = _recorded(runner, job_filter, limit or None, cfg)
         if args.scheduler:
             try:
-                jobs = runner.unrecorded_jobs(wanted, cfg)
-                others = [Row.from_listed(args.scheduler, job) for job in jobs]
+                others = [_listed_row(args.scheduler, job) for job in runner.unrecorded_jobs(job_filter, cfg)]
                 total += len(others)
                 # the latest first, as those of the history
-                rows = sorted([*rows, *others], key=lambda row: -(row.submission or 0.0))
+                rows = sorted([*rows, *others], key=lambda row: -(_submission(row) or 0.0))
             except (BackendError, NotImplementedError) as error:
                 warn(f"cannot list the jobs of {args.scheduler}, only those of the history: {error}")
                 code = EXIT_BACKEND
     shown = rows[:limit] if limit else rows
     if args.json:
-        print_json([row.to_json() for row in shown])
+        print_json([row | {"state": row["state"].name} for row in shown])
     elif shown:
         out(_table(shown))
     if len(shown) < total:
         note(f"{len(shown)} of {total} jobs; --limit 0 shows all")
     if not total and not args.json:
-        note("no such jobs" if wanted.active or args.scheduler else "no jobs yet")
+        note("no such jobs" if job_filter.active or args.scheduler else "no jobs yet")
     return code
 
 
@@ -108,128 +112,96 @@ def _apply_configuration(args: Namespace) -> None:
 def _states(text: str | None) -> set[str] | None:
     if not text:
         return None
-    there = [*AppState.__members__, REFUSED_STATE]
+    known = [*AppState.__members__, REFUSED_STATE]
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     for name in sorted(names):
-        if name not in there:
-            raise UsageError(f"--state: unknown state {name!r}", hint=did_you_mean(name, there))
+        if name not in known:
+            raise UsageError(f"--state: unknown state {name!r}", hint=did_you_mean(name, known))
     return names
 
 
-def _since(text: str | None) -> float | None:
-    if not text:
-        return None
-    return parse_time(text).timestamp()
+# ---- the jobs, as JSON values but for their states
+
+
+def _recorded(
+    runner: Runner, job_filter: JobFilter, limit: int | None, cfg: dict[str, Any] | None
+) -> tuple[list[Row], int]:
+    """Return up to ``limit`` submissions of the history, the latest first, and the number of all that match.
+
+    ``cfg`` holds options of the filter's scheduler, which may restrict the jobs that it lists.
+    """
+    if job_filter.scheduler is None or not cfg:
+        records, total = runner.search(job_filter, limit, by_time=job_filter.scheduler is not None)
+    else:
+        records = [
+            record
+            for record in runner.search(job_filter, by_time=True)[0]
+            if all(value in ("*", record.cfg.get(name, value)) for name, value in cfg.items())
+        ]
+        total = len(records)
+    return [{name: getattr(record, name) for name in FIELDS} for record in records], total
+
+
+def _listed_row(scheduler: str, job: ListAppResponse) -> Row:
+    """Return the row of a job that only its scheduler knows."""
+    row: Row = {field: getattr(job, field, None) for field in FIELDS}
+    row |= {"handle": job.app_handle, "name": job.name or job.app_id}
+    return row | {"scheduler": scheduler, "phase": SUBMITTED, "msg": ""}
+
+
+def _submission(row: Row) -> float | None:
+    """Return when a job was submitted, or its submission began."""
+    submission: float | None = row["submitted_at"] or row["created_at"]
+    return submission
+
+
+# ---- as a table
 
 
 def _table(rows: list[Row]) -> str:
     now = time.time()
     lines = []
     for row in rows:
+        is_refused = row["phase"] == REFUSED
+        state = REFUSED_STATE if is_refused else row["state"].name
+        has_ended = is_refused or is_terminal(row["state"])
         took = "-"
-        if row.started_at is not None and (row.ended_at is not None or not row.ended):
-            took = format_duration((row.ended_at or now) - row.started_at)
-        job = row.handle or f"({row.scheduler})"
-        lines.append([clean(job), row.shown_state, clean(row.name), row.submission, took])
-    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else None), sys.stdout)
+        if row["started_at"] is not None and (row["ended_at"] is not None or not has_ended):
+            took = format_duration((row["ended_at"] or now) - row["started_at"])
+        job = row["handle"] or f"({row['scheduler']})"
+        lines.append([clean(job), state, clean(row["name"]), _submission(row), took])
+    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize), sys.stdout)
 
 
-def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
+def _fitted(lines: list[list[Any]], columns: int) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
-
-    def laid_out(date: str, handle: bool) -> list[list[str]]:
-        return [
-            [job if handle else job.rpartition("/")[2], state, name, format_time(submission, date), took]
-            for job, state, name, submission, took in lines
+    for first_header, date in (
+        ("HANDLE", "%Y-%m-%d %H:%M:%S"),
+        ("HANDLE", "%m-%d %H:%M"),
+        ("ID", "%m-%d %H:%M"),
+    ):
+        headers = (first_header, "STATE", "NAME", "SUBMITTED", "TIME")
+        rows = [
+            [
+                job.rpartition("/")[2] if first_header == "ID" else job,
+                state,
+                name,
+                format_time(at, date),
+                took,
+            ]
+            for job, state, name, at, took in lines
         ]
-
-    headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
-    whole = laid_out("%Y-%m-%d %H:%M:%S", True)
-    if columns is None or _width(headers, whole) <= columns:
-        return headers, whole
-    short = laid_out("%m-%d %H:%M", True)
-    if _width(headers, short) > columns:
-        headers = ("ID", *headers[1:])
-        short = laid_out("%m-%d %H:%M", False)
-    for at in (headers.index("NAME"), 0):
-        widest = max(len(row[at]) for row in short)
-        room = max(widest - max(_width(headers, short) - columns, 0), LEAST_WIDTH)
-        for row in short:
-            if len(row[at]) > room:
-                row[at] = row[at][: room - 3] + "..."
-    return headers, short
+        if _width(headers, rows) <= columns:
+            return headers, rows
+    for cell in (headers.index("NAME"), 0):
+        widest = max(len(row[cell]) for row in rows)
+        room = max(widest - max(_width(headers, rows) - columns, 0), LEAST_WIDTH)
+        for row in rows:
+            if len(row[cell]) > room:
+                row[cell] = row[cell][: room - 3] + "..."
+    return headers, rows
 
 
 def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
     return sum(widths) + 2 * (len(widths) - 1)
-
-
-# ---- the rows
-
-
-class Row:
-    """One job of the list. Times are seconds since the epoch; None where they are not known."""
-
-    app_id: str
-    component: str | None
-    created_at: float | None
-    ended_at: float | None
-    handle: str
-    msg: str
-    name: str
-    phase: str
-    scheduler: str
-    started_at: float | None
-    state: AppState
-    submitted_at: float | None
-
-    __slots__ = tuple(__annotations__)
-
-    def __init__(self, source: JobRecord | ListAppResponse, **fields: Any) -> None:
-        for name in self.__slots__:
-            setattr(self, name, fields[name] if name in fields else getattr(source, name, None))
-
-    @classmethod
-    def from_listed(cls, scheduler: str, job: ListAppResponse) -> Row:
-        """Return the row of a job that a scheduler lists."""
-        name = job.name or job.app_id
-        return cls(job, handle=job.app_handle, scheduler=scheduler, name=name, phase=SUBMITTED, msg="")
-
-    @property
-    def submission(self) -> float | None:
-        """When it was submitted, or the submission began."""
-        return self.submitted_at or self.created_at
-
-    @property
-    def shown_state(self) -> str:
-        """The name of the state in tables."""
-        return REFUSED_STATE if self.phase == REFUSED else self.state.name
-
-    @property
-    def ended(self) -> bool:
-        """Whether its state is final."""
-        return is_terminal(self.state) or self.phase == REFUSED
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; the state by its name."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"state": self.state.name}
-
-
-def own_rows(
-    runner: Runner, wanted: JobFilter, limit: int | None, cfg: dict[str, Any] | None = None
-) -> tuple[list[Row], int]:
-    """Return up to ``limit`` submissions of the history, the latest first, and the number of all that match.
-
-    ``cfg`` holds options of the filter's scheduler, which may restrict the jobs that it lists.
-    """
-    if wanted.scheduler is None or not cfg:
-        records, total = runner.search(wanted, limit, by_time=wanted.scheduler is not None)
-    else:
-        records = [
-            record
-            for record in runner.search(wanted, by_time=True)[0]
-            if all(value in ("*", record.cfg.get(name, value)) for name, value in cfg.items())
-        ]
-        total = len(records)
-    return [Row(record) for record in records], total

@@ -7,22 +7,25 @@ where the first word is a pattern such as 'exp-*', there may be several jobs; li
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from functools import partial
 
-from shunter.cli.console import note, out, wants_colour, warn
-from shunter.cli.jobstatus import status_of
-from shunter.cli.logsources import LogSource, LogSources
-from shunter.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter, Stamp, bytes_of
-from shunter.cli.parser import Parser, complete_with
-from shunter.cli.replicaselection import Wanted, parse_wanted, select, split_target
+from shunter.cli.console import out, wants_colour
+from shunter.cli.interrupts import interrupt_message
+from shunter.cli.job_names import parse_replicas, select_replicas, split_target
+from shunter.cli.log_rank import RankFilter
+from shunter.cli.log_sources import LogSource, log_blocks
+from shunter.cli.log_writers import CollapsingLogWriter, JsonLogWriter, LogWriter, bytes_of, time_text
+from shunter.cli.parser import Parser, complete_with, number_between
+from shunter.cli.shown_status import status_of
 from shunter.cli.units import parse_time
 from shunter.diagnosis.failures import first_failures
-from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError
+from shunter.errors import EXIT_OK, BackendError, UsageError
+from shunter.limits import MOST_LINES, MOST_REPLICAS
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery, Stream
 from shunter.schedulers.lines import compile_regex
-from shunter.specs.limits import MOST_LINES, MOST_REPLICAS, whole_number
 from shunter.specs.status import RoleStatus
 from shunter.terminal import clean
 from shunter.why.explanation import explain_failed
@@ -46,7 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3; with --grep, more jobs",
     )
     parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
-    parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")
+    parser.add_argument(
+        "--tail",
+        type=_line_count,
+        metavar="N",
+        help="only the last N lines of each replica; -f follows the log",
+    )
     parser.add_argument("--since", metavar="TIME", help="only lines since then: 10m, 2h, an ISO time, now")
     parser.add_argument("--until", metavar="TIME", help="only lines before then")
     parser.add_argument("--regex", metavar="REGEX", help="only lines that match this")
@@ -54,7 +62,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--grep", metavar="REGEX", help="like --regex, for several jobs: every argument is a job"
     )
     parser.add_argument(
-        "--rank", metavar="R", help="only the process with this rank, counted over the chosen replicas"
+        "--rank",
+        type=number_between(0, MOST_REPLICAS),
+        metavar="R",
+        help="only the process with this rank, counted over the chosen replicas",
     )
     parser.add_argument(
         "--streams",
@@ -85,6 +96,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
+def _line_count(text: str) -> int:
+    try:
+        return number_between(0, MOST_LINES)(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}. To follow a log, use -f (or --follow)") from None
+
+
 def parse(parser: Parser, argv: list[str]) -> Namespace:
     """Parse the arguments. ``-/ROLE`` is a role of the latest job, not an option."""
     args = parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
@@ -101,49 +119,61 @@ def run(args: Namespace) -> int:
         raise UsageError(
             "--collapse merges lines that were written at different times: leave out --timestamps and --utc"
         )
-    rank = _rank(args)
-    words = _words(args)
     if sys.stdout is None:
         return EXIT_OK
     with get_runner() as runner:
-        jobs = _jobs(runner, words)
+        jobs = _jobs(runner, args)
         if args.first_error:
-            if len(jobs) > 1:
-                raise UsageError("--first-error takes one job")
-            return _print_first_error(runner, jobs[0].handle, jobs[0].replicas)
-        logs = LogSources(runner, jobs, query, rank)
+            return _print_first_error(runner, jobs)
         writer = _writer(args, jobs, query.timed)
-        try:
-            writer.write_all(logs.blocks())
-        except KeyboardInterrupt:
-            if args.follow:
-                shown = jobs[0].handle if len(jobs) == 1 else f"{len(jobs)} jobs"
-                note(f"\nno longer following {shown}")
-            return EXIT_INTERRUPTED
-        finally:
-            writer.finish()
-        for text in logs.notes():
-            warn(text)
-    return logs.code
+        shown = jobs[0].handle if len(jobs) == 1 else f"{len(jobs)} jobs"
+        with interrupt_message(f"no longer following {shown}" if args.follow else "interrupted"):
+            try:
+                writer.write_all(log_blocks(runner, jobs, query))
+            finally:
+                writer.finish()
+    return next((job.code for job in jobs if job.code), EXIT_OK)
 
 
-def _words(args: Namespace) -> list[tuple[str, list[Wanted]]]:
-    """Return the jobs that are named, each with the wanted replicas."""
-    first, more = "-" if args.handle is None else args.handle, list(args.replicas)
+def _query(args: Namespace) -> LogQuery:
+    if args.regex is not None and args.grep is not None:
+        raise UsageError("--regex and --grep are mutually exclusive")
+    regex = args.regex if args.grep is None else args.grep
+    if regex is not None:
+        compile_regex(regex)
+    since = parse_time(args.since) if args.since else None
+    until = parse_time(args.until) if args.until else None
+    if since and until and since >= until:
+        raise UsageError(f"--since {args.since} must be before --until {args.until}")
+    return LogQuery(
+        regex,
+        since,
+        until,
+        args.follow,
+        Stream(args.streams) if args.streams else None,
+        args.tail,
+        args.timestamps or args.utc,
+    )
+
+
+def _jobs(runner: Runner, args: Namespace) -> list[LogSource]:
+    """Find the jobs and replicas that are named."""
+    first = "-" if args.handle is None else args.handle
     if args.grep is not None:
-        return [split_target(text) for text in (first, *more)]
-    target, wanted = split_target(first)
-    return [(target, wanted + [parse_wanted(text) for text in more])]
-
-
-def _jobs(runner: Runner, words: Sequence[tuple[str, list[Wanted]]]) -> list[LogSource]:
-    """Find the jobs that are named."""
+        targets = [split_target(text) for text in (first, *args.replicas)]
+    else:
+        target, choices = split_target(first)
+        targets = [(target, choices + [parse_replicas(text) for text in args.replicas])]
     jobs: dict[str, LogSource] = {}
-    for target, wanted in words:
+    for target, choices in targets:
         for handle in runner.resolve_handles([target]):
-            chosen = select(runner.replicas(handle), wanted)
+            chosen = select_replicas(runner.replicas(handle), choices)
             job = jobs.setdefault(handle, LogSource(handle, []))
             job.replicas += [replica for replica in chosen if replica not in job.replicas]
+    if args.rank is not None:
+        for job in jobs.values():
+            job.rank = RankFilter(args.rank, job.replicas, runner.describe(job.handle))
+            job.replicas = job.rank.replicas
     return list(jobs.values())
 
 
@@ -151,32 +181,28 @@ def _writer(
     args: Namespace, jobs: Sequence[LogSource], timed: bool
 ) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
     several = len(jobs) > 1
-    shown = [
+    replicas = [
         (job.shown_role(role) if several else role, k, job.handle, role)
         for job in jobs
         for role, k in job.replicas
     ]
-    stream, stamp = bytes_of(sys.stdout), Stamp(utc=args.utc) if timed else None
+    stream = bytes_of(sys.stdout)
+    stamp = partial(time_text, utc=args.utc) if timed else None
     if args.collapse:
-        return CollapsingLogWriter(
-            stream, [(name, k) for name, k, _, _ in shown], WINDOW if args.follow else None
-        )
+        window = WINDOW if args.follow else None
+        return CollapsingLogWriter(stream, [(name, k) for name, k, _, _ in replicas], window)
     if args.json:
-        names = {name: (handle, role) for name, _, handle, role in shown} if several else {}
+        names = {name: (handle, role) for name, _, handle, role in replicas} if several else {}
         return JsonLogWriter(stream, stamp, names)
     return LogWriter(stream, wants_colour(sys.stdout), not args.no_prefix, stamp)
 
 
-def _rank(args: Namespace) -> int | None:
-    try:
-        return None if args.rank is None else whole_number(args.rank, 0, MOST_REPLICAS)
-    except ValueError as error:
-        raise UsageError(f"--rank: {error}") from None
-
-
-def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, int]]) -> int:
+def _print_first_error(runner: Runner, jobs: Sequence[LogSource]) -> int:
+    if len(jobs) > 1:
+        raise UsageError("--first-error takes one job")
+    handle = jobs[0].handle
     status = status_of(runner, handle)
-    failed = [each for each in first_failures(status) if (each.role, each.id) in chosen]
+    failed = [r for r in first_failures(status) if (r.role, r.id) in jobs[0].replicas]
     if not failed:
         raise UsageError(f"no replica of {handle} has failed", hint="`shunter status` shows their states.")
     status.roles = [RoleStatus(failed[0].role, failed)]
@@ -186,31 +212,3 @@ def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, 
     for line in failure.log:
         out(clean(f"{failure.place} {line}"))
     return EXIT_OK
-
-
-def _query(args: Namespace) -> LogQuery:
-    try:
-        last = None if args.tail is None else whole_number(args.tail, 0, MOST_LINES)
-    except ValueError as error:
-        hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
-        raise UsageError(f"--tail: {error}", hint=hint) from None
-    if args.regex is not None and args.grep is not None:
-        raise UsageError("--regex and --grep are mutually exclusive")
-    regex = args.regex if args.grep is None else args.grep
-    if regex is not None:
-        compile_regex(regex)
-    since = until = None
-    if args.since or args.until:
-        since = parse_time(args.since) if args.since else None
-        until = parse_time(args.until) if args.until else None
-        if since and until and since >= until:
-            raise UsageError(f"--since {args.since} must be before --until {args.until}")
-    return LogQuery(
-        regex,
-        since,
-        until,
-        args.follow,
-        Stream(args.streams) if args.streams else None,
-        last,
-        args.timestamps or args.utc,
-    )

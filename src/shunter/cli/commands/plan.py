@@ -19,7 +19,7 @@ from shunter.cli.commands.workspace import largest
 from shunter.cli.console import BOLD, out, paint, print_json, table, warn
 from shunter.cli.parser import Parser
 from shunter.cli.runrequest import RunRequest
-from shunter.cli.submitting import request_text, shown_request
+from shunter.cli.shown_plan import request_text, shown_request
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
 from shunter.git import GitProbe

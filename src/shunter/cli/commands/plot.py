@@ -8,21 +8,22 @@ shunter plot loss SWEEP --best min     of the points of a sweep, the best first
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
-from shunter.cli.metricselection import NO_METRICS, JobMetrics, add_selection_options, job_metrics
-from shunter.cli.parser import complete_with
-from shunter.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError, did_you_mean
+from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
+from shunter.cli.parser import number_between
+from shunter.errors import EXIT_OK, BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
-from shunter.runner import get_runner
-from shunter.specs.limits import whole_number
-from shunter.specs.sweep_points import index_of
+from shunter.runner import Runner, get_runner
+from shunter.specs.sweep_points import index_of, label_of, points_of
 from shunter.terminal import clean
 
-#: Height of a chart in the terminal, in lines.
+#: Width and height of a chart in the terminal, in columns and lines.
+LEAST_WIDTH, LEAST_HEIGHT, MOST_SIZE = 30, 8, 1000
 DEFAULT_HEIGHT = 20
 #: More lines than this are not drawn: nobody could tell one from another.
 MOST_LINES = 12
@@ -30,15 +31,11 @@ MOST_LINES = 12
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="METRIC", help="the metric; `shunter metrics` lists them")
-    target = parser.add_argument(
-        "targets",
-        nargs="*",
-        metavar="HANDLE[/ROLE[/0,1]]",
-        help="jobs (the latest by default): the first replica of each that has the metric, or the replicas "
+    add_metric_options(
+        parser,
+        "jobs (the latest by default): the first replica of each that has the metric, or the replicas "
         "that you name; for a sweep, all points",
     )
-    complete_with(target, "job_completer")
-    add_selection_options(parser)
     parser.add_argument(
         "--by",
         choices=("step", "time"),
@@ -51,8 +48,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"draw the lines with the lowest or highest values first; at most {MOST_LINES} are drawn",
     )
     parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
-    parser.add_argument("--width", metavar="N", help="width in columns (default: the terminal's)")
-    parser.add_argument("--height", metavar="N", help=f"height in lines (default: {DEFAULT_HEIGHT})")
+    parser.add_argument(
+        "--width",
+        type=number_between(LEAST_WIDTH, MOST_SIZE),
+        metavar="N",
+        help="width in columns (default: the terminal's)",
+    )
+    parser.add_argument(
+        "--height",
+        type=number_between(LEAST_HEIGHT, MOST_SIZE),
+        default=DEFAULT_HEIGHT,
+        metavar="N",
+        help=f"height in lines (default: {DEFAULT_HEIGHT})",
+    )
     parser.add_argument(
         "--output",
         "-o",
@@ -62,66 +70,51 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    columns = terminal_size(1)[0]
-    width = _size(args.width, "--width", columns, 30)
-    height = _size(args.height, "--height", DEFAULT_HEIGHT, 8)
-    with get_runner() as runner:
-        jobs = job_metrics(runner, args.targets or ["-"], args, [args.name], filters=False)
-        try:
-            for job in jobs:
-                job.update()
-                for problem in job.new_problems():
-                    warn(problem)
-            return _show(_lines(jobs, args), args, width, height)
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
-        finally:
-            for job in jobs:
-                job.close()
-
-
-def _size(text: str | None, option: str, default: int, least: int) -> int:
-    if text is None:
-        return max(default, least)
-    try:
-        return whole_number(text, least, 1000)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
-
-
-def _lines(jobs: Sequence[JobMetrics], args: Namespace) -> list[Line]:
-    lines = []
-    for job in jobs:
-        found = job.by_name()
-        several = found.get(args.name)
-        if not several:
-            known = ", ".join(list(found)[:20])
-            hint = did_you_mean(args.name, found) or (f"It has {known}." if known else NO_METRICS)
-            if len(jobs) == 1:
-                raise UsageError(f"{job.handle} has no metric {args.name!r} so far", hint=hint)
-            warn(f"{job.handle} has no metric {args.name!r} so far. {hint}")
-            continue
-        points = job.points()
-        chosen = several if job.names_replicas or points else several[:1]
-        for series in chosen:
-            label = f"{job.label} {series.place}" if len(several) > 1 else job.label
-            point = index_of(series.role, series.replica)
-            lines.append(Line(f"{label} {points[point]}" if point < len(points) else label, series))
+    with get_runner() as runner, job_metrics(runner, args, names=[args.name]) as jobs:
+        for job in jobs:
+            job.update()
+        lines = [line for job in jobs for line in _lines_of(runner, job, args.name, len(jobs) == 1)]
     if not lines:
         raise UsageError(f"none of these jobs has a metric {args.name!r} so far", hint=NO_METRICS)
     if args.best:
-        sign = 1 if args.best == "min" else -1
-        lines.sort(key=lambda line: _order(sign, line.series.least if sign > 0 else line.series.greatest))
+        lines.sort(key=lambda line: _rank(line, args.best))
     if len(lines) > MOST_LINES:
         warn(f"only the first {MOST_LINES} of {len(lines)} lines are drawn")
-    return lines[:MOST_LINES]
+    _show(lines[:MOST_LINES], args)
+    return EXIT_OK
 
 
-def _order(sign: int, value: float) -> float:
-    return sign * value if value == value else float("inf")
+def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> Iterator[Line]:
+    """Yield the lines of a job: of its first replica, of those that are named, or of a sweep's points."""
+    metrics = job.by_name()
+    several = metrics.get(name)
+    if not several:
+        known = ", ".join(list(metrics)[:20])
+        hint = did_you_mean(name, metrics) or (f"It has {known}." if known else NO_METRICS)
+        if is_only_job:
+            raise UsageError(f"{job.handle} has no metric {name!r} so far", hint=hint)
+        warn(f"{job.handle} has no metric {name!r} so far. {hint}")
+        return
+    points = _points(runner, job.handle)
+    for series in several if job.replicas or points else several[:1]:
+        label = f"{job.label} {series.place}" if len(several) > 1 else job.label
+        index = index_of(series.role, series.replica)
+        yield Line(f"{label} {points[index]}" if index < len(points) else label, series)
 
 
-def _show(lines: Sequence[Line], args: Namespace, width: int, height: int) -> int:
+def _points(runner: Runner, handle: str) -> list[str]:
+    """Return a label for each point of a sweep; empty if the job is not a sweep."""
+    app = runner.describe(handle)
+    points = (points_of(role.metadata) for role in (app.roles if app is not None else []))
+    return [label_of(point) for point in next(filter(None, points), [])]
+
+
+def _rank(line: Line, best: str) -> float:
+    value = line.series.least if best == "min" else -line.series.greatest
+    return math.inf if math.isnan(value) else value
+
+
+def _show(lines: Sequence[Line], args: Namespace) -> None:
     axes = ChartAxes(args.by, args.log_scale)
     if axes.by == TIME and not any(moment == moment for line in lines for moment in line.series.times):
         raise UsageError("these values have no times", hint="Leave out --by time.")
@@ -131,11 +124,11 @@ def _show(lines: Sequence[Line], args: Namespace, width: int, height: int) -> in
         except OSError as error:
             raise BackendError(f"cannot write {args.output}: {error.strerror or error}") from error
         note(f"written: {args.output}")
-        return EXIT_OK
-    encoding = (getattr(sys.stdout, "encoding", "") or "").lower()
+        return
+    width = args.width or max(terminal_size(1)[0], LEAST_WIDTH)
+    is_unicode = "utf" in (getattr(sys.stdout, "encoding", "") or "").lower()
     out(clean(args.name))
     for line in draw(
-        lines, axes, width, height, has_colours=wants_colour(sys.stdout), is_unicode="utf" in encoding
+        lines, axes, width, args.height, has_colours=wants_colour(sys.stdout), is_unicode=is_unicode
     ):
         out(line)
-    return EXIT_OK

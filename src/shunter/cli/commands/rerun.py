@@ -8,15 +8,15 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from shunter.cli.jobstatus import check_exit_code_source
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.runrequest import following_settings, options_of_flags
+from shunter.cli.shown_plan import show_plan
+from shunter.cli.shown_status import check_exit_code_source
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,
     after_submission,
-    show_plan,
     submitting,
 )
 from shunter.errors import UsageError

@@ -13,15 +13,15 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from shunter.cli.jobstatus import check_exit_code_source
 from shunter.cli.parser import Parser, complete_with
 from shunter.cli.runrequest import RunRequest, from_stdin
+from shunter.cli.shown_plan import show_plan
+from shunter.cli.shown_status import check_exit_code_source
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,
     after_submission,
-    show_plan,
     submitting,
 )
 from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from shunter.cli.console import out, print_json, warn
+from shunter.cli.console import print_result, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import EXIT_OK, ShunterError
 from shunter.runner import get_runner
@@ -22,23 +23,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. Schedulers that cannot be loaded only cause a warning."""
-    found: dict[str, runopts] = {}
+    options: dict[str, runopts] = {}
     with get_runner() as runner:
-        if args.scheduler:
-            found[args.scheduler] = runner.scheduler_run_opts(args.scheduler)
-        for name in [] if args.scheduler else runner.scheduler_backends():
+        for name in [args.scheduler] if args.scheduler else runner.scheduler_backends():
             try:
-                found[name] = runner.scheduler_run_opts(name)
+                options[name] = runner.scheduler_run_opts(name)
             except ShunterError as error:
+                if args.scheduler:
+                    raise
                 warn(f"{name}: {error}")
-    if args.json:
-        print_json({name: as_json(options) for name, options in found.items()})
-    else:
-        out("\n\n".join(f"{name}:\n{_indented(repr(options))}" for name, options in found.items()))
+    texts = [f"{name}:\n{textwrap.indent(repr(opts), '    ')}" for name, opts in options.items()]
+    print_result(args.json, {name: _as_json(opts) for name, opts in options.items()}, ["\n\n".join(texts)])
     return EXIT_OK
 
 
-def as_json(options: runopts) -> dict[str, dict[str, Any]]:
+def _as_json(options: runopts) -> dict[str, dict[str, Any]]:
     """Return options as JSON values; a secret's default is not shown."""
     return {
         name: {
@@ -50,7 +49,3 @@ def as_json(options: runopts) -> dict[str, dict[str, Any]]:
         }
         for name, option in options
     }
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))

@@ -12,22 +12,16 @@ from argparse import ArgumentParser, Namespace
 
 from shunter.aws_endpoint.server import EndpointServer
 from shunter.cli.console import note, out
-from shunter.cli.parser import number_between
+from shunter.cli.parser import add_port_option
 from shunter.errors import EXIT_OK
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
-from shunter.specs.limits import MOST_PORT
 
 DEFAULT_PORT = 4767
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=["serve"], help="serve: answer requests until Ctrl-C")
-    parser.add_argument(
-        "--port",
-        type=number_between(0, MOST_PORT),
-        default=DEFAULT_PORT,
-        help=f"port; 0 for any free port (default: {DEFAULT_PORT})",
-    )
+    add_port_option(parser, DEFAULT_PORT)
     parser.add_argument(
         "--host", default="127.0.0.1", help="loopback address to listen on (default: 127.0.0.1)"
     )

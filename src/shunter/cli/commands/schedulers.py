@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import is_tty, out, print_json, table, terminal_size, warn
+from shunter.cli.console import is_tty, print_result, table, terminal_size, warn
 from shunter.cli.parser import add_json_option, complete_with
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from shunter.runner import get_runner
@@ -35,34 +35,32 @@ def run(args: Namespace) -> int:
                     raise
                 warn(error.message)  # an incompletely installed scheduler must not hide others
                 code = code or (EXIT_OK if "not installed" in error.message else EXIT_CONFIG)
-    if args.json:
-        print_json(matrix)
-        return code
-    out(_table(matrix, terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize))
-    out("")
     width = max(map(len, COLUMNS))
-    for column, meaning in COLUMNS.items():
-        out(f"{column:{width}}  {meaning}")
+    meanings = [f"{column:{width}}  {meaning}" for column, meaning in COLUMNS.items()]
+    columns = terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize
+    print_result(args.json, matrix, [_table(matrix, columns), "", *meanings])
     return code
 
 
 def _table(matrix: Matrix, columns: int) -> str:
     """Return the matrix, a row for each capability; in parts where the terminal is not wide enough."""
-    label = max(map(len, COLUMNS))
-    parts: list[list[str]] = [[]]
-    room = columns - label
-    for name, found in matrix.items():
-        width = 2 + max(len(name), *(len(shown(value)) for value in found.values()))
-        if parts[-1] and room < width:
+    parts: list[list[str]] = []
+    room = 0
+    for name, values in matrix.items():
+        width = 2 + max(len(name), *(len(shown(value)) for value in values.values()))
+        if width > room or not parts:
             parts.append([])
-            room = columns - label
+            room = columns - max(map(len, COLUMNS))
         parts[-1].append(name)
         room -= width
-    texts = []
-    for names in parts:
-        rows = [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS]
-        texts.append(table(("", *names), rows, sys.stdout))
-    return "\n\n".join(texts)
+    return "\n\n".join(
+        table(
+            ("", *names),
+            [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS],
+            sys.stdout,
+        )
+        for names in parts
+    )
 
 
 def shown(value: bool | str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from shunter.cli.console import note, out, print_json
-from shunter.cli.jobstatus import check_roles, exit_code_of_look, job_json, status_of, status_text
+from shunter.cli.console import out, print_json
+from shunter.cli.interrupts import interrupt_message
+from shunter.cli.live_status import StatusView
 from shunter.cli.parser import add_handle_argument, add_json_option
-from shunter.cli.watching import watch
-from shunter.errors import EXIT_INTERRUPTED
+from shunter.cli.shown_status import check_roles, exit_code_of_look, job_json, status_of, status_text
+from shunter.cli.watching import watched_states
 from shunter.runner import get_runner
 
 
@@ -31,11 +32,10 @@ def run(args: Namespace) -> int:
         status = status_of(runner, handle)
         check_roles(status, roles or ())
         if args.watch:
-            try:
-                status = watch(runner, handle, roles, as_json=args.json)
-            except KeyboardInterrupt:
-                note(f"\nno longer watching {handle}")
-                return EXIT_INTERRUPTED
+            view = StatusView(handle, roles, args.json)
+            with interrupt_message(f"no longer watching {handle}"):
+                for status in watched_states(runner, handle):
+                    view.show(status)
         elif args.json:
             print_json(job_json(handle, status, roles))
         else:

@@ -15,12 +15,12 @@ from shunter.cli.commands import run as run_command
 from shunter.cli.console import note, out, table
 from shunter.cli.parser import Parser, complete_with, number_between
 from shunter.cli.runrequest import RunRequest
+from shunter.cli.shown_plan import show_plan
 from shunter.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,
     after_submission,
-    show_plan,
     submitting,
 )
 from shunter.components.finder import get_component
@@ -30,8 +30,9 @@ from shunter.runner import Runner, get_runner
 from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.sweep_points import Point, label_of
-from shunter.sweeps.planning import plan_sweep, points_from_words
+from shunter.sweeps.planning import plan_sweep
 from shunter.sweeps.point_jobs import submit_points
+from shunter.sweeps.points import points_from_words
 from shunter.terminal import clean
 
 SHOWN = 50

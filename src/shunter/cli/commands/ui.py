@@ -15,20 +15,14 @@ import webbrowser
 from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, note, out, warn
-from shunter.cli.parser import number_between
+from shunter.cli.parser import add_port_option
 from shunter.errors import EXIT_OK, ConfigError, UsageError
-from shunter.specs.limits import MOST_PORT
 
 DEFAULT_PORT = 4768
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--port",
-        type=number_between(0, MOST_PORT),
-        default=DEFAULT_PORT,
-        help=f"port; 0 for any free port (default: {DEFAULT_PORT})",
-    )
+    add_port_option(parser, DEFAULT_PORT)
     parser.add_argument(
         "--open", action="store_true", help="open the page in a browser (the default on a desktop)"
     )

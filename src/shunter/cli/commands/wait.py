@@ -7,12 +7,12 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import is_tty, note, out, print_json
-from shunter.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from shunter.cli.liveview import StatusLines
+from shunter.cli.interrupts import interrupt_message
+from shunter.cli.live_status import StatusLines
 from shunter.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
+from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
 from shunter.cli.units import parse_duration
 from shunter.cli.watching import wait_for_end
-from shunter.errors import EXIT_INTERRUPTED
 from shunter.runner import get_runner
 
 EXIT_TIMEOUT = 124
@@ -37,11 +37,10 @@ def run(args: Namespace) -> int:
         if args.exit_code_from:
             check_exit_code_source(args.exit_code_from, runner.replicas(handle))
         lines = StatusLines(handle, time.time()) if is_tty(sys.stderr) and not args.json else None
-        try:
+        with interrupt_message(
+            f"no longer waiting; the job keeps running. `shunter wait {handle}` waits again"
+        ):
             status = wait_for_end(runner, handle, lines, timeout)
-        except KeyboardInterrupt:
-            note(f"\nno longer waiting; the job keeps running. `shunter wait {handle}` waits again")
-            return EXIT_INTERRUPTED
     print_json(job_json(handle, status)) if args.json else out(str(status.state))
     if not status.is_terminal():
         note(f"{handle} has not ended after {args.timeout}")

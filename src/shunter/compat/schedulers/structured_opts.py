@@ -13,7 +13,7 @@ from typing import Any
 
 from shunter.compat.util.types import decode_optional
 from shunter.errors import InvalidRunConfigException
-from shunter.specs.dataclass_fields import default_of, has_default
+from shunter.specs.conversion import default_of, has_default
 from shunter.specs.options import runopts
 
 

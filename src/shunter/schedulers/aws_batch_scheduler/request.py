@@ -37,10 +37,10 @@ from shunter.schedulers.toolkit_supervision import (
     with_variables,
 )
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.macros import macros
 from shunter.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
 from shunter.specs.resources import Resource
-from shunter.specs.substitution import macros
 from shunter.specs.training import DOCUMENT
 
 DIGEST_LENGTH = 16

@@ -10,6 +10,7 @@ from typing import Any
 
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
+from shunter.limits import seconds_problem
 from shunter.schedulers.docker_scheduler.options import DockerOpts
 from shunter.schedulers.exec.container import labels, submission
 from shunter.schedulers.exec.container.inventory import results_dir
@@ -19,11 +20,10 @@ from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.handles import make_app_handle
-from shunter.specs.limits import seconds_problem
+from shunter.specs.macros import macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.resources import Resource
 from shunter.specs.retries import parse_retries, without_effect
-from shunter.specs.substitution import macros
 from shunter.specs.training import (
     METADATA_KEY,
     grace_variables,

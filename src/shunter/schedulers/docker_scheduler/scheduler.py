@@ -59,6 +59,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[DockerOpts]):
     """
 
     capabilities = Capabilities(
+        notifies=True,
         is_local=True,
         ships_by_default=True,
         runs_images=True,

@@ -14,13 +14,13 @@ from typing import Any
 
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
+from shunter.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
-from shunter.specs.substitution import macros
+from shunter.specs.macros import macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
 from shunter.workspace.manifest import Manifest
 
@@ -80,7 +80,7 @@ class HpcRequest:
     workdir: str = ""
     results: str = ""
     warnings: list[str] = field(default_factory=list)
-    #: Native options that make it wait for other jobs, from `HpcScheduler.depend_on`.
+    #: Native options that make it wait for other jobs, from `HpcScheduler._depend_on`.
     dependencies: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     #: More files of the job's folder, which only its user may read; some hold secrets, and none is printed.

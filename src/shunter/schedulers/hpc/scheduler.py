@@ -51,8 +51,8 @@ from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.macros import macros
 from shunter.specs.status import AppState, is_terminal
-from shunter.specs.substitution import macros
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name
 from shunter.workspace.directory_shipment import DirectoryShipment

@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from shunter.limits import MOST_REPLICAS
 from shunter.schedulers.hpc.storage import Storage
-from shunter.specs.limits import MOST_REPLICAS
 
 RUN_SCRIPT = "run.sh"
 SCRIPT = "script"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from shunter.backoff import LONGEST_POLL, Backoff, Clock, retry_after
+from shunter.backoff import Backoff, Clock, retry_after
 from shunter.errors import AccessError, BackendError, ConfigError, ShunterError
 from shunter.schedulers.kubernetes_scheduler.kubeconfig import connect
 
@@ -481,32 +481,3 @@ class Watch:
                 self._response = None
         if time.monotonic() - began < 1:  # a server that ends watches at once is not asked in a tight loop
             self._clock.wait(self._stop, 0.5)
-
-
-def notify_of_changes(
-    server: ApiServer, paths: Iterable[str], selector: str, changed: threading.Event
-) -> Callable[[], object]:
-    """Set an event whenever something in lists of objects changes; returns a function that ends it.
-
-    If watching is not allowed, the event is set at the interval at which a job would otherwise be polled.
-    """
-    stop = threading.Event()
-    watches = [Watch(server, path, {"labelSelector": selector}, stop) for path in paths]
-
-    def follow(watch: Watch) -> None:
-        try:
-            for kind, _ in watch.events(on_trouble=lambda error: changed.set()):
-                if kind != "LIST":
-                    changed.set()
-        except Exception:  # the waiting side polls then, and sees what is wrong
-            while not stop.wait(LONGEST_POLL):
-                changed.set()
-
-    for watch in watches:
-        threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
-
-    def close() -> None:
-        for watch in watches:
-            watch.close()
-
-    return close

@@ -15,7 +15,7 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from shunter.errors import ConfigError
@@ -126,6 +126,11 @@ def _exit_code(status: dict[str, Any], name: str, words: list[str], *, is_shell:
     return _UNKNOWN_CODE
 
 
+def _shut_down(connection: socket.socket) -> None:
+    with connection, suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class _PodChannel:
     """The connection to a command. A thread reads it, and wakes the copying thread through a pipe.
 
@@ -148,16 +153,16 @@ class _PodChannel:
 
     def close(self) -> None:
         """End the connection and its thread."""
-        try:
-            self._session.close()
-        except Exception:  # it is closed already
-            self.status = self.status or {}
-        connection = self._session.stream.get_extra_info("socket")
-        if (
-            connection is not None
-        ):  # a thread of the session reads it, and the interpreter would wait for that
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        with ExitStack() as stack:
+            with suppress(OSError, AttributeError):  # it is closed already
+                # A thread of the session reads the socket, and the interpreter waits for that thread. Closing
+                # the socket does not wake it; shutting the connection down does.
+                held = socket.socket(fileno=os.dup(self._session.stream.get_extra_info("socket").fileno()))
+                stack.callback(_shut_down, held)
+            try:
+                self._session.close()
+            except Exception:  # it is closed already
+                self.status = self.status or {}
         self._thread.join(10)
         if not self._thread.is_alive():
             os.close(self._awake)

@@ -23,11 +23,11 @@ from shunter.schedulers.kubernetes_scheduler.overlay import POD, overlay_of
 from shunter.schedulers.toolkit_supervision import SECRET_VARIABLES
 from shunter.specs.app import NO_IMAGE, Role
 from shunter.specs.handles import make_app_handle
+from shunter.specs.macros import macros
 from shunter.specs.mounts import DeviceMount, VolumeMount
 from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE
 from shunter.specs.overlays import apply_overlay
 from shunter.specs.resources import Resource
-from shunter.specs.substitution import macros
 from shunter.specs.training import DOCUMENT, grace_variables
 
 JOB_ID = "TORCHX_JOB_ID"

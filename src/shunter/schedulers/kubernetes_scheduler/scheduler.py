@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shunter.errors import ConfigError, ShunterError, UnknownAppException
+from shunter.errors import AccessError, ConfigError, ShunterError, UnknownAppException
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -22,6 +22,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    poll_until_ended,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.kubernetes_scheduler import names
@@ -72,6 +73,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """
 
     capabilities = Capabilities(
+        notifies=True,
         ships_by_default=True,
         runs_images=True,
         list_filters=frozenset({"states", "since"}),
@@ -261,6 +263,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
                     job = self._find(app_id)
                     if job is None or is_terminal(app_reason(job).state):
                         break
+            except AccessError:  # a user who may not watch may still read
+                return poll_until_ended(lambda: self.describe(app_id), left)
             finally:
                 timer.cancel()
             stop = threading.Event()

@@ -17,6 +17,7 @@ from typing import Any
 
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
+from shunter.limits import MOST_RETRIES, seconds_problem
 from shunter.paths import view_dir
 from shunter.redaction import Redactor
 from shunter.schedulers.exec.process import job_python
@@ -27,10 +28,9 @@ from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
-from shunter.specs.limits import MOST_RETRIES, seconds_problem
+from shunter.specs.macros import macros
 from shunter.specs.resources import Resource
 from shunter.specs.retries import OOM, parse_retries, without_effect
-from shunter.specs.substitution import macros
 from shunter.specs.sweep_points import own_command
 from shunter.specs.training import SWEEP_KEY, grace_variables, script_of, specification
 from shunter.system.processes import JOB_VARIABLE, find_program, usable_cpus

@@ -45,8 +45,8 @@ from shunter.schedulers.local_scheduler.request import LocalRequest, make_reques
 from shunter.schedulers.local_scheduler.submission import submit
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.macros import macros
 from shunter.specs.status import AppState, is_terminal
-from shunter.specs.substitution import macros
 from shunter.specs.workspace import Workspace
 from shunter.system import processes
 from shunter.system.identity import user_name
@@ -63,7 +63,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
     """Runs jobs as processes of this machine. See `shunter.schedulers.local_scheduler`."""
 
     capabilities = Capabilities(
-        is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
+        notifies=True, is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
     )
     opts_class = LocalOpts
 

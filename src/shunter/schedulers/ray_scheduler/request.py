@@ -48,7 +48,7 @@ class RayRequest:
         app_id: the job's id, which is its submission id in Ray.
         address: the dashboard's URL.
         submission: what is sent to ``POST /api/jobs/``; the plan's package is added when it is sent.
-        plan: what the driver reads; `RayScheduler.depend_on` adds the jobs to wait for.
+        plan: what the driver reads; `RayScheduler._depend_on` adds the jobs to wait for.
     """
 
     app_id: str

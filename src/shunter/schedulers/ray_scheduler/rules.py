@@ -6,9 +6,9 @@ import os
 import re
 
 from shunter.errors import ConfigError
+from shunter.limits import seconds_problem
 from shunter.schedulers.ray_scheduler.options import STRATEGIES, RayOpts
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.limits import seconds_problem
 from shunter.specs.training import specification
 
 _REPLACED = {

@@ -40,8 +40,8 @@ from shunter.schedulers.ray_scheduler.submission import submit
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
+from shunter.specs.macros import macros
 from shunter.specs.status import NONE, AppState, is_terminal
-from shunter.specs.substitution import macros
 from shunter.specs.workspace import Workspace
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace

@@ -50,6 +50,7 @@ class SageMakerLocalScheduler(Scheduler[SageMakerLocalOpts]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
     capabilities = Capabilities(
+        notifies=True,
         is_local=True,
         ships_by_default=True,
         reads_training_specs=True,

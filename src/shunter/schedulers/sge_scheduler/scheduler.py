@@ -79,7 +79,7 @@ class SgeScheduler(HpcScheduler):
         return match[1]
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
-        """Return ``-hold_jid``, which waits for any end; `depend_on` adds what checks for success."""
+        """Return ``-hold_jid``, which waits for any end; `_depend_on` adds what checks for success."""
         return ["-hold_jid", ",".join(after)]
 
     def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:

@@ -65,12 +65,14 @@ def _guard(supervisor_class: Any) -> NoReturn:
     shared = supervisor_class.open_shared()
     lifeline, _kept_open = os.pipe()
     path_in, path_out = os.pipe()
+    guarded_in, guarded_out = os.pipe()
     supervisor = os.fork()
     if supervisor == 0:
-        os.close(lifeline)
-        os.close(path_in)
-        _supervise(supervisor_class, identity, shared, path_out)
+        for handle in (lifeline, path_in, guarded_out):
+            os.close(handle)
+        _supervise(supervisor_class, identity, shared, path_out, guarded_in)
     os.close(path_out)
+    os.close(guarded_in)
     _redirect_output(os.devnull)
     with open(path_in, "rb") as pipe:
         path = os.fsdecode(pipe.read())
@@ -79,6 +81,7 @@ def _guard(supervisor_class: Any) -> NoReturn:
     job: JobDirectory = supervisor_class.job_class(path)
     directory = _opened(job.path)
     sentinel = _start_sentinel(job, lifeline)
+    os.close(guarded_out)  # the supervisor may begin
     try:
         _redirect_output(_log_of(job))
     except OSError:  # the supervisor reports this problem
@@ -151,8 +154,14 @@ def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
         os.close(lifeline)
 
 
-def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int) -> NoReturn:
-    """Say who waits for a plan, make the supervisor, say that it is ready, and run the job."""
+def _supervise(
+    supervisor_class: Any, guard: Process, shared: Any, path_out: int, guarded_in: int
+) -> NoReturn:
+    """Say who waits for a plan, make the supervisor, say that it is ready, and run the job.
+
+    Nothing of the job is started before the guard closes the other end of ``guarded_in``, with
+    its sentinel in place.
+    """
     system.become_subreaper()
     answer = os.dup(2)
     _tell(answer, f"{myself()}\n")
@@ -179,6 +188,8 @@ def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int
         _tell(answer, READY.decode())
         os.close(answer)
         answer = -1
+        os.read(guarded_in, 1)
+        os.close(guarded_in)
         supervisor.run()
         code = 0
     except BaseException as error:

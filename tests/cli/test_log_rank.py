@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shunter.cli.logsources import RankFilter, mark_of, processes_of
-from shunter.cli.logwriter import Stamp
+from shunter.cli.log_rank import RankFilter, mark_of, processes_of
 from shunter.errors import UsageError
 from shunter.schedulers.responses import LogBlock
 from shunter.specs import AppDef, Role
@@ -40,24 +39,23 @@ def test_processes_of_a_replica(role: Role, count: int | None) -> None:
     assert processes_of(role) == count
 
 
-def shown(rank: int, nproc: str, blocks: list[LogBlock]) -> tuple[list[tuple[str, int]], bytes, list[str]]:
+def shown(rank: int, nproc: str, blocks: list[LogBlock]) -> tuple[list[tuple[str, int]], bytes, int]:
     roles = [
         Role("head", "", entrypoint="python"),
         Role("trainer", "", entrypoint="torchrun", args=["--nproc_per_node", nproc], num_replicas=2),
     ]
     made = RankFilter(rank, [("head", 0), ("trainer", 0), ("trainer", 1)], AppDef("a", roles))
     data = b"".join(block.data for block in made.select(blocks))
-    return made.replicas, data, list(made.notes())
+    return made.replicas, data, made.unmarked
 
 
 def test_ranks_go_on_over_roles_replicas_and_their_processes() -> None:
     block = LogBlock("trainer", 1, b"[0]:a\n[1]:b\nplain\n[rank3]: c\r\n[1]:[rank4]: d", 5)
-    assert shown(0, "2", [LogBlock("head", 0, b"x\n")]) == ([("head", 0)], b"x\n", [])
-    replicas, data, notes = shown(4, "2", [block])
+    assert shown(0, "2", [LogBlock("head", 0, b"x\n")]) == ([("head", 0)], b"x\n", 0)
+    replicas, data, unmarked = shown(4, "2", [block])
     assert replicas == [("trainer", 1)]
     assert data == b"[1]:b\n[1]:[rank4]: d"
-    assert len(notes) == 1
-    assert notes[0].startswith("1 lines do not say")
+    assert unmarked == 1
     with pytest.raises(UsageError, match="no rank 5"):
         shown(5, "2", [])
 
@@ -66,10 +64,3 @@ def test_marks_alone_tell_where_the_number_of_processes_is_not_known() -> None:
     replicas, data, _ = shown(3, "gpu", [LogBlock("trainer", 1, b"[0]:a\n[rank3]: c\n")])
     assert replicas == [("head", 0), ("trainer", 0), ("trainer", 1)]
     assert data == b"[rank3]: c\n"
-
-
-def test_times_are_shown_to_the_millisecond() -> None:
-    stamp = Stamp(utc=True)
-    assert stamp.text(1_700_000_000_123_999_999) == "2023-11-14T22:13:20.123Z"
-    assert stamp.text(1_700_000_000_000_000_000.0) == "2023-11-14T22:13:20.000Z"
-    assert stamp.text(0) == "-"

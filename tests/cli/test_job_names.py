@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.cli.replicaselection import parse_wanted, select, split_target
+from shunter.cli.job_names import parse_replicas, select_replicas, split_target
 from shunter.errors import UsageError
 
 REPLICAS = [("trainer", 0), ("trainer", 1), ("trainer", 2), ("reader", 0)]
@@ -36,22 +36,23 @@ def test_targets(text: str, job: str, wanted: list[tuple[str, set[int] | None]])
 )
 def test_what_names_no_replicas(text: str) -> None:
     with pytest.raises(UsageError, match="does not name replicas"):
-        parse_wanted(text)
+        parse_replicas(text)
 
 
 @given(st.lists(st.sampled_from(REPLICAS)))
 def test_selection_keeps_the_jobs_order_and_doubles_nothing(chosen: list[tuple[str, int]]) -> None:
-    wanted = [parse_wanted(f"{role}/{k}") for role, k in chosen]
-    assert select(REPLICAS, wanted) == [r for r in REPLICAS if r in chosen or not chosen]
+    wanted = [parse_replicas(f"{role}/{k}") for role, k in chosen]
+    assert select_replicas(REPLICAS, wanted) == [r for r in REPLICAS if r in chosen or not chosen]
 
 
 def test_selection_of_a_whole_role() -> None:
-    assert select(REPLICAS, [parse_wanted("reader"), parse_wanted("trainer/1-2")]) == REPLICAS[1:]
+    choices = [parse_replicas("reader"), parse_replicas("trainer/1-2")]
+    assert select_replicas(REPLICAS, choices) == REPLICAS[1:]
 
 
 def test_unknown_role_and_replica() -> None:
     with pytest.raises(UsageError, match="no role 'trianer'") as caught:
-        select(REPLICAS, [parse_wanted("trianer")])
+        select_replicas(REPLICAS, [parse_replicas("trianer")])
     assert "trainer" in caught.value.hint
     with pytest.raises(UsageError, match="no replica 3"):
-        select(REPLICAS, [parse_wanted("trainer/0-3")])
+        select_replicas(REPLICAS, [parse_replicas("trainer/0-3")])

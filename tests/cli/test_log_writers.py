@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.cli.console import OutputClosed, OutputError
-from shunter.cli.logwriter import CollapsingLogWriter, LogWriter, bytes_of
+from shunter.cli.log_writers import CollapsingLogWriter, LogWriter, bytes_of, time_text
 from shunter.schedulers.api import LogBlock
 
 END = rb"\r\n|\n|\r"
@@ -145,3 +145,9 @@ def test_a_stream_that_takes_text_only() -> None:
     assert stream.getvalue() == "r/0 naïve\n"
     binary = io.BytesIO()
     assert bytes_of(io.TextIOWrapper(binary)) is binary
+
+
+def test_times_are_shown_to_the_millisecond() -> None:
+    assert time_text(1_700_000_000_123_999_999, utc=True) == "2023-11-14T22:13:20.123Z"
+    assert time_text(1_700_000_000_000_000_000.0, utc=True) == "2023-11-14T22:13:20.000Z"
+    assert time_text(0, utc=True) == "-"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from string import Template
 from typing import Any
 
 from shunter.specs.app import Role
@@ -57,7 +57,7 @@ class macros:
 
         def substitute(self, arg: str) -> str:
             """Return the text with the macros substituted."""
-            return safe_substitute(arg, vars(self)) if "$" in arg else arg
+            return Template(arg).safe_substitute(vars(self))
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by macro name."""
@@ -71,31 +71,3 @@ class macros:
             if isinstance(value, (list, tuple)):
                 return type(value)(self._substitute_nested(item) for item in value)
             return value
-
-
-def safe_substitute(text: str, values: Mapping[str, str]) -> str:
-    """Do what ``string.Template(text).safe_substitute(values)`` does; `string` compiles two patterns."""
-    parts, start = [], 0
-    while (dollar := text.find("$", start)) >= 0:
-        parts.append(text[start:dollar])
-        after = dollar + 1
-        if text.startswith("{", after):
-            end = text.find("}", after)
-            name, stop = text[after + 1 : end] if end >= 0 else "", end + 1
-        else:
-            stop = after
-            while text[stop : stop + 1].isascii() and (
-                text[stop : stop + 1].isalnum() or text[stop : stop + 1] == "_"
-            ):
-                stop += 1
-            name = text[after:stop]
-        if text.startswith("$", after):
-            parts.append("$")
-            start = after + 1
-        elif name in values:
-            parts.append(str(values[name]))
-            start = stop
-        else:
-            parts.append("$")
-            start = after
-    return "".join([*parts, text[start:]])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from shunter.cli.console import is_tty, paint_state
+from shunter.cli.console import paint_state
 from shunter.errors import (
     EXIT_BACKEND,
     EXIT_JOB_FAILED,
@@ -16,12 +16,12 @@ from shunter.errors import (
     UsageError,
     did_you_mean,
 )
+from shunter.limits import cut
 from shunter.runner import Runner
 from shunter.runner.observation import unknown_job
 from shunter.runner.records import REFUSED
 from shunter.specs.handles import parse_app_handle
-from shunter.specs.limits import cut
-from shunter.specs.status import AppState, AppStatus
+from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 
 ANY = "any"
 
@@ -68,17 +68,16 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
 
 def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     """Return a job's status as text; on a terminal the states are coloured."""
-    text = f"Job: {handle}\n{status.format(roles)}"
-    if not is_tty(sys.stdout):
-        return text
-    lines = text.split("\n")
-    for index, line in enumerate(lines):
-        if line.startswith(("State: ", "  [")):
-            words = line.split(" ")
-            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
-            if state:  # a reason of several lines may look like these
-                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
-    return "\n".join(lines)
+
+    def state_text(state: AppState) -> str:
+        return paint_state(state.name, sys.stdout)
+
+    lines = [f"Job: {handle}", f"State: {state_text(status.state)}"]
+    if status.num_restarts > 0:
+        lines.append(f"Restarts: {status.num_restarts}")
+    if status.reason:
+        lines.append(f"Reason: {reason_text(status)}")
+    return "\n".join([*lines, *detail_lines(status, roles, state_text)])
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
@@ -96,16 +95,16 @@ def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None 
     return data
 
 
-def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
+def check_roles(status: AppStatus, names: Iterable[str]) -> None:
     """Refuse roles that the job does not have.
 
     Raises:
         UsageError: there is no such role.
     """
-    there = [role.role for role in status.roles]
-    for role in wanted:
-        if there and role not in there:
-            raise UsageError(f"the job has no role {role!r}", hint=did_you_mean(role, there))
+    existing = [role.role for role in status.roles]
+    for name in names:
+        if existing and name not in existing:
+            raise UsageError(f"the job has no role {name!r}", hint=did_you_mean(name, existing))
 
 
 def exit_code_of(status: AppStatus, source: str | None = None) -> int:
@@ -122,10 +121,15 @@ def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     if source == ANY:
         ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
         return next((replica.exit_code for replica in ended if replica.exit_code), plain)
-    role, _, number = source.partition("/")
-    named = (role, number.lstrip("0") or "0")
-    codes = [replica.exit_code for replica in status.replicas() if (replica.role, str(replica.id)) == named]
+    name = _replica_name(source)
+    codes = [replica.exit_code for replica in status.replicas() if f"{replica.role}/{replica.id}" == name]
     return next((code for code in codes if code is not None), plain)
+
+
+def _replica_name(source: str) -> str:
+    """Return ``ROLE/0`` for ``ROLE`` and ``ROLE/00``."""
+    role, _, number = source.partition("/")
+    return f"{role}/{number.lstrip('0') or '0'}"
 
 
 def exit_code_of_look(status: AppStatus) -> int:
@@ -149,9 +153,8 @@ def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int
     if replicas is None:
         return
     names = [f"{name}/{k}" for name, k in replicas]
-    wanted = f"{role}/{number.lstrip('0') or '0'}"
-    if wanted not in names:
+    if _replica_name(source) not in names:
         raise UsageError(
             f"--exit-code-from {cut(source)}: the job has no such replica",
-            hint=did_you_mean(cut(wanted), names[:50]),
+            hint=did_you_mean(cut(_replica_name(source)), names[:50]),
         )

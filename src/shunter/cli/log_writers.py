@@ -1,6 +1,6 @@
-"""Writes logs to a stream, each line prefixed with its replica.
+"""Write logs to a stream, each line with its replica: as text, as JSON, or equal lines only once.
 
-It works on blocks of many lines, not on single lines: a million lines take well under a second.
+`LogWriter` works on blocks of many lines, not on single lines: a million lines take well under a second.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ import codecs
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from threading import Event, Lock, Thread
 from typing import BinaryIO, TextIO
 
 from shunter.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
 from shunter.schedulers.responses import LogBlock
 from shunter.terminal import clean
+
+#: Returns the time of a line, in nanoseconds since the epoch, as text.
+Stamp = Callable[[float], str]
 
 _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
 
@@ -32,7 +37,7 @@ class _TextOnly:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes) -> int:
         self._stream.write(self._decoder.decode(data))
         return len(data)
 
@@ -40,7 +45,7 @@ class _TextOnly:
         self._stream.flush()
 
 
-def _write(stream: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
+def _write(stream: BinaryIO, pieces: Iterable[bytes]) -> None:
     """Write all and flush.
 
     Raises:
@@ -73,7 +78,7 @@ class LogWriter:
         self._colour = colour
         self._prefixes = prefixes
         self._stamp = stamp
-        self._made: dict[tuple[str, int], bytes] = {}
+        self._known_prefixes: dict[tuple[str, int], bytes] = {}
         self._source: tuple[str, int] | None = None
         self._last = b"\n"  # the byte written last
 
@@ -88,25 +93,24 @@ class LogWriter:
         Raises:
             OutputClosed: the reader has closed the stream.
         """
-        data = block.data
+        data, source = block.data, (block.role, block.replica)
         if not data:
             return
-        source = (block.role, block.replica)
-        pieces: list[bytes | memoryview] = []
+        pieces: list[bytes] = []
         if source != self._source:
             if self._last != b"\n":
                 pieces.append(b"\n")
-                self._last = b"\n"
-            self._source = source
+            self._source, self._last = source, b"\n"
         elif self._last == b"\r" and data.startswith(b"\n"):  # a \r\n that was cut in the middle
             pieces.append(b"\n")
-            data = data[1:]
-            self._last = b"\n"
+            data, self._last = data[1:], b"\n"
         if data:
             prefix = self._prefix(source)
             if self._stamp is not None:
-                prefix += f"{self._stamp.text(block.time_ns)} ".encode()
-            pieces += self._prefixed(data, prefix)
+                prefix += f"{self._stamp(block.time_ns)} ".encode()
+            if self._last in (b"\n", b"\r"):
+                pieces.append(prefix)
+            pieces.append(prefix.join(data.splitlines(keepends=True)) if prefix else data)
             self._last = data[-1:]
         _write(self._stream, pieces)
 
@@ -116,72 +120,57 @@ class LogWriter:
             _write(self._stream, [b"\n"])
             self._last = b"\n"
 
-    def _prefixed(self, data: bytes, prefix: bytes) -> list[bytes | memoryview]:
-        if not prefix:
-            return [data]
-        text = data.replace(b"\n", b"\n" + prefix)
-        if b"\r" in data:
-            # a prefix after every \r, then none between \r and \n; exact, since no prefix begins with \n
-            text = text.replace(b"\r", b"\r" + prefix).replace(b"\r" + prefix + b"\n", b"\r\n")
-        end = len(text) - (len(prefix) if data.endswith((b"\n", b"\r")) else 0)
-        starts_line = self._last in (b"\n", b"\r")
-        return [prefix if starts_line else b"", memoryview(text)[:end]]
-
     def _prefix(self, source: tuple[str, int]) -> bytes:
         if not self._prefixes:
             return b""
-        made = self._made.get(source)
-        if made is None:
+        if source not in self._known_prefixes:
             name = f"{clean(source[0])}/{source[1]}"
             if self._colour:
-                name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
-            made = self._made[source] = f"{name} ".encode()
-        return made
+                name = f"\x1b[{_PALETTE[len(self._known_prefixes) % len(_PALETTE)]}m{name}\x1b[0m"
+            self._known_prefixes[source] = f"{name} ".encode()
+        return self._known_prefixes[source]
 
 
-class Stamp:
-    """Shows times as ISO 8601, to the millisecond: ``2026-03-01T12:00:00.123+01:00``, in UTC with ``Z``."""
-
-    def __init__(self, *, utc: bool) -> None:
-        self._utc = utc
-        self._second = -1
-        self._begin = self._zone = ""
-
-    def text(self, time_ns: float) -> str:
-        """Return a time; ``-`` for 0, which is not known."""
-        if not time_ns:
-            return "-"
-        second, rest = divmod(int(time_ns), 1_000_000_000)
-        if second != self._second:
-            at = time.gmtime(second) if self._utc else time.localtime(second)
-            self._second, self._begin = second, time.strftime("%Y-%m-%dT%H:%M:%S", at)
-            zone = time.strftime("%z", at)
-            self._zone = "Z" if self._utc else f"{zone[:3]}:{zone[3:]}"
-        return f"{self._begin}.{rest // 1_000_000:03d}{self._zone}"
+def time_text(time_ns: float, utc: bool) -> str:
+    """Return a time as ISO 8601, to the millisecond, in local time or UTC; ``-`` if it is 0: not known."""
+    if not time_ns:
+        return "-"
+    second, rest = divmod(int(time_ns), 1_000_000_000)
+    moment = datetime.fromtimestamp(second, UTC).replace(microsecond=rest // 1000)
+    if utc:
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.astimezone().isoformat(timespec="milliseconds")
 
 
-class _LineSplitter:
-    """Splits blocks into lines without their ends; keeps the unfinished last line of each replica."""
+class _LineWriter:
+    """Splits blocks into lines without their ends, which subclasses write."""
 
-    def __init__(self) -> None:
-        self._rests: dict[tuple[str, int], bytes] = {}
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        # the unfinished last line of each replica, and its time
+        self._rests: dict[tuple[str, int], tuple[bytes, float]] = {}
 
-    def split(self, block: LogBlock) -> tuple[tuple[str, int], list[bytes]]:
-        """Return the replica of a block, and the lines that it ends."""
-        source = (block.role, block.replica)
-        *lines, rest = (self._rests.pop(source, b"") + block.data).split(b"\n")
-        if rest:
-            self._rests[source] = rest
-        return source, [line.removesuffix(b"\r") for line in lines]
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            source = (block.role, block.replica)
+            rest, _ = self._rests.pop(source, (b"", 0))
+            *lines, rest = (rest + block.data).split(b"\n")
+            if rest:
+                self._rests[source] = (rest, block.time_ns)
+            self._write_lines(source, [line.removesuffix(b"\r") for line in lines], block.time_ns)
 
-    def pop_rests(self) -> list[tuple[tuple[str, int], bytes]]:
-        """Return the unfinished lines, and forget them."""
-        rests = [(source, line.removesuffix(b"\r")) for source, line in self._rests.items()]
+    def finish(self) -> None:
+        """Write the unfinished last lines."""
+        for source, (line, time_ns) in self._rests.items():
+            self._write_lines(source, [line.removesuffix(b"\r")], time_ns)
         self._rests.clear()
-        return rests
+
+    def _write_lines(self, source: tuple[str, int], lines: list[bytes], time_ns: float) -> None:
+        raise NotImplementedError
 
 
-class CollapsingLogWriter:
+class CollapsingLogWriter(_LineWriter):
     """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first.
 
     Lines are held back until every replica has written them, the window has passed, or many wait.
@@ -194,10 +183,9 @@ class CollapsingLogWriter:
     MOST_HELD = 20_000
 
     def __init__(self, stream: BinaryIO, replicas: Iterable[tuple[str, int]], window: float | None) -> None:
-        self._writer = LogWriter(stream, prefixes=False)
+        super().__init__(stream)
         self._sizes = Counter(role for role, _ in replicas)
         self._window = window
-        self._splitter = _LineSplitter()
         self._held: deque[_Line] = deque()
         self._waiting: dict[tuple[str, bytes], deque[_Line]] = {}
         self._lock, self._finished = Lock(), Event()
@@ -205,33 +193,26 @@ class CollapsingLogWriter:
         if self._clock is not None:
             self._clock.start()
 
-    def write_all(self, blocks: Iterable[LogBlock]) -> None:
-        """Write blocks until there are no more."""
-        for block in blocks:
-            source, lines = self._splitter.split(block)
-            with self._lock:
-                for line in lines:
-                    self._add(*source, line)
-                self._release()
-
     def finish(self) -> None:
-        """Write what is held back, and the unfinished last lines."""
+        """Write the lines that are held back, and the unfinished last lines."""
         self._finished.set()
         if self._clock is not None:
             self._clock.join()
-        with self._lock:
-            for source, line in self._splitter.pop_rests():
-                self._add(*source, line)
-            self._release(everything=True)
+        super().finish()
+        self._release(everything=True)
 
-    def _add(self, role: str, replica: int, text: bytes) -> None:
-        same = self._waiting.setdefault((role, text), deque())
-        line = next((each for each in same if replica not in each.replicas), None)
-        if line is None:
-            line = _Line(role, text, time.monotonic())
-            same.append(line)
-            self._held.append(line)
-        line.replicas.add(replica)
+    def _write_lines(self, source: tuple[str, int], lines: list[bytes], time_ns: float) -> None:
+        role, replica = source
+        with self._lock:
+            for text in lines:
+                same = self._waiting.setdefault((role, text), deque())
+                line = next((line for line in same if replica not in line.replicas), None)
+                if line is None:
+                    line = _Line(role, text, time.monotonic())
+                    same.append(line)
+                    self._held.append(line)
+                line.replicas.add(replica)
+            self._release()
 
     def _release(self, everything: bool = False) -> None:
         """Write the lines at the head for which nothing more is expected."""
@@ -249,7 +230,7 @@ class CollapsingLogWriter:
                 del self._waiting[line.role, line.text]
             pieces.append(b"%s %s\n" % (line.name().encode(), line.text))
         if pieces:
-            self._writer.write(LogBlock("", 0, b"".join(pieces)))
+            _write(self._stream, pieces)
 
     def _release_in_time(self) -> None:
         while not self._finished.wait((self._window or 0) / 2):
@@ -257,12 +238,14 @@ class CollapsingLogWriter:
                 self._release()
 
 
+@dataclass
 class _Line:
-    """A line, and the replicas that have written it."""
+    """A line, when it was first seen, and the replicas that have written it."""
 
-    def __init__(self, role: str, text: bytes, since: float) -> None:
-        self.role, self.text, self.since = role, text, since
-        self.replicas: set[int] = set()
+    role: str
+    text: bytes
+    since: float
+    replicas: set[int] = field(default_factory=set)
 
     def name(self) -> str:
         """Return ``ROLE/3`` for one replica, ``ROLE[0-3,7]`` for several."""
@@ -282,7 +265,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-class JsonLogWriter:
+class JsonLogWriter(_LineWriter):
     """Writes each line as a JSON object with ``role``, ``replica`` and ``line``, one per line, in ASCII.
 
     ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD. With a ``stamp`` there is also a
@@ -296,32 +279,15 @@ class JsonLogWriter:
         stamp: Stamp | None = None,
         names: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._stamp = stamp
         self._names = names or {}
-        self._splitter = _LineSplitter()
-        self._time_ns: dict[tuple[str, int], float] = {}
 
-    def write_all(self, blocks: Iterable[LogBlock]) -> None:
-        """Write blocks until there are no more."""
-        for block in blocks:
-            source, lines = self._splitter.split(block)
-            self._time_ns[source] = block.time_ns
-            self._write(source, lines)
-
-    def finish(self) -> None:
-        """Write the unfinished last lines."""
-        for source, line in self._splitter.pop_rests():
-            self._write(source, [line])
-
-    def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
-        shown, replica = source
-        job, role = self._names.get(shown, (None, shown))
+    def _write_lines(self, source: tuple[str, int], lines: list[bytes], time_ns: float) -> None:
+        job, role = self._names.get(source[0], (None, source[0]))
         facts: dict[str, str | int | None] = {"job": job} if job else {}
-        facts |= {"role": role, "replica": replica}
+        facts |= {"role": role, "replica": source[1]}
         if self._stamp is not None:
-            time_ns = self._time_ns.get(source)
-            facts["time"] = self._stamp.text(time_ns) if time_ns else None
-        head = f'{json.dumps(facts)[:-1]}, "line": '
+            facts["time"] = self._stamp(time_ns) if time_ns else None
         texts = (line.decode("utf-8", "replace") for line in lines)
-        _write(self._stream, (f"{head}{json.dumps(text)}}}\n".encode() for text in texts))
+        _write(self._stream, (f"{json.dumps(facts | {'line': text})}\n".encode() for text in texts))

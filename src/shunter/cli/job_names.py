@@ -1,0 +1,146 @@
+"""Which jobs and replicas the user means: ``exp-*``, ``HANDLE/ROLE/0,1``, ``ROLE/0-3``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shunter.cli.console import note, show_error
+from shunter.errors import EXIT_OK, ShunterError, UsageError, did_you_mean
+from shunter.limits import MOST_REPLICAS, cut, whole_number
+from shunter.runner import Runner
+from shunter.runner.jobsearch import is_pattern
+from shunter.runner.observation import unknown_job
+from shunter.specs.status import AppStatus
+
+#: Replicas of a role: its name, and the indices, or None for all.
+ReplicaChoice = tuple[str, "frozenset[int] | None"]
+
+
+@dataclass
+class NamedJobs:
+    """The jobs that a command line names.
+
+    Args:
+        statuses: state of each job that exists, by handle.
+        by_pattern: handles that only patterns match.
+        code: exit code of the first error about a name; 0 without one.
+    """
+
+    statuses: dict[str, AppStatus] = field(default_factory=dict)
+    by_pattern: set[str] = field(default_factory=set)
+    code: int = EXIT_OK
+
+    def note_rest(self, what: str, handles: Iterable[str]) -> None:
+        """Print how many of these jobs, which were left alone, only patterns match."""
+        number = len(self.by_pattern.intersection(handles))
+        if number:
+            note(f"{number} of the jobs that match {what}")
+
+    def add_error(self, error: ShunterError) -> None:
+        """Show an error about one of the jobs; the first one decides the exit code."""
+        show_error(error)
+        self.code = self.code or error.exit_code
+
+
+def named_jobs(runner: Runner, names: Iterable[str]) -> NamedJobs:
+    """Find the jobs that are named, and ask for all their states at once. Errors are shown."""
+    jobs = NamedJobs()
+    by_name: set[str] = set()
+    handles: dict[str, None] = {}
+    for name in names:
+        try:
+            matches = runner.resolve_handles([name])
+        except ShunterError as error:
+            jobs.add_error(error)
+            continue
+        handles.update(dict.fromkeys(matches))
+        if not is_pattern(name):
+            by_name.update(matches)
+    for handle, status in _statuses(runner, list(handles)).items():
+        if status is None:
+            jobs.add_error(unknown_job(handle))
+        else:
+            jobs.statuses[handle] = status
+    jobs.by_pattern = set(jobs.statuses) - by_name
+    return jobs
+
+
+def _statuses(runner: Runner, handles: list[str]) -> dict[str, AppStatus | None]:
+    if len(handles) == 1:  # works also where the history cannot be opened
+        return {handles[0]: runner.status(handles[0])}
+    return runner.statuses(handles)
+
+
+def split_target(text: str) -> tuple[str, list[ReplicaChoice]]:
+    """Split ``HANDLE[/ROLE[/0,1]]`` into the job and the chosen replicas (an empty list: all).
+
+    The job is a handle, the beginning of an id, ``-`` or nothing.
+
+    Raises:
+        UsageError: what follows the job does not name replicas.
+    """
+    scheduler, separator, rest = text.partition("://")
+    parts = (rest if separator else text).split("/")
+    in_handle = 2 if separator else 1  # session and app id, or the id alone
+    if len(parts) > in_handle + 2:
+        return text, []
+    job = "/".join(parts[:in_handle])
+    replicas = "/".join(parts[in_handle:]).strip("/")
+    return (f"{scheduler}://{job}" if separator else job), [parse_replicas(replicas)] if replicas else []
+
+
+def parse_replicas(text: str) -> ReplicaChoice:
+    """Read ``ROLE``, ``ROLE/0``, ``ROLE/0,2`` or ``ROLE/0-3``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    role, slash, ids = text.partition("/")
+    if not role or (slash and not ids):
+        raise _bad_replicas(text)
+    if not slash:
+        return role, None
+    numbers: set[int] = set()
+    for part in ids.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise _bad_replicas(text)
+        try:
+            low, high = (whole_number(number, 0, MOST_REPLICAS) for number in (first, last or first))
+        except ValueError as error:
+            raise UsageError(f"{cut(text)!r} does not name replicas: {error}") from None
+        numbers.update(range(low, high + 1))
+    return role, frozenset(numbers)
+
+
+def _bad_replicas(text: str) -> UsageError:
+    return UsageError(
+        f"{text!r} does not name replicas", hint="Examples: trainer, trainer/0, trainer/0,2, trainer/0-3."
+    )
+
+
+def select_replicas(
+    replicas: Sequence[tuple[str, int]], choices: Sequence[ReplicaChoice]
+) -> list[tuple[str, int]]:
+    """Return the chosen replicas in the job's order; all without a choice.
+
+    Raises:
+        UsageError: the job has no such role or replica.
+    """
+    if not choices:
+        return list(replicas)
+    chosen: set[tuple[str, int]] = set()
+    for role, ids in choices:
+        existing = {k for name, k in replicas if name == role}
+        if not existing:
+            roles = dict.fromkeys(name for name, _ in replicas)
+            raise UsageError(f"the job has no role {role!r}", hint=did_you_mean(role, roles))
+        missing = sorted((ids or frozenset()) - existing)
+        if missing:
+            raise UsageError(
+                f"the role {role!r} has no replica {missing[0]}",
+                hint=f"It has {len(existing)}: {min(existing)} to {max(existing)}.",
+            )
+        chosen.update((role, k) for k in (existing if ids is None else ids))
+    return [replica for replica in replicas if replica in chosen]

@@ -1,0 +1,58 @@
+"""What `--dryrun` and `plan` print of a job that is not submitted, without secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import is_dataclass
+from typing import Any
+
+from shunter.cli.console import out, print_json, warn
+from shunter.errors import EXIT_OK
+from shunter.redaction import Redactor, secrets_in
+from shunter.runner import Runner
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.serialize import to_json
+
+
+def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
+    """Print a job that was not submitted, without secrets: its definition, options, code and request."""
+    redactor = Redactor()
+    cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
+    app = redactor.json({} if info.app is None else to_json(info.app))
+    request = shown_request(info) if as_json else request_text(info)
+    code = None if info.shipment is None else info.shipment.plan()
+    for warning in info.warnings:
+        warn(warning)
+    if as_json:
+        parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
+        print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
+        return EXIT_OK
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, default=str, indent=2)}\n")
+    if code:
+        out(f"# code\n{json.dumps(code, indent=2)}\n")
+    out(f"# request\n{request}")
+    return EXIT_OK
+
+
+def request_text(info: AppDryRunInfo[Any]) -> str:
+    """Return the scheduler's request as text for a person."""
+    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
+        # a script, say, which JSON would make one long line; in quotes, secrets may be hard to tell
+        secrets = secrets_in(None if info.app is None else to_json(info.app))
+        return Redactor(secrets=secrets).text(str(info.request))
+    request = shown_request(info)
+    return request if isinstance(request, str) else json.dumps(request, default=str, indent=2)
+
+
+def shown_request(info: AppDryRunInfo[Any]) -> Any:
+    """Return the scheduler's request as JSON values if it can be, otherwise as text."""
+    request = info.request
+    if hasattr(request, "shown"):  # it hides its secrets itself
+        return request.shown()
+    if is_dataclass(request) and not isinstance(request, type):
+        request = dataclasses.asdict(request)
+    if isinstance(request, (dict, list)):
+        return Redactor().json(request)
+    return Redactor().text(repr(info))
