@@ -103,6 +103,20 @@ $(HYDRA)/bin/python:
 .PHONY: $(HYDRA)
 $(HYDRA): $(HYDRA)/bin/python
 
+# NeMo-Run, which is built on TorchX, beside a TorchX. Ray, the largest of what Lepton's client names, is left out.
+NEMO := .venv-nemo
+$(NEMO)/bin/nemorun:
+	$(PYTHON) -m venv $(NEMO)
+	{ $(NEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  'nemo-run==0.11.1' 'leptonai==0.27.3' && \
+	  $(NEMO)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' inquirerpy catalogue \
+	  fabric fiddle typer rich jinja2 networkx omegaconf toml pydantic 'httpx[http2]==0.27.2' loguru 'urllib3<2' \
+	  packaging fastapi requests uvicorn 'cloudpickle==3.0.0' pyyaml 'prometheus-fastapi-instrumentator==7.0.0' \
+	  python-multipart contextlib2 pillow exceptiongroup ledoc-ui huggingface_hub argcomplete; } || \
+	  { rm -rf $(NEMO); exit 1; }
+.PHONY: $(NEMO)
+$(NEMO): $(NEMO)/bin/nemorun
+
 # Monarch, torchft and Ax, which are built on TorchX and find shunter in its place. Their PyTorch is the CPU build,
 # where the index has one.
 PRODUCTS := .venv-products

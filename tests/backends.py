@@ -86,6 +86,15 @@ def hydra_python() -> str:
     return os.path.join(HYDRA, "bin", "python")
 
 
+NEMO = _environment("SHUNTER_NEMO", "nemo")
+
+
+def nemo_python() -> str:
+    """Return the Python that has NeMo-Run and TorchX; skips without one."""
+    need("nemo_run")
+    return os.path.join(NEMO, "bin", "python")
+
+
 PRODUCTS = _environment("SHUNTER_PRODUCTS", "products")
 
 
@@ -200,6 +209,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "torch": _module("torch"),
     "torchx": _program_of(TORCHX, "python"),
     "hydra": _program_of(HYDRA, "python"),
+    "nemo_run": _program_of(NEMO, "python"),
     "torchx_products": _program_of(PRODUCTS, "python"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),

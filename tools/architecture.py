@@ -35,6 +35,8 @@ ROLES = frozenset(
 API_ROOMS = ("runner", "schedulers", "specs", "tracker", "workspace")
 #: Modules whose names are those of TorchX: jobs ask for them, and programs whose `torchx` became `shunter`.
 GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", *(f"{PACKAGE}.{room}.api" for room in API_ROOMS)})
+#: The room whose modules and classes have TorchX's names.
+MIRROR = f"{PACKAGE}.compat"
 
 Graph = dict[str, set[str]]
 
@@ -51,7 +53,9 @@ def modules() -> dict[str, Path]:
 
 
 def folder_of(module: str, paths: dict[str, Path]) -> str:
-    """Return the folder in which a module lies, as a dotted name."""
+    """Return the folder in which a module lies, as a dotted name. Those that mirror TorchX's are one."""
+    if module.startswith(f"{MIRROR}."):
+        return MIRROR
     return module if paths[module].name == "__init__.py" else module.rpartition(".")[0]
 
 
@@ -168,7 +172,7 @@ def repeated_names(paths: dict[str, Path]) -> dict[str, list[str]]:
     """Return the base names that modules share without playing the same role."""
     by_name = defaultdict(list)
     for name, path in paths.items():
-        if path.name != "__init__.py" and name not in GIVEN:
+        if path.name != "__init__.py" and name not in GIVEN and not name.startswith(MIRROR):
             by_name[path.stem].append(name)
     return {
         base: names
@@ -182,6 +186,8 @@ def repeated_classes(paths: dict[str, Path]) -> dict[str, list[str]]:
     """Return the class names that are defined in several modules."""
     found = defaultdict(list)
     for name, path in paths.items():
+        if name.startswith(MIRROR):
+            continue
         for node in _running_nodes(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(name)

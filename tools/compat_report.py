@@ -30,7 +30,9 @@ API = Path(__file__).with_name("torchx_api.py")
 #: Names that need not exist: pattern of ``module.name`` -> why.
 EXEMPT = {
     r"torchx\.apps\..*": "what TorchX's programs for jobs consist of; the programs exist",
-    r"torchx\.cli\.(?!cmd_base|main).*": "what TorchX's own commands consist of",
+    r"torchx\.cli\.(?!cmd_base|cmd_log\.(?!CmdLog|get|print)|main|colors|argparse_util).*": (
+        "what TorchX's own commands consist of"
+    ),
     r"torchx\.cli\.main\.(?!main).*": "what TorchX's own commands consist of",
     r"torchx\.schedulers\.(gcp_batch|kubernetes_mcad)_scheduler.*": "GCP Batch, MCAD: gone from TorchX",
     r"torchx\.schedulers\.\w+_scheduler\.(?!\w+(Scheduler|Opts|Job)$|create_scheduler).*": (
@@ -40,23 +42,20 @@ EXEMPT = {
         "helpers of TorchX's own schedulers"
     ),
     r"torchx\.schedulers\.(ray|streams)(\..*)?": "helpers of TorchX's own schedulers",
-    r"torchx\.schedulers\.(api\.(DAYS_IN_2_WEEKS|split_lines_iterator)|load_group)": (
-        "helpers of TorchX's own schedulers"
-    ),
+    r"torchx\.schedulers\.(api\.DAYS_IN_2_WEEKS|load_group)": "helpers of TorchX's own schedulers",
     r"torchx\.schedulers\.(ids|devices)\.(?!make_unique|random_id|get_device_mounts).*": (
         "parts of `make_unique` and `get_device_mounts`"
     ),
     r"torchx\.specs\.file_linter\.(?!validate|LinterMessage|get_fn_docstring).*": "the rules for components",
     r"torchx\.specs\.finder\.(?!get_|Component\w+Exception).*": "how components are found",
     r"torchx\.specs\.builders\.parse_args": "how arguments of components are parsed",
-    r"torchx\.components\.(train|interpret|dist\.(get_role_name|parse_nnodes))": "parts of `dist.ddp`",
-    r"torchx\.plugins\.(_.*|PluginRegistry|RegistrationError|registry)": "the registry of plugins",
-    r"torchx\.runner\.events\.(?!log_event|record|api$|api\.TorchxEvent).*": "where events go",
-    r"torchx\.runner\.(config\.DEFAULT_CONFIG_DIRS|api\.get_configured_trackers)": "what tests replace",
+    r"torchx\.components\.(train|interpret)": "modules without components",
+    r"torchx\.runner\.config\.DEFAULT_CONFIG_DIRS": "what tests replace",
     r"torchx\.(.*\.)?(logger|log|[A-Z]|PackageType|WorkspaceConfigType|KeyType|ResultType)": (
         "loggers and type variables"
     ),
-    r"torchx\.(util\.(?!types|entrypoints)|settings|deprecations).*": "small helpers",
+    r"torchx\.(deprecations|util\.log_tee_helpers).*": "small helpers",
+    r"torchx\.util\.(io\.(COMPONENTS_DIR|get_abspath)|modules\.import_attr)": "small helpers",
     r"torchx\.util\.types\.(get_|is_).*": "small helpers",
     r"torchx\.specs\.(api\.)?(RESET|YELLOW_BOLD|TORCHX_HOME|FB_NAMED_RESOURCES)": "small helpers",
     r"torchx\.specs\.(api\.)?(cases|get_type_name|import_attr|load_group|overlays\.validate_overlay)": (
@@ -66,7 +65,6 @@ EXEMPT = {
     r"torchx\.workspace\.(api|docker_workspace)\.(?!\w*Mixin|Workspace$|walk_workspace).*": (
         "deprecated builders, and parts of the Docker workspace"
     ),
-    r"torchx\.test.*": "helpers of TorchX's own tests",
 }
 
 

@@ -25,6 +25,7 @@ NAME = "torchx"
 #: The same modules under a name of ours, whatever `torchx` is.
 OUR_NAME = "shunter.compat.torchx"
 TABLE = "shunter.compat.alias_table"
+_ABSENT = object()
 
 
 def install() -> None:
@@ -58,12 +59,30 @@ class TorchxFinder:
 
 
 class AliasModule(ModuleType):
-    """A module of TorchX whose names are looked up in the table when they are first asked for."""
+    """A module of TorchX whose names are looked up in the table.
+
+    A name that is replaced, as ``unittest.mock.patch`` does, is replaced where our code reads it too.
+    """
 
     def __getattr__(self, name: str) -> Any:
-        value = look_up(self.__name__, name)
-        self.__dict__[name] = value
-        return value
+        return look_up(self.__name__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        place = None if name.startswith("__") or isinstance(value, AliasModule) else find(self.__name__, name)
+        if place is not None:
+            module, attribute = place
+            before = vars(module).get(attribute, _ABSENT)
+            self.__dict__.setdefault("_replaced", {}).setdefault(name, (module, attribute, before))
+            setattr(module, attribute, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        module, attribute, before = self.__dict__.get("_replaced", {}).pop(name, (None, "", None))
+        if before is _ABSENT:  # the module finds it out at each use
+            delattr(module, attribute)
+        elif module is not None:
+            setattr(module, attribute, before)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_in(self.__name__)})
@@ -77,29 +96,37 @@ def look_up(module: str, name: str) -> Any:
     """
     if name == "__all__":
         return [known for known in names_in(module) if not known.startswith("_")]
-    old = _old_name(module) or ""
-    places = _places(old) or {}
-    if name in places:
-        new_module, _, attribute = places[name].partition(":")
-        return getattr(import_module(new_module), attribute)
-    if "*" in places and (not name.startswith("__") or name == "__version__"):
-        whole = import_module(places["*"])
-        if hasattr(whole, name) and not isinstance(getattr(whole, name), ModuleType):
-            return getattr(whole, name)
-    if not name.startswith("__") and _places(f"{old}.{name}".lstrip(".")) is not None:
+    place = find(module, name)
+    if place is not None:
+        return getattr(*place)
+    if not name.startswith("__") and _places(f"{_old_name(module)}.{name}".lstrip(".")) is not None:
         return import_module(f"{module}.{name}")
     raise AttributeError(f"shunter serves no {name!r} in {module}")
+
+
+def find(module: str, name: str) -> tuple[ModuleType, str] | None:
+    """Return the module of ours in which a name of a module stands, and its name there; None without one."""
+    places = _places(_old_name(module) or "") or {}
+    if name in places:
+        new_module, _, attribute = places[name].partition(":")
+        return import_module(new_module), attribute
+    for whole in map(import_module, places.get("*", "").split() if not name.startswith("__") else ()):
+        if hasattr(whole, name) and not _is_module(whole, name):
+            return whole, name
+    return None
 
 
 def names_in(module: str) -> list[str]:
     """Return the names that a module has, apart from modules in it."""
     places = _places(_old_name(module) or "") or {}
     names = set(places) - {"*"}
-    if "*" in places:
-        whole = import_module(places["*"])
-        names |= {name for name in dir(whole) if not name.startswith("_")}
-        names -= {name for name, value in vars(whole).items() if isinstance(value, ModuleType)}
+    for whole in map(import_module, places.get("*", "").split()):
+        names |= {name for name in dir(whole) if not name.startswith("_") and not _is_module(whole, name)}
     return sorted(names)
+
+
+def _is_module(whole: ModuleType, name: str) -> bool:
+    return isinstance(vars(whole).get(name), ModuleType)
 
 
 def installed_torchx() -> str | None:

@@ -48,7 +48,10 @@ def test_exceptions_have_their_place(module: str) -> None:
 
 
 def test_a_module_without_an_exception_has_our_path() -> None:
-    assert alias_table.places_of("schedulers.lsf_scheduler") == {"*": "shunter.schedulers.lsf_scheduler"}
+    assert alias_table.places_of("schedulers.devices") == {"*": "shunter.schedulers.devices"}
+    assert alias_table.places_of("util.strings") == {"*": "shunter.compat.util.strings"}
+    both = alias_table.places_of("components.dist")
+    assert both == {"*": "shunter.compat.components.dist shunter.components.dist"}
     assert alias_table.places_of("schedulers.no_such") is None
     assert alias_table.places_of("no_such.module") is None
 

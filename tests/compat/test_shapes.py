@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shunter.compat.torchx  # noqa: F401
-from shunter.compat.torchx_runner import TorchxRunner
+from shunter.compat.runner.api import TorchxRunner
 from shunter.runner.api import Runner
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs import AppDef, AppState, Role, Workspace

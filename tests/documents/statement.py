@@ -47,16 +47,13 @@ class Statement:
 
 def find(path: str) -> Any:
     """Return the object of a dotted path, such as ``shunter.schedulers.api.DescribeAppResponse``."""
-    parts = path.split(".")
-    for count in range(len(parts), 0, -1):
-        try:
-            value: Any = import_module(".".join(parts[:count]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[count:]:
-            value = getattr(value, part)
-        return value
-    raise ModuleNotFoundError(path)
+    place, *others = path.split(".")
+    value: Any = import_module(place)
+    for part in others:
+        place = f"{place}.{part}"
+        # what a package names comes first, as in programs: the class `shunter.specs.macros`, not the module
+        value = getattr(value, part) if hasattr(value, part) else import_module(place)
+    return value
 
 
 def exists(path: str, differs: str = "") -> Statement:

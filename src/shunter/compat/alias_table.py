@@ -1,4 +1,8 @@
-"""Which module of shunter stands for a module of TorchX: ``torchx.a.b`` is ``shunter.a.b``, but for these."""
+"""Which modules of shunter stand for a module of TorchX: ``torchx.a.b`` is ``shunter.a.b``.
+
+What TorchX has and shunter should not is in ``shunter.compat.a.b``, whose names come first. These are the
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -7,60 +11,64 @@ import importlib.util
 
 #: Modules that stand for one at another place.
 _ELSEWHERE = {
-    "": "shunter.compat.torchx_version",
-    "components.component_test_base": "shunter.compat.component_test_base",
-    "distributed": "shunter.compat.torch_distributed",
-    "plugins": "shunter.compat.plugin_registration",
-    "runner": "shunter.compat.torchx_runner",
-    "runner.api": "shunter.compat.torchx_runner",
-    "runner.config": "shunter.compat.torchx_config",
-    "runner.events.api": "shunter.runner.events",
+    "plugins": "shunter.compat.plugins.registry",
+    "plugins._registration": "shunter.compat.plugins",
+    "plugins._registry": "shunter.compat.plugins.registry",
+    "runner": "shunter.compat.runner.api",
+    "runner.events.api": "shunter.compat.runner.events",
+    "runner.events.handlers": "shunter.compat.runner.events",
     "runtime.tracking": "shunter.tracker.results",
     "runtime.tracking.api": "shunter.tracker.results",
     "specs.builders": "shunter.specs",
     "specs.file_linter": "shunter.components.file_linter",
     "specs.finder": "shunter.components.finder",
-    "specs.named_resources_aws": "shunter.compat.torchx_resources",
-    "specs.overlays": "shunter.compat.torchx_overlays",
-    "util.entrypoints": "shunter.compat.torchx_util",
-    "util.types": "shunter.compat.torchx_util",
-    "version": "shunter.compat.torchx_version",
+    "testing.fixtures": "shunter.compat.test.fixtures",
+    "util.colors": "shunter.compat.cli.colors",
+    "util.cuda": "shunter.compat.distributed",
+    "util.session": "shunter.compat.runner.events",
+    "util.shlex": "shlex",
     "workspace": "shunter.workspace.api",
-    "workspace.api": "shunter.workspace.api",
 }
 
 #: Packages in which there are only modules.
-_PACKAGES = ("cli", "runtime", "util")
+_PACKAGES = ("runtime", "testing")
 
-#: Names that are not those of the module that stands for TorchX's: ``name=new`` where it is called otherwise.
+_DERIVABLE = "shunter.compat.schedulers.derivable"
+_SCHEDULERS_API = {
+    "shunter.compat.plugin_scheduler": "Scheduler=PluginScheduler",
+    "shunter.compat.schedulers.structured_opts": "StructuredOpts",
+    "shunter.schedulers.lines": "split_lines split_lines_iterator",
+}
+_SPECS = {"shunter.compat.specs.status": "AppStatus"}
+
+#: Names that are not those of the modules that stand for TorchX's: ``name=new`` where it is called otherwise.
 _OTHER_NAMES: dict[str, dict[str, str]] = {
-    "cli.cmd_base": {"shunter.compat.subcommand": "SubCommand"},
+    "": {"shunter.compat.version": "IMAGE __version__"},
     "cli.main": {"shunter.compat.torchx_command": "main"},
-    "runner": {"shunter.compat.torchx_runner": "Runner=TorchxRunner"},
-    "runner.api": {"shunter.compat.torchx_runner": "Runner=TorchxRunner"},
-    "runner.events": {
-        "shunter.compat.torchx_runner": "log_event=torchx_log_event",
-        "shunter.runner.events": "TorchxEvent=Event",
-    },
-    "runner.events.api": {"shunter.runner.events": "TorchxEvent=Event"},
-    "schedulers": {"shunter.compat.plugin_scheduler": "Scheduler=PluginScheduler"},
-    "schedulers.api": {
+    "plugins._registry": {"shunter.compat.plugins": "NAMED_RESOURCES_ATTR"},
+    "runner": {"shunter.compat.runner.api": "Runner=TorchxRunner"},
+    "runner.api": {"shunter.compat.runner.api": "Runner=TorchxRunner"},
+    "schedulers": {
         "shunter.compat.plugin_scheduler": "Scheduler=PluginScheduler",
-        "shunter.compat.structured_opts": "StructuredOpts",
-        "shunter.schedulers.lines": "split_lines",
+        "shunter.compat.schedulers.factories": "DEFAULT_SCHEDULER_MODULES get_default_scheduler_name "
+        "get_scheduler_factories",
     },
+    "schedulers.api": _SCHEDULERS_API,
+    "schedulers.aws_batch_scheduler": {_DERIVABLE: "AWSBatchScheduler"},
+    "schedulers.aws_sagemaker_scheduler": {_DERIVABLE: "AWSSageMakerScheduler"},
+    "schedulers.kubernetes_scheduler": {_DERIVABLE: "KubernetesScheduler"},
+    "schedulers.lsf_scheduler": {_DERIVABLE: "LsfScheduler"},
     "specs": {
-        "shunter.compat.torchx_resources": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES "
+        **_SPECS,
+        "shunter.compat.specs.builders": "materialize_appdef",
+        "shunter.compat.specs.named_resources_aws": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES "
         "GENERIC_NAMED_RESOURCES",
-        "shunter.components.materialize": "materialize_appdef",
         "shunter.specs.named_resources_generic": "GiB",
         "shunter.specs.resources": "ResourceFactory",
     },
-    "specs.builders": {
-        "shunter.components.materialize": "ComponentArgs component_args_from_str materialize_appdef",
-    },
+    "specs.api": _SPECS,
     "specs.finder": {"shunter.errors": "ComponentNotFoundException ComponentValidationException"},
-    "util.entrypoints": {"shunter.compat.torchx_util": "load=load_entry_point"},
+    "util.entrypoints": {"shunter.compat.util.entrypoints": "load=load_entry_point metadata"},
 }
 
 
@@ -72,20 +80,18 @@ def places_of(module: str) -> dict[str, str] | None:
         module: the module without ``torchx.``; "" for `torchx` itself.
 
     Returns:
-        Places by name; under ``*`` the module that has all other names.
+        Places by name; under ``*`` the modules that have the other names, the first of them in case of doubt.
     """
     places = {}
     for new_module, names in _OTHER_NAMES.get(module, {}).items():
         for word in names.split():
             old, _, new = word.partition("=")
             places[old] = f"{new_module}:{new or old}"
-    if module in _ELSEWHERE:
-        places["*"] = _ELSEWHERE[module]
-    elif _exists(f"shunter.{module}"):
-        places["*"] = f"shunter.{module}"
-    elif module not in _PACKAGES and not places:
-        return None
-    return places
+    candidates = [f"shunter.compat.{module}", _ELSEWHERE.get(module, f"shunter.{module}")]
+    modules = [name for name in candidates if module and _exists(name)]
+    if modules:
+        places["*"] = " ".join(modules)
+    return places if places or module in _PACKAGES else None
 
 
 def _exists(module: str) -> bool:

@@ -14,11 +14,12 @@ import importlib
 import importlib.util
 import json
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shunter import specs
 from shunter.cli.shown_plan import shown_request
+from shunter.compat.schedulers.derivable import AnsweredByOurs
 from shunter.runner import Runner
 from shunter.runner.preparation import inject
 from shunter.schedulers import responses
@@ -75,8 +76,8 @@ def make_class(name: str) -> type:
     return type("OfferedScheduler", bases, {"__module__": __name__})
 
 
-class _Offered:
-    """Answers TorchX's calls by one of our schedulers.
+class _Offered(AnsweredByOurs):
+    """Answers the calls of an installed TorchX by one of our schedulers.
 
     Args:
         name: name of the scheduler.
@@ -93,7 +94,7 @@ class _Offered:
         self._workspace = ""
 
     @property
-    def _ours(self) -> Scheduler[Any]:
+    def _made(self) -> Scheduler[Any]:
         return self._runner.scheduler(self._name)
 
     def close(self) -> None:
@@ -104,25 +105,22 @@ class _Offered:
         from torchx.specs import runopts
 
         options = runopts()
-        for name, option in self._ours.run_opts():
+        for name, option in self._made.run_opts():
             kind = _their_type(option.opt_type)
             default = option.default if kind is not str or isinstance(option.default, str) else None
             options.add(name, type_=kind, help=option.help, default=default, required=option.is_required)
         return options
-
-    def _validate(self, app: Any, scheduler: str, *cfg: Any) -> None:
-        """Do nothing: our schedulers check jobs when they make the request."""
 
     def _submit_dryrun(self, app: Any, cfg: Mapping[str, Any]) -> Any:
         from torchx.specs import AppDryRunInfo
 
         job = translated(app, _our_classes())
         definition = to_json(job)
-        inject(job, self._name, self._ours.session_name)
+        inject(job, self._name, self._made.session_name)
         workspace = Workspace.from_str(self._workspace)
         self._workspace = ""
         given = {key: value for key, value in cfg.items() if value is not None}
-        info = self._ours.submit_dryrun(job, given, workspace)
+        info = self._made.submit_dryrun(job, given, workspace)
         info.definition, info.travels = definition, str(workspace) or None
         offered = AppDryRunInfo(info.request, lambda _: _shown(info))
         offered.shunter = info
@@ -134,38 +132,8 @@ class _Offered:
         info.request = dryrun_info.request
         return parse_app_handle(self._runner.schedule(info)).app_id
 
-    def describe(self, app_id: str) -> Any:
-        """Return what is known of a job; None if there is no such job."""
-        return translated(self._ours.describe(app_id), _their_classes())
-
-    def list(self, cfg: Mapping[str, Any] | None = None) -> Any:
-        """Return the jobs of this scheduler."""
-        return translated(self._ours.list(cfg), _their_classes())
-
-    def exists(self, app_id: str) -> bool:
-        """Tell whether there is such a job."""
-        return self._ours.exists(app_id)
-
-    def _cancel_existing(self, app_id: str) -> None:
-        self._ours.cancel(app_id)
-
-    def _delete_existing(self, app_id: str) -> None:
-        self._ours.delete(app_id)
-
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: Any = None,
-        until: Any = None,
-        should_tail: bool = False,
-        streams: Any = None,
-    ) -> Iterable[str]:
-        """Return the lines of a replica's log."""
-        streams = translated(streams, _our_classes())
-        return self._ours.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
+    def _as_theirs(self, value: Any) -> Any:
+        return translated(value, _their_classes())
 
 
 class _Workspace:

@@ -20,8 +20,8 @@ from shunter import __version__
 from shunter.cli.command_line import GlobalOptions, run_command, run_command_line, set_up_logging
 from shunter.cli.console import note, out, print_json, warn
 from shunter.cli.shown_status import status_of
-from shunter.compat.states import torchx_state
-from shunter.compat.torchx_config import CONFIG_FILE, dump
+from shunter.compat.runner.config import CONFIG_FILE, dump
+from shunter.compat.specs.status import torchx_status
 from shunter.components.component import Component
 from shunter.components.finder import get_builtin_source, get_component
 from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError
@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace, options: GlobalOptions) -> int:
     words += [f"--scheduler_args={text}" for text in args.scheduler_args]
     if component:
         words += [component, *component_words(get_component(component), rest)]
-    return _as_shunter("run", words, options, surplus="warn")
+    return run_command("run", words, options, surplus="warn")
 
 
 def _component_and_arguments(words: Sequence[str], config: Config) -> tuple[str | None, list[str]]:
@@ -102,7 +102,7 @@ def _add_handle(parser: argparse.ArgumentParser) -> None:
 
 def _on_handle(command: str) -> Callable[[argparse.Namespace, GlobalOptions], int]:
     def act(args: argparse.Namespace, options: GlobalOptions) -> int:
-        return _as_shunter(command, [args.app_handle], options)
+        return run_command(command, [args.app_handle], options)
 
     return act
 
@@ -116,7 +116,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
     if not args.json:
         words = [args.app_handle, *([f"--roles={args.roles}"] if args.roles else [])]
-        return _as_shunter("status", words, options)
+        return run_command("status", words, options)
     with get_runner() as runner:
         status = status_of(runner, runner.resolve_handle(args.app_handle))
     wanted = [role for role in args.roles.split(",") if role]
@@ -127,32 +127,12 @@ def _status(args: argparse.Namespace, options: GlobalOptions) -> int:
 def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str, Any]:
     """Return a job's status as TorchX prints it: in states that TorchX has, those of replicas as numbers."""
     parsed = parse_app_handle(handle)
+    document = torchx_status(status).to_json(roles or None)
     return {
         "handle": handle,
         "app_id": parsed.app_id,
         "scheduler": parsed.scheduler_backend,
-        "state": torchx_state(status.state).name,
-        "num_restarts": status.num_restarts,
-        "roles": [
-            {
-                "role": role.role,
-                "replicas": [
-                    {
-                        "id": replica.id,
-                        "state": int(torchx_state(replica.state)),
-                        "role": replica.role,
-                        "hostname": replica.hostname,
-                        "structured_error_msg": replica.structured_error_msg,
-                    }
-                    for replica in role.replicas
-                ],
-            }
-            for role in status.roles
-            if not roles or role.role in roles
-        ],
-        "msg": status.msg,
-        "structured_error_msg": status.structured_error_msg,
-        "url": status.ui_url,
+        **document,
         "ui_url": status.ui_url,
     }
 
@@ -169,13 +149,13 @@ def _log(args: argparse.Namespace, options: GlobalOptions) -> int:
     words += ["--follow"] if args.tail else []
     words += [f"--regex={args.regex}"] if args.regex is not None else []
     words += [f"--streams={args.streams}"] if args.streams else []
-    return _as_shunter("log", words, options)
+    return run_command("log", words, options)
 
 
 def _list(args: argparse.Namespace, options: GlobalOptions) -> int:
     scheduler = args.scheduler or _configured(load_config(), "list", "scheduler") or DEFAULT_SCHEDULER
     words = ["-s", scheduler, "--limit=0", *(f"--scheduler_args={text}" for text in args.scheduler_args)]
-    return _as_shunter("list", words, options)
+    return run_command("list", words, options)
 
 
 def _add_runopts(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +163,7 @@ def _add_runopts(parser: argparse.ArgumentParser) -> None:
 
 
 def _runopts(args: argparse.Namespace, options: GlobalOptions) -> int:
-    return _as_shunter("runopts", [args.scheduler] if args.scheduler else [], options)
+    return run_command("runopts", [args.scheduler] if args.scheduler else [], options)
 
 
 def _add_builtins(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +172,7 @@ def _add_builtins(parser: argparse.ArgumentParser) -> None:
 
 def _builtins(args: argparse.Namespace, options: GlobalOptions) -> int:
     if not args.print:
-        return _as_shunter("components", [], options)
+        return run_command("components", [], options)
     out(get_builtin_source(args.print).rstrip("\n"))
     return EXIT_OK
 
@@ -241,10 +221,6 @@ def _add_tracker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="list ...", help="what to show")
 
 
-def _tracker(args: argparse.Namespace, options: GlobalOptions) -> int:
-    return _as_shunter("tracker", args.words, options)
-
-
 _COMMANDS: dict[str, tuple[str, Any, Any]] = {
     "run": ("start a job", _add_run, _run),
     "status": ("show the state of a job", _add_status, _status),
@@ -256,7 +232,11 @@ _COMMANDS: dict[str, tuple[str, Any, Any]] = {
     "runopts": ("show the options of schedulers", _add_runopts, _runopts),
     "builtins": ("list the builtin components", _add_builtins, _builtins),
     "configure": (f"write a {CONFIG_FILE}", _add_configure, _configure),
-    "tracker": ("show what jobs tracked", _add_tracker, _tracker),
+    "tracker": (
+        "show what jobs tracked",
+        _add_tracker,
+        lambda args, options: run_command("tracker", args.words, options),
+    ),
 }
 
 
@@ -347,10 +327,6 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
         raise UsageError("no command given", hint="`torchx --help` lists them.")
     code = args.action(args, options)
     return code if isinstance(code, int) else EXIT_OK
-
-
-def _as_shunter(command: str, words: Sequence[str], options: GlobalOptions, **more: Any) -> int:
-    return run_command(command, list(words), options, **more)
 
 
 def _flags(args: argparse.Namespace, *names: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from shunter.compat.torchx_util import decode_optional
+from shunter.compat.util.types import decode_optional
 from shunter.errors import InvalidRunConfigException
 from shunter.specs.conversion import default_of, has_default
 from shunter.specs.options import runopts
@@ -110,12 +110,7 @@ class StructuredOpts(Mapping[str, Any]):
                     return value[rest]
         raise KeyError(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of an option; the default if there is no such option."""
-        try:
-            return self[key]
-        except KeyError:
-            return default
+    get = Mapping.get
 
     def __iter__(self) -> Iterator[str]:
         groups = _groups(type(self))

@@ -1,24 +1,17 @@
-"""TorchX's small helpers that plugins import: ``torchx.util.types`` and ``torchx.util.entrypoints``."""
+"""Types of parameters, and values from texts (``torchx.util.types``)."""
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
-import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from shunter.errors import OptionParseError
-from shunter.plugins import entry_points
 from shunter.specs.conversion import from_text
 from shunter.specs.pairs import parse_dict
 
 T = TypeVar("T")
-
-
-# ---- torchx.util.types
 
 
 def none_throws(optional: T | None, message: str = "Unexpected `None`") -> T:
@@ -77,52 +70,3 @@ def decode_from_string(encoded_value: str, annotation: Any) -> Any:
 def decode(encoded_value: Any, annotation: Any) -> Any:
     """Convert a value to a type if it is a text, else return it as it is."""
     return decode_from_string(encoded_value, annotation) if isinstance(encoded_value, str) else encoded_value
-
-
-# ---- torchx.util.entrypoints
-
-
-def load_entry_point(group: str, name: str, default: T | None = None) -> Any:
-    """Return what a distribution offers under a name of a group, else the default.
-
-    Raises:
-        KeyError: there is none, and no default.
-    """
-    for point in _points(group):
-        if point.name == name:
-            return point.load()
-    if default is None:
-        raise KeyError(f"no distribution offers {name!r} in the group {group!r}")
-    return default
-
-
-def load_group(group: str, default: Mapping[str, Any] | None = None, skip_defaults: bool = False) -> Any:
-    """Return what distributions offer in a group, by name, each loaded when it is first called.
-
-    Args:
-        group: for example ``torchx.schedulers``.
-        default: returned if nothing is offered.
-        skip_defaults: return None rather than the default.
-    """
-    points = _points(group)
-    if not points:
-        return None if skip_defaults else default
-    return {point.name: _DeferredEntry(point) for point in points}
-
-
-def _points(group: str) -> list[Any]:
-    kind = group.removeprefix("torchx.")
-    if kind != group:
-        return entry_points(kind)
-    return list(metadata.entry_points(group=group))
-
-
-class _DeferredEntry:
-    """Stands for a callable, or a module, that is imported when it is used."""
-
-    def __init__(self, point: Any) -> None:
-        self._point = point
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        loaded = self._point.load()
-        return loaded if inspect.ismodule(loaded) else loaded(*args, **kwargs)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from shunter.compat.torchx_runner import get_runner
+from shunter.compat.runner.api import get_runner
 from shunter.components.file_linter import validate
 from shunter.specs.app import AppDef
 from shunter.specs.status import AppStatus

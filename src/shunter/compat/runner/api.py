@@ -12,19 +12,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shunter.compat.states import torchx_rows, torchx_status
-from shunter.errors import UnknownAppException
+from shunter.compat.runner.events import log_event
+from shunter.compat.schedulers.factories import get_scheduler_factories
+from shunter.compat.specs.builders import exits
+from shunter.compat.specs.status import AppStatus, torchx_rows, torchx_status
+from shunter.errors import PluginError, UnknownAppException
 from shunter.runner import events
 from shunter.runner.api import Runner
+from shunter.runner.config import load_config
 from shunter.schedulers.registry import SchedulerFactory
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.status import AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
+__all__ = ["Runner", "TorchxRunner", "get_configured_trackers", "get_runner", "log_event"]
 DEFAULT_SESSION = "torchx"
+logger = logging.getLogger(__name__)
+_every_scheduler = get_scheduler_factories
 
 
 def get_runner(
@@ -39,7 +45,14 @@ def get_runner(
         component_defaults: default values of components' arguments, by component.
         scheduler_params: passed to the schedulers' factories.
     """
-    return TorchxRunner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
+    # tests replace the name in this module
+    factories = None if get_scheduler_factories is _every_scheduler else get_scheduler_factories()
+    return TorchxRunner(name or DEFAULT_SESSION, factories, component_defaults, scheduler_params)
+
+
+def get_configured_trackers() -> dict[str, str | None]:
+    """Return the trackers that the configuration names, with their configuration."""
+    return load_config().trackers(submitting=True)
 
 
 class TorchxRunner(Runner):
@@ -57,9 +70,19 @@ class TorchxRunner(Runner):
         **more: Any,
     ) -> None:
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
-        logger = logging.getLogger(events.LOGGER)
-        if not logger.handlers and logger.level == logging.NOTSET:
-            logger.propagate = False
+        #: The definitions of jobs, by handle, that a subclass submitted itself.
+        self._apps: dict[str, AppDef] = {}
+        event_logger = logging.getLogger(events.LOGGER)
+        if not event_logger.handlers and event_logger.level == logging.NOTSET:
+            event_logger.propagate = False
+
+    def trackers(self) -> dict[str, str | None]:
+        """Return the trackers of jobs; tests replace `get_configured_trackers`."""
+        return get_configured_trackers()
+
+    def app_of(self, submission: Submission) -> AppDef:
+        """Return the job of a submission. Arguments that do not fit its component raise `SystemExit` too."""
+        return exits(super().app_of)(submission)
 
     def run(
         self,
@@ -108,26 +131,23 @@ class TorchxRunner(Runner):
         with contextlib.suppress(UnknownAppException):
             super().delete(app_handle)
 
+    # ---- internals that products built on TorchX use
 
-def torchx_log_event(
-    api: str,
-    scheduler: str | None = None,
-    app_id: str | None = None,
-    app_image: str | None = None,
-    app_metadata: dict[str, str] | None = None,
-    runcfg: str | None = None,
-    workspace: str | None = None,
-) -> events.log_event:
-    """Return `shunter.runner.events.log_event` for a call; the parameters are those of TorchX."""
-    return events.log_event(
-        api,
-        scheduler or "",
-        app_id=app_id,
-        app_image=app_image,
-        app_metadata=app_metadata,
-        runcfg=runcfg,
-        workspace=workspace,
-    )
+    def _scheduler(self, scheduler: str) -> Any:
+        """Return a scheduler as its factory made it.
+
+        Raises:
+            Exception: what the factory raises, as with TorchX.
+        """
+        try:
+            made = self.scheduler(scheduler)
+        except PluginError as error:
+            raise error.__cause__ or error from error.__cause__
+        return getattr(made, "made", made)
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """Return the definition of a job; None if there is no such job."""
+        return self._apps.get(app_handle) or super().describe(app_handle)
 
 
 def _holds_no_files(workspace: str) -> bool:

@@ -1,0 +1,1 @@
+"""TorchX's command line as plugins and scripts import it (``torchx.cli``)."""

@@ -1,0 +1,1 @@
+"""TorchX's runner, its configuration and its events (``torchx.runner``)."""

@@ -1,0 +1,1 @@
+"""Parts of ``torchx.specs`` that are not those of `shunter.specs`."""

@@ -1,0 +1,1 @@
+"""TorchX's helpers for tests (``torchx.test``)."""

@@ -1,0 +1,1 @@
+"""TorchX's small helpers (``torchx.util``)."""
