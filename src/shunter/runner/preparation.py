@@ -15,7 +15,7 @@ from shunter.schedulers.api import Dependency, Scheduler
 from shunter.specs.app import AppDef, Role, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
 from shunter.specs.translation import our_app

@@ -10,7 +10,7 @@ import os
 
 from shunter.errors import ConfigError
 from shunter.specs.app import AppDef, Role
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.workspace import DOCKERFILES, Workspace, our_workspace
 
 #: Starts the program of a role in its folder: the first argument, relative to the working directory.

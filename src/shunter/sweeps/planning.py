@@ -16,7 +16,7 @@ from shunter.runner.api import Runner
 from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.options import as_mapping
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission

@@ -17,7 +17,7 @@ from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     read_command,
 )
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import options, submit
 

@@ -24,7 +24,7 @@ from shunter.errors import ConfigError, did_you_mean
 from shunter.schedulers.toolkit_supervision import NOTIFY
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 
 CONTAINER = "container"
 ARRAY = "array"

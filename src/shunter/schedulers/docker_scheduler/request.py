@@ -20,7 +20,7 @@ from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.resources import Resource
 from shunter.specs.retries import parse_retries, without_effect

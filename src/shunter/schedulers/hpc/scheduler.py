@@ -51,7 +51,7 @@ from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name

@@ -28,7 +28,7 @@ from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.resources import Resource
 from shunter.specs.retries import OOM, parse_retries, without_effect
 from shunter.specs.sweep_points import own_command

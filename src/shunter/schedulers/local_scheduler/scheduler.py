@@ -45,7 +45,7 @@ from shunter.schedulers.local_scheduler.request import LocalRequest, make_reques
 from shunter.schedulers.local_scheduler.submission import submit
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system import processes

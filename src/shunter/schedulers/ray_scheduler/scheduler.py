@@ -40,7 +40,7 @@ from shunter.schedulers.ray_scheduler.submission import submit
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macros import macros
+from shunter.specs.macro_substitution import macros
 from shunter.specs.status import NONE, AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.workspace.shipment import Shipment
