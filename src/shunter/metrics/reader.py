@@ -31,8 +31,10 @@ from shunter.specs.training import local_path, specification
 
 #: A metric with this name is the step of the others.
 STEP = "step"
+#: How many seconds to wait for more of the log of a job that has ended.
+_PATIENCE = 5.0
 #: How many blocks of a followed log wait to be read.
-_WAITING_BLOCKS = 256
+_WAITING_BLOCKS = 16
 
 
 def read(
@@ -159,7 +161,7 @@ class MetricReader:
             raise UnknownAppException(f"there is no job {self.handle}")
         ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
         is_new = False
-        for block in self._new_blocks(timeout):
+        for block in self._new_blocks(ended, timeout):
             is_new = self._read_block(block) or is_new
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
@@ -206,16 +208,17 @@ class MetricReader:
 
     # ---- lines
 
-    def _new_blocks(self, timeout: float) -> Iterator[LogBlock]:
+    def _new_blocks(self, ended: bool, timeout: float) -> Iterator[LogBlock]:
         if not self._replicas:
             self._replicas = self._runner.replicas(self.handle)
-        if not self._follow:
+        if self._blocks is None:
             self._forget_values()
+        if self._blocks is None and (ended or not self._follow):
             yield from self._runner.log_blocks(self.handle, self._replicas, LogQuery(timed=True))
             return
-        yield from self._followed(timeout)
+        yield from self._followed(ended, timeout)
 
-    def _followed(self, timeout: float) -> Iterator[LogBlock]:
+    def _followed(self, ended: bool, timeout: float) -> Iterator[LogBlock]:
         if self._blocks is None:
             self._blocks = queue.Queue(_WAITING_BLOCKS)
             blocks = self._runner.log_blocks(
@@ -225,11 +228,12 @@ class MetricReader:
                 target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
             ).start()
         while True:
+            patience = _PATIENCE if ended else timeout
+            timeout = 0.0  # what is there by then is taken without waiting
             try:
-                item = self._blocks.get(timeout=timeout) if timeout else self._blocks.get_nowait()
+                item = self._blocks.get(timeout=patience) if patience else self._blocks.get_nowait()
             except queue.Empty:
                 return
-            timeout = 0.0
             if item is None:
                 self._blocks = None
                 return

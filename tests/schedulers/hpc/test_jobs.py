@@ -17,6 +17,7 @@ from shunter.schedulers.hpc.commands import LocalCommands
 from shunter.schedulers.responses import Dependency, LogQuery, LogRange, Stream
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
+from shunter.specs.submission import Submission
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
 
@@ -396,7 +397,7 @@ def test_a_training_script_has_its_channels_and_leaves_its_model(cluster, queue,
     found = {}
     for name in ("good", "bad"):
         app = train_script("--lr", "0.1", script="train.py", channel={"training": str(project.parent / name)})
-        info = prepare(cluster, app, {}, str(project), None, {})
+        info = prepare(cluster, app, Submission(workspace=str(project)), (), {})
         cluster.ship(info)
         app_id = cluster.schedule(info)
         found[name] = cluster.wait(app_id, 50)
@@ -409,7 +410,7 @@ def test_a_training_script_has_its_channels_and_leaves_its_model(cluster, queue,
     assert "cannot learn this" in found["bad"].structured_error_msg
     app = train_script(script="train.py", channel={"training": "/no/such/data"})
     with pytest.raises(ConfigError, match=r"channel 'training': .* does not exist"):
-        prepare(cluster, app, {}, str(project), None, {})
+        prepare(cluster, app, Submission(workspace=str(project)), (), {})
 
 
 # ---- many

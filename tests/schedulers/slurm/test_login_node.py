@@ -209,9 +209,13 @@ def test_what_follows_on_the_end_needs_no_connection(laptop, cluster):
 
 ASKING = """
 import sys
+from shunter.schedulers.api import Context
 from shunter.schedulers.slurm_scheduler.scheduler import create_scheduler
+class Configured(Context):
+    def configured_options(self):
+        return {"host": "login1"}
 scheduler = create_scheduler("test")
-scheduler.context = KnownContext({"host": "login1"})
+scheduler.context = Configured()
 print("jobs", len(scheduler.list()))
 """
 
