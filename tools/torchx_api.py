@@ -8,6 +8,7 @@ Run by the Python that has the TorchX to describe; needs nothing else. Used by `
 
 from __future__ import annotations
 
+import abc
 import ast
 import contextlib
 import dataclasses
@@ -174,14 +175,32 @@ FOREIGN = {
 def parameters(function: object) -> list[list[object]] | None:
     """Return the parameters of a callable as name, kind and default; None if it has no readable signature."""
     try:
-        signature = inspect.signature(function)  # type: ignore[arg-type]
+        if _begins_with_init(function):
+            items = list(inspect.signature(function.__init__).parameters.items())[1:]  # type: ignore[attr-defined]
+        else:
+            items = list(inspect.signature(function).parameters.items())  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
     found: list[list[object]] = []
-    for name, item in signature.parameters.items():
+    for name, item in items:
         default = None if item.default is inspect.Parameter.empty else shown(item.default)
         found.append([name, item.kind.name, default])
     return found
+
+
+def _begins_with_init(function: object) -> bool:
+    """Tell whether it is an ordinary class whose ``__init__`` is nearer than a ``__new__``.
+
+    Python 3.11.4 and later show the parameters of the nearer one, older ones always those of ``__new__``.
+    """
+    if type(function) not in (type, abc.ABCMeta):
+        return False
+    for base in function.__mro__[:-1]:  # type: ignore[attr-defined]
+        if "__new__" in vars(base):
+            return False
+        if "__init__" in vars(base):
+            return True
+    return False
 
 
 def shown(value: object) -> str:
