@@ -120,12 +120,14 @@ def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> Non
     assert shown.rstrip().endswith("SUCCEEDED")
 
 
+@pytest.mark.slow
 def test_a_failed_cell_says_why(run_cells: Callable[..., str]) -> None:
     shown = run_cells("%%shunter\nraise SystemExit(open('nothing').read())\n")
     assert "FAILED: cell/0: exit code 1" in shown
     assert "<p>cell/0 looks for a file that does not exist: FileNotFoundError: [Errno 2]" in shown
 
 
+@pytest.mark.slow
 def test_a_detached_job_is_cancelled(run_cells: Callable[..., str]) -> None:
     shown = run_cells(
         "%%shunter --detach\nimport time\ntime.sleep(600)\n", "job = _\njob.cancel()\njob.wait().state.name"

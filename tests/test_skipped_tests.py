@@ -31,6 +31,7 @@ def test_fails():
 """
 
 
+@pytest.mark.slow
 def test_many_skips_take_few_lines_and_failures_come_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

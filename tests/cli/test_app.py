@@ -202,6 +202,7 @@ def test_a_current_directory_that_has_been_removed_is_named(cli: Cli) -> None:
     assert "has been removed" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(cli: Cli) -> None:
     """SystemExit, and what else is no Exception, would end a command without a word or with a traceback."""
     site = cli.directory / "site"

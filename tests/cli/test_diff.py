@@ -57,6 +57,7 @@ def test_the_same_twice(cli: Cli, project: Path) -> None:
     assert "nothing differs" in result.out
 
 
+@pytest.mark.slow
 def test_options_and_environment(cli: Cli, project: Path) -> None:
     run(cli, "-cfg", "timeout=50", "train.script", "--script", "train.py", "--env", "A=1")
     run(cli, "-cfg", "timeout=60", "train.script", "--script", "train.py", "--env", "A=2,B=3")

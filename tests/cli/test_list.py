@@ -91,6 +91,7 @@ def test_a_table_fits_the_terminal_and_is_whole_when_piped(cli: Cli, columns: in
     assert all(handle in cli("list").out for handle in handles)
 
 
+@pytest.mark.slow
 def test_refused_submissions_are_listed_on_request(cli: Cli) -> None:
     cli.plugins()
     cli("run", "-s", "remote", "-cfg", "queue=full", "utils.echo", code=4)
@@ -101,6 +102,7 @@ def test_refused_submissions_are_listed_on_request(cli: Cli) -> None:
     assert names(cli, "--state", "running") == names(cli, "-s", "remote", "--state", "succeeded") == []
 
 
+@pytest.mark.slow
 def test_the_configuration_may_set_scheduler_and_limit(cli: Cli) -> None:
     cli("run", "--wait", "utils.echo")
     cli("run", "--wait", "utils.echo")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 COMPONENT = """
@@ -33,6 +35,7 @@ def test_a_pattern_cancels_what_runs_and_no_other_job(cli: Cli) -> None:
     assert "no job in the history" in cli("cancel", "nothing-*", code=5).err
 
 
+@pytest.mark.slow
 def test_results_and_exit_codes_are_per_job(cli: Cli) -> None:
     running, ended = start(cli, "a"), start(cli, "b", "true")
     cli("wait", ended)
@@ -65,6 +68,7 @@ def test_a_job_that_is_named_twice_is_one(cli: Cli) -> None:
     assert done.err.count("asked") == 1
 
 
+@pytest.mark.slow
 def test_list_takes_names_ids_and_patterns(cli: Cli) -> None:
     first, second, other = (start(cli, name, "true") for name in ("exp-a", "exp-b", "base"))
     assert set(states(cli, "exp-*")) == {first, second}

@@ -111,6 +111,7 @@ def test_an_expression_that_reads_a_part_of_a_number_is_named(cli: Cli) -> None:
     assert found.err == ""
 
 
+@pytest.mark.slow
 def test_what_replicas_use_has_units(cli: Cli) -> None:
     cli("run", "--wait", "utils.sh", "--", "sleep", "2.5")
     lines = cli("metrics", "--name", "system/memory_bytes").out.splitlines()

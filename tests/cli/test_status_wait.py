@@ -99,6 +99,7 @@ def test_wait_ends_with_the_job(cli: Cli) -> None:
     assert "no such replica" in cli("wait", "--exit-code-from", "sh/1", code=2).err
 
 
+@pytest.mark.slow
 def test_wait_gives_up(cli: Cli) -> None:
     cli.plugins()
     for handle in (cli.shell("exec sleep 300"), remote(cli)):

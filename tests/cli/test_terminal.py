@@ -143,6 +143,7 @@ while not os.path.exists("go"):
 """
 
 
+@pytest.mark.slow
 def test_the_live_line_has_the_last_metrics(cli: Cli, terminal: Open) -> None:
     (cli.directory / "reports.py").write_text(REPORTS)
     shown = terminal("run", "--wait", "./reports.py")

@@ -59,6 +59,7 @@ def app(*, name: str = "hello") -> AppDef:
     return AppDef(name, [role])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["owl", "lark"])
 def test_a_plugin_for_torchx_goes_through_the_whole_command_line(night: Cli, scheduler: str) -> None:
     shown = night("run", "-s", scheduler, "-cfg", "queue=q,nice=5", "--dryrun", "utils.echo", "--msg", "x")

@@ -21,6 +21,7 @@ def images(cli: Cli, *words: str, **environ: str) -> tuple[list[str], bool]:
     return [role["image"] for role in shown.json["app"]["roles"]], "no image is given" in shown.err
 
 
+@pytest.mark.slow
 def test_where_it_comes_from(cli: Cli, tmp_path: Path) -> None:
     words = ["-s", "local_docker", "utils.echo"]
     assert images(cli, *words) == ([TORCHX_IMAGE], True)

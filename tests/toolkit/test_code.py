@@ -288,6 +288,7 @@ def certificate(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_code_from_the_web(tree: Tree, site: Path) -> None:
     with Web(site) as web:
         tree.hyperparameters(sagemaker_submit_directory=f"{web.url}/s.tar.gz")
@@ -365,6 +366,7 @@ def make_package(folder: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_requirements_are_really_installed(tree: Tree, tmp_path: Path) -> None:
     """With the real pip, from a wheel made here, into a folder of this test's own."""
     name = f"shunter_need_{os.getpid()}"

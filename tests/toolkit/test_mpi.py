@@ -119,6 +119,7 @@ def test_a_host_that_never_comes_is_named(hosts: Hosts) -> None:
     assert "did not join within 1 s: algo-2" in hosts.trees["algo-1"].failure
 
 
+@pytest.mark.slow
 def test_a_lost_host_fails_the_job(hosts: Hosts) -> None:
     for tree in hosts.trees.values():
         tree.script("import os, time; os.write(1, b'up\\n'); time.sleep(100)")

@@ -117,6 +117,7 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
 
 
 @docker_group
+@pytest.mark.slow
 def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> None:
     shipper = Shipper(engine)
     info = shipper.plan(python_image, "", train=True)

@@ -85,6 +85,7 @@ def test_targets_and_secrets(processes: str, scheduler: Scheduler) -> None:
 PYTHON = "exec python3 -c 'import time; print(1, flush=True); time.sleep(300)'"
 
 
+@pytest.mark.slow
 def test_a_host_that_hangs_ends_the_job_and_leaves_its_stacks(processes: str, scheduler: Scheduler) -> None:
     app_id = scheduler.submit(job(PYTHON), {"hang_timeout": 1.0, "on_hang": "stop"})
     end = scheduler.wait(app_id, 50)

@@ -138,6 +138,7 @@ def test_a_projects_environment_is_used_without_activation(
     assert shell.pythons() != [theirs, theirs]
 
 
+@pytest.mark.slow
 def test_without_any_other_python_the_tools_own_is_used_and_that_is_said(shell: Shell) -> None:
     (shell.tool / "pipx_metadata.json").touch()
     shell.environ["PATH"] = str(shell.directory)
