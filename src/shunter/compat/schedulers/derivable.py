@@ -108,6 +108,10 @@ class DerivableScheduler(AnsweredByOurs, PluginScheduler[Any]):
         """Close connections."""
         self._made.close()
 
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is such a job. A subclass may describe it itself, which counts as in TorchX."""
+        return self.describe(app_id) is not None
+
     def _run_opts(self) -> runopts:
         options: runopts = self._made.run_opts()
         return options
