@@ -75,6 +75,24 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     assert "no scheduler 'remot'" in cli("list", "-s", "remot", code=3).err
 
 
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["queue=q"], 1),
+        (["queue=arn:aws:batch:here:1:job-queue/q"], 1),
+        (["queue=*"], 2),
+        (["queue=none"], 0),
+        (["queue=q", "login=word"], 1),  # the job that has a login is in the other queue
+        (["login=word"], 2),  # a secret is not recorded, and a job may have no value of its own
+    ],
+)
+def test_options_of_the_scheduler_restrict_its_jobs(cli: Cli, options: list[str], count: int) -> None:
+    cli.plugins()
+    cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo")
+    cli("run", "-s", "remote", "-cfg", "queue=other,login=hunter2hunter2", "utils.echo")
+    assert len(cli("list", "--json", "-s", "remote", "-cfg", ",".join(options)).json) == count
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [130, 80, 60])
 def test_a_table_fits_the_terminal_and_is_whole_when_piped(cli: Cli, columns: int) -> None:

@@ -14,7 +14,7 @@ from shunter.runner import Runner, get_runner
 from shunter.specs import AppState
 from shunter.specs.sweep_points import Point
 from shunter.sweeps import point_jobs, repeat, run_sweep
-from shunter.sweeps.points import grid
+from shunter.sweeps.grids import grid
 
 COMPONENT = """\
 from shunter.specs import AppDef, Role

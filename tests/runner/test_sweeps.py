@@ -15,8 +15,8 @@ from shunter.runner import get_runner
 from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import SELECT, Point, label_of, own_command, points_of
 from shunter.sweeps import run_sweep
+from shunter.sweeps.grids import grid, points_from_words, values_of
 from shunter.sweeps.planning import plan_sweep
-from shunter.sweeps.points import grid, points_from_words, values_of
 
 SCRIPT = """\
 import argparse, sys

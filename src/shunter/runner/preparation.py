@@ -72,8 +72,7 @@ def prepare(
         notes += name_images(own, image)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, submission.parent_run_id, trackers)
-    waits = [after] if after else []  # plugins written for TorchX have no such parameter
-    info = scheduler.submit_dryrun(own, submission.options, workspace, *waits)
+    info = scheduler.submit_dryrun(own, submission.options, workspace, after)
     info.warnings = [*notes, *info.warnings]
     info.submission = submission
     info.definition = definition

@@ -447,6 +447,11 @@ def accepted(name: str, attempt: Callable[[], object], text: str) -> Check:
     return Check(name, True, text)
 
 
+def if_reachable(checks: Sequence[Check], more: Callable[[], Sequence[Check]]) -> list[Check]:
+    """Return checks, and those of ``more`` unless the first one, of the connection, has failed."""
+    return [*checks, *(more() if not checks or checks[0].ok is not False else ())]
+
+
 def poll_until_ended(
     describe: Callable[[], DescribeAppResponse | None], timeout: float | None = None
 ) -> DescribeAppResponse | None:

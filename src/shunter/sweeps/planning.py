@@ -20,8 +20,7 @@ from shunter.specs.macro_substitution import macros
 from shunter.specs.options import as_mapping
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
-from shunter.specs.sweep_points import MOST_BYTES, label_of, points_of
-from shunter.specs.sweep_points import Point as Point
+from shunter.specs.sweep_points import MOST_BYTES, Point, label_of, points_of
 from shunter.specs.training import METADATA_KEY as TRAIN_KEY
 from shunter.specs.training import SWEEP_KEY
 from shunter.specs.workspace import Workspace

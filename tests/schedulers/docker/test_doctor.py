@@ -20,12 +20,14 @@ def test_the_daemon_and_a_network(jobs):
     assert "network" not in checks(jobs.scheduler.doctor({"network": "host"}))
 
 
-def test_no_daemon(monkeypatch, tmp_path):
+def test_no_daemon(jobs, monkeypatch, tmp_path):
+    job = jobs.dryrun(jobs.role("true"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     scheduler = create_scheduler("test")
     (found,) = scheduler.doctor({})
     assert found.ok is False
     assert "none.sock" in found.text
+    assert scheduler.doctor({}, job) == [found]  # nothing to compare the job with
 
 
 def test_a_job_that_fits(jobs):

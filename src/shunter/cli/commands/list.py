@@ -16,6 +16,7 @@ from shunter.cli.parser import add_json_option, add_scheduler_options, complete_
 from shunter.cli.units import format_time, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from shunter.limits import MOST_LINES, whole_number
+from shunter.redaction import REDACTED
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
@@ -136,10 +137,25 @@ def _recorded(
         records = [
             record
             for record in runner.search(job_filter, by_time=True)[0]
-            if all(value in ("*", record.cfg.get(name, value)) for name, value in cfg.items())
+            if all(_may_be(record.cfg.get(name), value) for name, value in cfg.items())
         ]
         total = len(records)
     return [{name: getattr(record, name) for name in FIELDS} for record in records], total
+
+
+def _may_be(recorded: Any, asked: Any) -> bool:
+    """Tell whether a job with this recorded value of an option is among those that are asked for.
+
+    A value that the job took from its environment, or that holds a secret, is not recorded: it may be any.
+    """
+    if recorded is None or asked == "*" or REDACTED in str(recorded):
+        return True
+    return bool(recorded == asked or _last_part(recorded) == _last_part(asked))
+
+
+def _last_part(value: Any) -> str:
+    """Return the name that an ARN, or the host that a URL, ends with; other values as they are."""
+    return str(value).rstrip("/").rpartition("/")[2]
 
 
 def _listed_row(scheduler: str, job: ListAppResponse) -> Row:

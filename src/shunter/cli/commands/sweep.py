@@ -30,9 +30,9 @@ from shunter.runner import Runner, get_runner
 from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.sweep_points import Point, label_of
+from shunter.sweeps.grids import points_from_words
 from shunter.sweeps.planning import plan_sweep
 from shunter.sweeps.point_jobs import submit_points
-from shunter.sweeps.points import points_from_words
 from shunter.terminal import clean
 
 SHOWN = 50

@@ -21,6 +21,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    if_reachable,
     not_ended,
     not_running,
     poll_until_ended,
@@ -268,7 +269,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         if job is None:
             return checks
         session = self._jobs.sessions.get(job.request.region, job.request.profile)
-        return [*checks, *examine_job(session, job)]
+        return if_reachable(checks, lambda: examine_job(session, job))
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs."""

@@ -15,6 +15,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    if_reachable,
     not_ended,
     not_running,
 )
@@ -265,8 +266,8 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             region = self._region(cfg)
         except ConfigError:
             region = ""
-        checks = examine(self._session_of(cfg), region, cfg)
-        return [*checks, *super().doctor(cfg, job)]
+        of_any = super().doctor
+        return if_reachable(examine(self._session_of(cfg), region, cfg), lambda: of_any(cfg, job))
 
     # ---- logs
 

@@ -22,6 +22,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    if_reachable,
     not_ended,
     not_running,
 )
@@ -110,7 +111,8 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[DockerOpts]):
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check the daemon, and the network of the options; with a job, that it has the images and room."""
-        return [*examine(self.engine, cfg), *(examine_job(self.engine, job) if job is not None else [])]
+        checks = examine(self.engine, cfg)
+        return checks if job is None else if_reachable(checks, lambda: examine_job(self.engine, job))
 
     # ---- observing
 

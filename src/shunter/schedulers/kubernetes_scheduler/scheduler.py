@@ -22,6 +22,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    if_reachable,
     poll_until_ended,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
@@ -334,7 +335,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job is None:
             return checks
         server = self._server(job.request.context, job.request.kubeconfig)
-        return [*checks, *super().doctor(cfg, job), *examine_job(server, job)]
+        of_any = super().doctor
+        return if_reachable(checks, lambda: [*of_any(cfg, job), *examine_job(server, job)])
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""

@@ -24,6 +24,7 @@ from shunter.schedulers.api import (
     LogRange,
     Scheduler,
     Stream,
+    if_reachable,
     not_ended,
     not_running,
 )
@@ -121,7 +122,8 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check where jobs keep their files, and say what this machine has; compare a job with it."""
-        return [*examine(), *(examine_job(job.app) if job is not None and job.app is not None else [])]
+        app = None if job is None else job.app
+        return examine() if app is None else if_reachable(examine(), lambda: examine_job(app))
 
     # ---- observing
 

@@ -20,6 +20,7 @@ from shunter.schedulers.api import (
     LogQuery,
     Scheduler,
     attempt,
+    if_reachable,
     not_ended,
     poll_until_ended,
 )
@@ -272,10 +273,10 @@ class RayScheduler(Scheduler[RayOpts]):
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check address, token, nodes and options; compare a job with the nodes that are up."""
-        return [
-            *examine(cfg),
-            *(examine_job(self._dashboard(job.cfg), job.request) if job is not None else []),
-        ]
+        checks = examine(cfg)
+        if job is None:
+            return checks
+        return if_reachable(checks, lambda: examine_job(self._dashboard(job.cfg), job.request))
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return logs that are kept here."""
