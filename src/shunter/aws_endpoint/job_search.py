@@ -16,9 +16,9 @@ from typing import Any
 
 from shunter.aws_endpoint.training_jobs import jobs_of, page_of_jobs
 from shunter.schedulers.aws.service_model import shape_of
-from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.description import describe, tag_list
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import check, invalid
+from shunter.schedulers.supervisor.recovery import current_state
 
 RESOURCE = "TrainingJob"
 DEFAULT_PAGE = 100

@@ -36,6 +36,7 @@ SEES_CONTAINER_PROCESSES = True
 HAS_NAMESPACES = True
 
 _IN_Q_OVERFLOW = 0x4000
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
 _PF_EXITING = 0x4
@@ -56,8 +57,7 @@ _KERNEL_LOG_BYTES = 8192
 _TABLE_READS = 3
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 # ---- processes
@@ -249,7 +249,18 @@ def wait_without_reaping(pid: int) -> None:
 
 def become_subreaper() -> None:
     """Let orphaned descendants become children of this process."""
-    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that forked it ends (prctl(2), PR_SET_PDEATHSIG).
+
+    ``parent`` is the pid of that thread's process, which may have ended already. A program that gets other
+    rights by its start (set-uid, a user namespace) loses this.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_title(title: str) -> None:
@@ -318,27 +329,25 @@ def kernel_log_has(text: str) -> bool:
 
 def open_file_events() -> FileEvents | None:
     """Return a new queue of file events, or None if the limit of such queues is reached."""
-    libc = _libc()
-    fd = int(libc.inotify_init1(_NONBLOCK_CLOEXEC))
-    return None if fd < 0 else _Inotify(fd, libc)
+    fd = int(_LIBC.inotify_init1(_NONBLOCK_CLOEXEC))
+    return None if fd < 0 else _Inotify(fd)
 
 
 class _Inotify(FileEvents):
     """A queue of inotify(7)."""
 
-    def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._libc = libc
 
     def fileno(self) -> int:
         return self._fd
 
     def add(self, path: str, mask: int = MODIFIED) -> int | None:
-        watch = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
+        watch = int(_LIBC.inotify_add_watch(self._fd, os.fsencode(path), mask))
         return None if watch < 0 else watch
 
     def remove(self, watch: int) -> None:
-        self._libc.inotify_rm_watch(self._fd, watch)
+        _LIBC.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> FileChanges:
         data = self._read()

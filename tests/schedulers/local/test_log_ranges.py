@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.schedulers.exec.process.log_index import make_record
-from shunter.schedulers.exec.process.log_ranges import (
+from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_index import make_record
+from shunter.schedulers.supervisor.log_ranges import (
     AttemptRanges,
     LogRanges,
     NoFile,
     NoIndex,
     read_part,
 )
-from shunter.schedulers.exec.process.log_reader import GrowingFile
-from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_reader import GrowingFile
 
 LINES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 300)), max_size=60)
 

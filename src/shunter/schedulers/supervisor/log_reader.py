@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from shunter.schedulers.api import LogBlock, LogQuery, Stream
-from shunter.schedulers.exec.process.log_index import LOG_NAMES, IndexReader, Record
 from shunter.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, IndexReader, Record
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10

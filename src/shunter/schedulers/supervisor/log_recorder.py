@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from shunter.schedulers.exec.process.log_index import (
+from shunter.schedulers.supervisor.log_index import (
     COUNTED,
     MIXED,
     SETTLED,
@@ -242,10 +242,6 @@ class LogRecorder:
 
     def _give_up_watching(self) -> None:
         assert self._events is not None
-        directories = [replica.directory_watch for replica in self._replicas]
-        for watch in [*self._streams, *directories]:  # the guard has the queue open too
-            if watch is not None:
-                self._events.remove(watch)
         self._events.close()
         self._events = None
         self._streams.clear()

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from shunter.schedulers.exec.process.log_index import LOG_NAMES, Record, unpack_records
-from shunter.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, Record, unpack_records
+from shunter.schedulers.supervisor.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 
 Offsets = tuple[int, int]
 
