@@ -45,10 +45,6 @@ _FICLONE = 0x40049409
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _READ_SIZE = 1 << 20
 _EVENT = struct.Struct("iIII")
-# An event with a name of up to 16 bytes ("stdout.log") and one without.
-_NAME_BYTES = 16
-_PAIR_BYTES = 2 * _EVENT.size + _NAME_BYTES
-_PAIR_WORDS = _PAIR_BYTES // 4
 _KERNEL_LOG = "/dev/kmsg"
 ROUTES = "/proc/net/route"
 _KERNEL_LOG_RECORDS = 10_000
@@ -351,8 +347,14 @@ class _Inotify(FileEvents):
 
     def read(self) -> FileChanges:
         data = self._read()
-        watches = _file_watches(data)
-        return FileChanges(watches, overflow=False) if watches is not None else _all_watches(data)
+        watches: set[int] = set()
+        overflow, offset = False, 0
+        while offset < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, offset)
+            overflow = overflow or bool(mask & _IN_Q_OVERFLOW)
+            watches.add(watch)
+            offset += _EVENT.size + length
+        return FileChanges(watches, overflow)
 
     def read_names(self) -> list[tuple[int, str]]:
         data = self._read()
@@ -374,33 +376,6 @@ class _Inotify(FileEvents):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _file_watches(data: bytes) -> Sequence[int] | None:
-    """Read pairs of events, of a directory and of a file in it, without a loop. None for anything else."""
-    if not data or len(data) % _PAIR_BYTES:
-        return None
-    words = memoryview(data).cast("i")
-    count = len(data) // _PAIR_BYTES
-    first_lengths = words[3::_PAIR_WORDS].tolist()
-    second_lengths = words[11::_PAIR_WORDS].tolist()
-    if not first_lengths.count(_NAME_BYTES) == second_lengths.count(0) == count:
-        return None
-    watches = words[8::_PAIR_WORDS].tolist()
-    return bytes(watches) if max(watches) < 256 else watches
-
-
-def _all_watches(data: bytes) -> FileChanges:
-    watches: list[int] = []
-    overflow, offset = False, 0
-    while offset < len(data):
-        watch, mask, _, length = _EVENT.unpack_from(data, offset)
-        if mask & _IN_Q_OVERFLOW:
-            overflow = True
-        elif not length:
-            watches.append(watch)
-        offset += _EVENT.size + length
-    return FileChanges(watches, overflow)
 
 
 # ---- files

@@ -310,7 +310,7 @@ class Supervisor:
         """End the logs and what is left of the replicas, and write the final state."""
         for replica in self.replicas:
             if replica.recorder is not None:
-                self._recorder.finish(replica.recorder)
+                replica.recorder.record()
         processes.kill_descendants()
         if not system.HAS_SUBREAPER:
             processes.kill_members_of_job(self.job.path)
