@@ -1,4 +1,4 @@
-"""CloudWatch Logs' reading operations, StartLiveTail too, on the logs of this machine's training jobs."""
+"""CloudWatch Logs' reading operations on the logs of this machine's training jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import hashlib
 import heapq
 import os
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shunter.aws_endpoint import wire_formats
-from shunter.aws_endpoint.log_patterns import matcher
 from shunter.aws_endpoint.training_jobs import find_job, jobs_of, page_of
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.logs import Log, LogLine
@@ -26,17 +23,9 @@ MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20
 #: CloudWatch adds this to the length of each event's text.
 EVENT_BYTES = 26
-#: How many bytes are searched for one answer. As on the service, a page may be empty with others after it.
-MOST_SEARCHED = 64 << 20
 
 #: Where an event is in the order of all: its time, stream and place.
 Key = tuple[int, str, int]
-
-
-SECONDS_BETWEEN_UPDATES = 1.0
-#: The service ends a session then.
-LONGEST_SESSION = 3 * 3600.0
-MOST_EVENTS_OF_UPDATE = 500
 
 
 @dataclass(frozen=True)
@@ -65,8 +54,6 @@ class JobStream:
         return str((self.job.read_request() or {}).get("arn", ""))
 
 
-#: Finds the streams of all jobs except the named ones, which are over.
-FindStreams = Callable[[set[str]], list[JobStream]]
 #: The next event of a stream, with its key, and those after it.
 _NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
 
@@ -94,30 +81,6 @@ def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, A
         "storedBytes": sum(stream.log.size for stream in streams),
     }
     return {"logGroups": [row]}
-
-
-def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]:
-    """StartLiveTail."""
-    _check("StartLiveTail", params)
-    groups = params["logGroupIdentifiers"]
-    names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
-    if not all(group.startswith("arn:") for group in groups):
-        raise _wrong("logGroupIdentifiers are ARNs of log groups.")
-    if names and prefixes:
-        raise _wrong("logStreamNames and logStreamNamePrefixes cannot both be given.")
-    if (names or prefixes) and len(groups) > 1:
-        raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
-    if any(_group_of(group) != GROUP for group in groups):
-        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
-    wanted = tuple(prefixes or names or [""])
-
-    def find_streams(over: set[str]) -> list[JobStream]:
-        found = {
-            stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
-        }
-        return [stream for name, stream in found.items() if not names or name in names]
-
-    return _live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
 
 
 def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -161,15 +124,17 @@ def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
 
 
 def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
-    """FilterLogEvents, over all streams in order of time."""
+    """FilterLogEvents, over all streams in order of time; without its patterns."""
     _check_group("FilterLogEvents", params)
+    if params.get("filterPattern"):
+        raise _wrong("filterPattern: this machine returns all events; pick them from the answer.")
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
         raise _wrong("logStreamNames and logStreamNamePrefix cannot both be given.")
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
-    found, token = _find_events(streams, params, matcher(params.get("filterPattern", "")))
+    found, token = _find_events(streams, params)
     return {
         "events": [
             {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
@@ -251,14 +216,12 @@ def _group_of(identifier: str) -> str:
     return identifier.rpartition("log-group:")[2]
 
 
-def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[JobStream]:
-    """Return the streams whose names begin with a prefix, except those of the skipped jobs."""
+def _streams(prefix: str, region: str) -> list[JobStream]:
+    """Return the streams whose names begin with a prefix."""
     name, slash, rest = prefix.partition("/")
     jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
     found = []
     for job in jobs:
-        if job.name in skipped:
-            continue
         try:
             files = sorted(os.listdir(job.file("logs")))
         except FileNotFoundError:  # deleted just now
@@ -327,7 +290,7 @@ def _is_over(job: TrainingJob) -> bool:
 
 
 def _find_events(
-    streams: list[JobStream], params: dict[str, Any], matches: Callable[[str], bool]
+    streams: list[JobStream], params: dict[str, Any]
 ) -> tuple[list[tuple[JobStream, LogLine]], str]:
     """Return a page of events, and the token of the next one, or "".
 
@@ -337,21 +300,17 @@ def _find_events(
     since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
     after = _key_of(params["nextToken"]) if params.get("nextToken") else None
     found: list[tuple[JobStream, LogLine]] = []
-    size = searched = 0
+    size = 0
     last = after
     for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
         if until is not None and event.time_ms > until:
             return found, ""
         if after is not None and key <= after:
             continue
-        if searched >= MOST_SEARCHED:
+        if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
             return found, _token_of(last)
-        searched += len(event.data)
-        if matches(message_of(event)):
-            if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
-                return found, _token_of(last)
-            found.append((stream, event))
-            size += size_of_event(event)
+        found.append((stream, event))
+        size += size_of_event(event)
         last = key
     return found, ""
 
@@ -411,71 +370,3 @@ def _key_of(token: str) -> Key:
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
             raise _wrong("The specified nextToken is invalid.")
     return int(time_ms), name, int(place)
-
-
-# ---- following: unlike on the service nothing is sampled, of many lines there are more updates
-
-
-def _live_session(
-    params: dict[str, Any], find_streams: FindStreams, matches: Callable[[str], bool]
-) -> Iterator[bytes]:
-    """Yield the events of a session, encoded."""
-    group = params["logGroupIdentifiers"][0]
-    places, over = _ends_of_logs(find_streams)
-    yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
-    names = ("logGroupIdentifiers", "logStreamNames", "logStreamNamePrefixes", "logEventFilterPattern")
-    start = {"requestId": str(uuid.uuid4()), "sessionId": str(uuid.uuid4())}
-    given = {name: params[name] for name in names if name in params}
-    yield wire_formats.event_message("sessionStart", {**start, **given})
-    deadline = time.monotonic() + LONGEST_SESSION
-    while time.monotonic() < deadline:
-        found = _new_events(find_streams, places, over)
-        rows = [_live_row(group, *pair) for pair in found if matches(message_of(pair[1]))]
-        for place in range(0, max(len(rows), 1), MOST_EVENTS_OF_UPDATE):
-            page = rows[place : place + MOST_EVENTS_OF_UPDATE]
-            content = {"sessionMetadata": {"sampled": False}, "sessionResults": page}
-            yield wire_formats.event_message("sessionUpdate", content)
-        time.sleep(SECONDS_BETWEEN_UPDATES)
-    yield wire_formats.exception_message("SessionTimeoutException", "The Live Tail session has timed out.")
-
-
-def _ends_of_logs(find_streams: FindStreams) -> tuple[dict[str, int], set[str]]:
-    """Return where the last whole lines of all streams end now, and which jobs are over."""
-    streams = find_streams(set())
-    places = {stream.name: _last_end(stream.log) for stream in streams}
-    return places, {stream.job.name for stream in streams if stream.is_over}
-
-
-def _last_end(log: Log) -> int:
-    size = log.size
-    if not size:
-        return 0
-    with open(f"{log.path}.log", "rb") as file:
-        file.seek(size - 1)
-        is_whole = file.read(1) == b"\n"
-    return size if is_whole else log.line_start(size)
-
-
-def _new_events(
-    find_streams: FindStreams, places: dict[str, int], over: set[str]
-) -> list[tuple[JobStream, LogLine]]:
-    """Return what has been written since the last call, in order of time."""
-    found: list[tuple[JobStream, LogLine]] = []
-    for stream in find_streams(over):
-        try:
-            for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
-                places[stream.name] = event.end
-                found.append((stream, event))
-        except FileNotFoundError:  # deleted just now
-            continue
-        if stream.is_over:
-            over.add(stream.job.name)
-    return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
-
-
-def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
-    return {
-        "logStreamName": stream.name,
-        "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),
-        **_event_row(event),
-    }

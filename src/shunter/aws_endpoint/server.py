@@ -14,13 +14,13 @@ import socket
 import sys
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from shunter import system
-from shunter.aws_endpoint import job_logs, job_metrics, job_search, training_jobs, wire_formats
+from shunter.aws_endpoint import job_logs, training_jobs
 from shunter.errors import BackendError, ShunterError, UsageError
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, without_nulls
@@ -31,13 +31,8 @@ LARGEST_DRAINED = 64 << 20
 #: Browsers put one of these into what web pages ask for, and no SDK does.
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
-CLOUDWATCH = "GraniteServiceVersion20100801"
-#: What SDKs speak with CloudWatch.
-CBOR_PROTOCOL = "rpc-v2-cbor"
-#: What SDKs put before the host's name for StartLiveTail.
-LIVE_TAIL_PREFIX = "stream-"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
-Operation = Callable[[dict[str, Any], str], dict[str, Any] | Iterator[bytes]]
+Operation = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class EndpointServer(ThreadingHTTPServer):
@@ -79,17 +74,15 @@ class EndpointServer(ThreadingHTTPServer):
         text = host.decode() if isinstance(host, bytes) else str(host)
         return f"http://[{text}]:{port}" if ":" in text else f"http://{text}:{port}"
 
-    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any] | Iterator[bytes]:
-        """Carry out an operation, named as in ``X-Amz-Target``; one that goes on answers by a stream.
+    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any]:
+        """Carry out an operation, named as in ``X-Amz-Target``.
 
         Raises:
             ApiError: it is refused.
         """
         operation = self._operations.get(target)
         if operation is None:
-            raise ApiError(
-                "UnknownOperationException", f"{target or 'this'} is not supported by this endpoint"
-            )
+            raise _unknown_operation(target)
         return operation(without_nulls(params), region)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -108,13 +101,10 @@ OPERATIONS: dict[str, Operation] = {
     "SageMaker.AddTags": training_jobs.add_tags,
     "SageMaker.DeleteTags": training_jobs.delete_tags,
     "SageMaker.ListTags": training_jobs.list_tags,
-    "SageMaker.Search": job_search.search,
     "Logs_20140328.DescribeLogGroups": job_logs.describe_log_groups,
-    "Logs_20140328.StartLiveTail": job_logs.start_live_tail,
     "Logs_20140328.DescribeLogStreams": job_logs.describe_log_streams,
     "Logs_20140328.GetLogEvents": job_logs.get_log_events,
     "Logs_20140328.FilterLogEvents": job_logs.filter_log_events,
-    f"{CLOUDWATCH}.GetMetricStatistics": job_metrics.get_metric_statistics,
 }
 
 
@@ -130,11 +120,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             body = self._body()
             region = region_of_signature(self.headers.get("Authorization", ""))
             params = self._params(body)
-            answer = self.server.answer(self._target(), params, region)
-            if isinstance(answer, dict):
-                self._reply(200, answer)
-            else:
-                self._stream(answer)
+            self._reply(200, self.server.answer(self.headers.get("X-Amz-Target", ""), params, region))
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
@@ -172,7 +158,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _check_peer(self) -> None:
         name = self.headers.get("Host", "")
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
-        name = name.removeprefix(LIVE_TAIL_PREFIX)
         address = self.server.server_address[0]
         if name not in LOOPBACK_NAMES and name != address:
             raise ApiError(
@@ -198,6 +183,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         return self.rfile.read(length)
 
     def _params(self, body: bytes) -> dict[str, Any]:
+        if "smithy-protocol" in self.headers:  # which names the operation in its path
+            raise _unknown_operation(self.path.rpartition("/")[2])
         kind = self.headers.get_content_type()
         if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
             raise ApiError(
@@ -205,22 +192,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
                 "the endpoint does not support AWS's old query protocol: use a newer SDK",
             )
         try:
-            params = wire_formats.decode_cbor(body) if self._speaks_cbor() else json.loads(body or b"{}")
+            params = json.loads(body or b"{}")
         except (ValueError, RecursionError):
             params = None
         if not isinstance(params, dict):
             raise ApiError("SerializationException", "the request is not a JSON object")
         return params
-
-    def _speaks_cbor(self) -> bool:
-        return self.headers.get("smithy-protocol") == CBOR_PROTOCOL
-
-    def _target(self) -> str:
-        """Return the operation: in this protocol the path names it, otherwise a header."""
-        parts = self.path.split("/")
-        if self._speaks_cbor() and len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
-            return f"{parts[2]}.{parts[4]}"
-        return str(self.headers.get("X-Amz-Target", ""))
 
     def handle_one_request(self) -> None:
         """Answer a request."""
@@ -254,12 +231,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
             pass
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
-        is_cbor = getattr(self, "headers", None) is not None and self._speaks_cbor()
-        data = wire_formats.encode_cbor(body) if is_cbor else json.dumps(body).encode()
+        data = json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/cbor" if is_cbor else CONTENT_TYPE)
-        if is_cbor:
-            self.send_header("smithy-protocol", CBOR_PROTOCOL)
+        self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         if code:
@@ -270,21 +244,17 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _stream(self, events: Iterator[bytes]) -> None:
-        """Answer with events as they come, until there are no more or the client has gone."""
-        self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Type", wire_formats.EVENT_STREAM_TYPE)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        for event in events:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
-        self.wfile.write(b"0\r\n\r\n")
-
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
+
+
+def _unknown_operation(name: str) -> ApiError:
+    operation = name.rpartition(".")[2]
+    there = ", ".join(target.rpartition(".")[2] for target in OPERATIONS)
+    return ApiError(
+        "UnknownOperationException",
+        f"{operation or 'this'} is not supported by the endpoint on this machine, which has {there}",
+    )
 
 
 def region_of_signature(authorization: str) -> str:

@@ -91,6 +91,24 @@ def test_jobs_that_do_not_exist(jobs: Jobs) -> None:
             call(**arguments)
 
 
+def test_other_operations_are_refused_by_name(jobs: Jobs, endpoint: Any) -> None:
+    import boto3
+
+    cloudwatch = boto3.client("cloudwatch", endpoint_url=endpoint.url)
+    now = datetime.now(UTC)
+    metrics = {"Namespace": "N", "MetricName": "m", "StartTime": now, "EndTime": now, "Period": 60}
+    calls = [
+        (jobs.sagemaker.search, {"Resource": "TrainingJob"}, "Search"),
+        (jobs.sagemaker.list_models, {}, "ListModels"),
+        (cloudwatch.get_metric_statistics, metrics, "GetMetricStatistics"),
+    ]
+    for call, arguments, name in calls:
+        with pytest.raises(botocore.exceptions.ClientError, match=f"{name} is not supported") as error:
+            call(**arguments)
+        assert error.value.response["Error"]["Code"] == "UnknownOperationException"
+        assert "CreateTrainingJob" in str(error.value)
+
+
 def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
     request = jobs.request(
         "print('x')",
@@ -248,13 +266,9 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
     assert headers["x-amzn-RequestId"]
     status, body, _ = post("SageMaker.DescribeTrainingJob", b'{"TrainingJobName": "nope"}')
     assert (status, body["__type"]) == (400, "ValidationException")
-    assert post("SageMaker.CreateModel", b"{}")[:2] == (
-        400,
-        {
-            "__type": "UnknownOperationException",
-            "message": "SageMaker.CreateModel is not supported by this endpoint",
-        },
-    )
+    status, body, _ = post("SageMaker.CreateModel", b"{}")
+    assert (status, body["__type"]) == (400, "UnknownOperationException")
+    assert body["message"].startswith("CreateModel is not supported by the endpoint on this machine")
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
