@@ -17,13 +17,13 @@ from tests.schedulers.local.conftest import PATIENCE, linux_only, role, wait_unt
 def runner():
     with get_runner("test") as runner:
         started = []
-        run = runner.run
+        submitted = runner.submit
 
         def noted(*args, **kwargs):
-            started.append(run(*args, **kwargs))
+            started.append(submitted(*args, **kwargs))
             return started[-1]
 
-        runner.run = noted
+        runner.submit = noted
         yield runner
         for handle in started:
             status = runner.status(handle)

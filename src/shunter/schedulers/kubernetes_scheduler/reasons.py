@@ -232,7 +232,7 @@ def pod_reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ())
 
 
 def _trouble_of_running(pod: Mapping[str, Any]) -> str:
-    """Return what is wrong with a pod whose phase is Running, which it keeps while its node is lost; or ""."""
+    """Return what is wrong with a pod whose phase is Running, which it keeps when its node is lost; or ""."""
     conditions = _true_conditions(pod)
     disruption = conditions.get("DisruptionTarget")
     if disruption:
