@@ -68,7 +68,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
             recovery.stop(job, state, by="a test")
             with contextlib.suppress(ProcessLookupError, TypeError):
                 os.kill(state["runner"][0], 9)
-            until(lambda job=job: (job.read_state() or {}).get("swept"))
+            until(lambda job=job: (recovery.current_state(job) or {}).get("swept"))
 
 
 @pytest.fixture(params=["containers", "processes"])

@@ -64,7 +64,7 @@ def test_a_client_that_dies_while_it_submits_does_not_harm_the_job(jobs: Jobs, p
 
 def assert_told_and_gone(jobs: Jobs, home: Path, name: str, secrets: Path) -> None:
     """The job has failed for this reason, and has left nothing but what is known of it."""
-    until(lambda: state_of(name)["status"] == "Failed" and state_of(name)["swept"])
+    until(lambda: jobs.describe(name)["TrainingJobStatus"] == "Failed" and state_of(name)["swept"])
     told = jobs.describe(name)
     assert told["FailureReason"] == KILLED
     assert [step["Status"] for step in told["SecondaryStatusTransitions"]][-1] == "Failed"

@@ -26,6 +26,7 @@ from shunter.schedulers.supervision import check_supervision
 from shunter.schedulers.supervisor import job_python
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.schedulers.supervisor.own_directory import names_of
+from shunter.schedulers.supervisor.process_plan import ProcessPlan, ReplicaPlan, RolePlan
 from shunter.schedulers.supervisor.slots import slots_dir
 from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from shunter.specs.macro_substitution import macros
@@ -56,62 +57,16 @@ _OF_A_JOB = frozenset(
 )
 
 
-@dataclass
-class ReplicaPlan:
-    """One process. ``env`` holds only what differs from the environment that the job is started in."""
+@dataclass(kw_only=True)
+class LocalRequest(ProcessPlan):
+    """The plan of a job's supervisor, and what else is known of it; without its environment."""
 
-    program: str
-    argv: list[str]
-    env: dict[str, str]
-    log_dir: str
-    #: Its own working directory, which is made when it starts; "" for the job's.
-    cwd: str = ""
-
-
-@dataclass
-class RolePlan:
-    """The processes of one role, and what to do when they fail."""
-
-    name: str
-    max_retries: int
-    retry_policy: str
-    replicas: list[ReplicaPlan]
-
-
-@dataclass
-class LocalRequest:
-    """The whole plan of a supervisor."""
-
-    app_id: str
-    job_dir: str
-    roles: list[RolePlan]
-    timeout: float | None
-    grace_period: float
-    fail_fast: bool
-    cwd: str
     path: str
     #: Its Python: version and path, and where that was found in words.
     python: str
     python_origin: str
-    chain: int = 1
-    #: Rules for retries by class of failure; `hang_timeout` and `on_hang` are those of the options.
-    retry: dict[str, dict[str, int]] = field(default_factory=dict)
-    hang_timeout: float | None = None
-    on_hang: str = "report"
     notify: list[str] = field(default_factory=list)
     notify_secret: str = ""
-    #: The jobs that have to end first: ``app_id``, ``job_dir``, and whether ``any_end`` will do.
-    after: list[dict[str, Any]] = field(default_factory=list)
-    #: Whether each replica starts alone, and how many of them run at a time.
-    array: bool = False
-    max_running: int | None = None
-    #: ``folder`` of the queue, ``cpus`` and ``gpus`` that there are, ``needs`` of a replica by role (a
-    #: negative number of GPUs leaves its variable alone), and the directory of the job ``within`` which this
-    #: one was submitted.
-    slots: dict[str, Any] | None = None
-    #: Of a sweep: the ``template`` of the points' directories, the directory whose neighbours they see
-    #: (``beside``), and the ``names`` in which their paths end. See `exec.process.own_directory`.
-    own_directories: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -126,7 +81,9 @@ class LocalRequest:
         ]
         told = [redactor.text(target) for target in self.notify]
         secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
-        return {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
+        request = {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
+        del request["env"]
+        return request
 
 
 def make_request(

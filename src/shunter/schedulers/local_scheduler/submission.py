@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 import warnings
+from dataclasses import fields
 from typing import Any
 
 from shunter._toolkit import stack_dump
@@ -17,6 +18,7 @@ from shunter.schedulers.local_scheduler.request import LocalRequest, without_enc
 from shunter.schedulers.supervisor import documents
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.schedulers.supervisor.own_directory import freeze
+from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
@@ -104,13 +106,9 @@ def _document(info: AppDryRunInfo[LocalRequest], supervisor: Process | None) -> 
 
 def _plan(request: LocalRequest) -> dict[str, Any]:
     """Return the plan that the supervisor reads."""
-    return {
-        **{name: value for name, value in vars(request).items() if not name.startswith("notify")},
-        "env": {**without_enclosing_job(os.environ), "PATH": request.path},
-        "roles": [
-            {**vars(role), "replicas": [vars(replica) for replica in role.replicas]} for role in request.roles
-        ],
-    }
+    plan = {field.name: getattr(request, field.name) for field in fields(ProcessPlan)}
+    plan["env"] = {**without_enclosing_job(os.environ), "PATH": request.path}
+    return ProcessPlan(**plan).to_json()
 
 
 def _remove(job: ProcessJob) -> None:

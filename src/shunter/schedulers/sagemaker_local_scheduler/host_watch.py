@@ -13,6 +13,7 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import Co
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import ProcessHost, Running
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Tree
 from shunter.schedulers.supervisor.hang_watch import HangWatch
+from shunter.schedulers.supervisor.process_plan import ReplicaPlan
 from shunter.schedulers.supervisor.replica import Replica
 from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 
@@ -41,7 +42,7 @@ class WatchedHost(Replica):
         self, number: int, host: Running, log: str, started_at: float, restarts: int, results: list[str]
     ) -> None:
         env = host.environ if isinstance(host, ProcessHost) else {}
-        super().__init__("", number, {"program": "", "argv": [], "env": env, "log_dir": ""})
+        super().__init__("", number, ReplicaPlan("", [], {}, ""), env)
         self.host, self.log, self.results = host, log, results
         self.pid = host.pid if isinstance(host, ProcessHost) else 0
         self.started_at, self.restarts = started_at, restarts

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.supervisor.log_index import LOG_NAMES
 from shunter.schedulers.supervisor.log_recorder import ReplicaRecorder
 from shunter.schedulers.supervisor.process_group import ProcessGroup
+from shunter.schedulers.supervisor.process_plan import ReplicaPlan
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
 
@@ -27,18 +29,19 @@ class Replica(ProcessGroup):
     Args:
         role: name of its role.
         index: its index in the role.
-        plan: ``program``, ``argv``, ``env``, ``log_dir`` and ``cwd`` of the process.
+        plan: the process.
+        env: variables of all replicas of the job.
     """
 
-    def __init__(self, role: str, index: int, plan: dict[str, Any]) -> None:
+    def __init__(self, role: str, index: int, plan: ReplicaPlan, env: Mapping[str, str]) -> None:
         self.role = role
         self.index = index
-        self.program: str = plan["program"]
-        self.argv: list[str] = plan["argv"]
-        self.env: dict[str, str] = plan["env"]
-        self.log_dir: str = plan["log_dir"]
+        self.program = plan.program
+        self.argv = plan.argv
+        self.env = {**env, **plan.env}
+        self.log_dir = plan.log_dir
         #: Its own working directory; "" for the job's.
-        self.cwd: str = plan.get("cwd", "")
+        self.cwd = plan.cwd
         self.recorder: ReplicaRecorder | None = None
         self.state = AppState.PENDING
         self.reason = ""

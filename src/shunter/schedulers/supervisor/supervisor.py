@@ -25,6 +25,7 @@ from shunter.schedulers.supervisor.log_recorder import LogRecorder, ReplicaRecor
 from shunter.schedulers.supervisor.out_of_memory import OomWatch
 from shunter.schedulers.supervisor.own_directory import make_own
 from shunter.schedulers.supervisor.parents import Parents
+from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.replica import Replica
 from shunter.schedulers.supervisor.slots import SlotQueue, Ticket
 from shunter.schedulers.supervisor.usage_sampler import UsageSampler
@@ -54,13 +55,7 @@ class Supervisor:
 
     Args:
         job: its directory.
-        plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
-            ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
-            seconds, ``fail_fast``, ``chain`` (the maximum number of attempts, if a time limit ends each
-            but the last), ``after`` (jobs to wait for, see `parents`), ``array`` (whether each
-            replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
-            `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
-            seconds and ``on_hang``.
+        plan: a `ProcessPlan`, as JSON values.
 
     Raises:
         OSError: the state or log directory cannot be written.
@@ -70,14 +65,14 @@ class Supervisor:
 
     def __init__(self, job: ProcessJob, plan: dict[str, Any]) -> None:
         self.job = job
-        self.plan = plan
-        self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
+        self.plan = ProcessPlan.from_json(plan)
+        self.roles = {role.name: role for role in self.plan.roles}
         self.replicas = [
-            Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
-            for role in plan["roles"]
-            for index, replica in enumerate(role["replicas"])
+            Replica(role.name, index, replica, self.plan.env)
+            for role in self.plan.roles
+            for index, replica in enumerate(role.replicas)
         ]
-        self.grace: float = plan["grace_period"]
+        self.grace = self.plan.grace_period
         self.started_at = time.time()
         #: How often a replica, a role or, as "", the whole job was retried.
         self._retried: dict[str, int] = {}
@@ -116,7 +111,7 @@ class Supervisor:
         """
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        os.chdir(self.plan["cwd"])
+        os.chdir(self.plan.cwd)
         _allow_open_files(len(self.replicas), self.job.path)
         for role in self.roles:
             os.makedirs(os.path.dirname(self.job.index_path(role, 0)), exist_ok=True)
@@ -143,10 +138,10 @@ class Supervisor:
         """Run the job to its end."""
         if self.job.asked("cancel") is not None:
             self._cancel()
-        elif self.plan.get("after"):
+        elif self.plan.after:
             self._await_parents()
         if self.stopping is None:
-            is_array = self.plan.get("array")
+            is_array = self.plan.array
             self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
             self._start_more()
             self._after(FIRST_SAMPLE, self._sample_usage)
@@ -162,13 +157,13 @@ class Supervisor:
     # ---- what starts when
 
     def _open_slots(self) -> None:
-        slots = self.plan.get("slots")
+        slots = self.plan.slots
         if slots is not None:
             self._slots = SlotQueue(
                 slots["folder"],
                 slots["cpus"],
                 slots["gpus"],
-                self.plan["app_id"],
+                self.plan.app_id,
                 self.job.path,
                 slots["within"],
             )
@@ -198,7 +193,7 @@ class Supervisor:
 
     def _has_room(self) -> bool:
         """Tell whether the next replicas may start; they have their slots then."""
-        limit = self.plan.get("max_running")
+        limit = self.plan.max_running
         if limit is not None:
             unstarted = {replica.name for group in self._unstarted for replica in group}
             if sum(not self._has_ended(r) for r in self.replicas if r.name not in unstarted) >= limit:
@@ -206,16 +201,15 @@ class Supervisor:
         if self._slots is None:
             return True
         try:
-            return self._take_slots(self._slots, self._unstarted[0])
+            return self._take_slots(self._slots, (self.plan.slots or {})["needs"], self._unstarted[0])
         except OSError as error:  # the user may repair it
             folder = error.filename or self._slots.folder
             self._slots_problem = f"waits for slots: cannot use {folder}: {error.strerror or error}"
             self._after(SLOTS_PAUSE, lambda: None)
             return False
 
-    def _take_slots(self, slots: SlotQueue, group: list[Replica]) -> bool:
+    def _take_slots(self, slots: SlotQueue, needs: dict[str, list[int]], group: list[Replica]) -> bool:
         """Tell whether there are slots for these replicas, which have them then."""
-        needs = self.plan["slots"]["needs"]
         if self._place is None:
             cpus, gpus = (sum(max(needs[replica.role][kind], 0) for replica in group) for kind in (0, 1))
             self._place = slots.join(cpus, gpus)
@@ -247,7 +241,7 @@ class Supervisor:
 
     def _await_parents(self) -> None:
         """Wait for the jobs that have to end first; stop this one if it can never start."""
-        parents = Parents(self.plan["after"])
+        parents = Parents(self.plan.after)
         try:
             while self.stopping is None and not parents.are_done():
                 if parents.problem:
@@ -405,7 +399,7 @@ class Supervisor:
             problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror or error}"
         if not problem:
             try:
-                os.chdir(replica.cwd or self.plan["cwd"])
+                os.chdir(replica.cwd or self.plan.cwd)
                 replica.start()
             except OSError as error:
                 problem = f"{replica.argv[0]}: {error.strerror or error}"
@@ -416,7 +410,7 @@ class Supervisor:
             self._failed(replica, may_retry=False)
 
     def _make_own_directory(self, replica: Replica) -> None:
-        own = self.plan["own_directories"]
+        own = self.plan.own_directories or {}
         make_own(own["template"], own["beside"], replica.cwd)
 
     def _replica_ended(self, replica: Replica, status: int) -> None:
@@ -449,18 +443,18 @@ class Supervisor:
     def _is_retried(self, replica: Replica) -> bool:
         """Tell whether a failure leads to another attempt, and count it."""
         role = self.roles[replica.role]
-        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role["retry_policy"], "")
-        if self.plan.get("retry") and (decided := self._by_class(replica, scope)) is not None:
+        scope = {"REPLICA": replica.name, "ROLE": replica.role}.get(role.retry_policy, "")
+        if self.plan.retry and (decided := self._by_class(replica, scope)) is not None:
             return decided
         used = self._retried.get(scope, 0)
-        if used >= role["max_retries"]:
+        if used >= role.max_retries:
             return False
         self._retried[scope] = used + 1
         return True
 
     def _stop_peers(self, replica: Replica) -> None:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
-        if self.plan["fail_fast"]:
+        if self.plan.fail_fast:
             for other in (each for group in self._unstarted for each in group if each.pid == 0):
                 other.state = reasons.state_of(reasons.PEER_FAILED)
                 other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
@@ -468,7 +462,7 @@ class Supervisor:
 
     def _group(self, replica: Replica) -> list[Replica]:
         """Return what is restarted when a replica has failed."""
-        policy = self.roles[replica.role]["retry_policy"]
+        policy = self.roles[replica.role].retry_policy
         if policy == "REPLICA":
             return [replica]
         return [peer for peer in self.replicas if policy == "APPLICATION" or peer.role == replica.role]
@@ -476,7 +470,7 @@ class Supervisor:
     def _by_class(self, replica: Replica, scope: str) -> bool | None:
         """Decide by the class of a failure whether to try again; None if its class has no rule."""
         if self._retries is None:
-            self._retries = RetryCounts(self.plan["retry"])
+            self._retries = RetryCounts(self.plan.retry)
         decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
         if decided is None:
             return None
@@ -502,8 +496,8 @@ class Supervisor:
 
     def _watch_for_hangs(self) -> None:
         """Check the replicas for hangs periodically, if that is configured."""
-        if self.plan.get("hang_timeout") and self._hangs is None:
-            self._hangs = HangWatch(self.plan["hang_timeout"])
+        if self.plan.hang_timeout and self._hangs is None:
+            self._hangs = HangWatch(self.plan.hang_timeout)
             self._after(self._hangs.interval, self._check_for_hangs)
 
     def _check_for_hangs(self) -> None:
@@ -526,7 +520,7 @@ class Supervisor:
         replica.reason = f"it hangs: no output for {seconds} s and no GPU activity; {stacks}"
         replica.note(f"it hung: no output for {seconds} s and no GPU activity; {stacks}")
         self._dirty = True
-        if self.plan.get("on_hang") == "stop":
+        if self.plan.on_hang == "stop":
             self._stop_all(reasons.HUNG, seconds)
 
     # ---- the time limit
@@ -534,15 +528,15 @@ class Supervisor:
     def _limit_time(self) -> None:
         """Begin to count the time of an attempt."""
         attempt = self.continuations
-        if self.plan["timeout"] is not None:
-            self._after(self.plan["timeout"], lambda: self._end_of_time(attempt))
+        if self.plan.timeout is not None:
+            self._after(self.plan.timeout, lambda: self._end_of_time(attempt))
 
     def _end_of_time(self, attempt: int) -> None:
         """Stop what is running: permanently, or to restart it if the chain has attempts left."""
         if attempt != self.continuations or self.stopping is not None:
             return
-        limit = f"{self.plan['timeout']:g}"
-        chain = self.plan.get("chain", 1)
+        limit = f"{self.plan.timeout:g}"
+        chain = self.plan.chain
         has_failed = any(r.state == AppState.FAILED and r.name not in self._restarting for r in self.replicas)
         running = [replica for replica in self.replicas if replica.is_running]
         if has_failed or self.continuations + 1 >= chain:
@@ -612,7 +606,7 @@ class Supervisor:
         final = is_terminal(state)
         restarts = [self.continuations, *self._retried.values(), *(each.restarts for each in self.replicas)]
         return {
-            "app_id": self.plan["app_id"],
+            "app_id": self.plan.app_id,
             "state": state.name,
             "reason": self.stopping[0] if self.stopping else "",
             "msg": self._message() if final else self._waits_for,
