@@ -1,4 +1,4 @@
-"""CloudWatch Logs' reading operations, StartLiveTail too, on the logs of this machine's training jobs."""
+"""CloudWatch Logs' reading operations on the logs of this machine's training jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import hashlib
 import heapq
 import os
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from shunter.aws_endpoint import wire_formats
-from shunter.aws_endpoint.log_patterns import matcher
 from shunter.aws_endpoint.training_jobs import find_job, jobs_of, page_of
 from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
@@ -26,20 +22,11 @@ MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20
 #: CloudWatch adds this to the length of each event's text.
 EVENT_BYTES = 26
-#: How many bytes are searched for one answer. As on the service, a page may be empty with others after it.
-MOST_SEARCHED = 64 << 20
 
 #: Where an event is in the order of all: its time, stream and place.
 Key = tuple[int, str, int]
 
 
-SECONDS_BETWEEN_UPDATES = 1.0
-#: The service ends a session then.
-LONGEST_SESSION = 3 * 3600.0
-MOST_EVENTS_OF_UPDATE = 500
-
-
-@dataclass(frozen=True)
 class JobStream:
     """A log stream.
 
@@ -50,23 +37,17 @@ class JobStream:
         job: its job.
     """
 
-    name: str
-    log: Log
-    is_over: bool
-    job: TrainingJob
+    def __init__(self, job: TrainingJob, file: str, is_over: bool) -> None:
+        self.name = f"{job.name}/{file}"
+        self.log = Log(job.log_path(file))
+        self.is_over = is_over
+        self.job = job
 
-    @classmethod
-    def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
-        """Return the stream of a job that is kept in a file."""
-        return cls(f"{job.name}/{file}", Log(job.log_path(file)), is_over, job)
-
-    def job_arn(self) -> str:
-        """Return its job's ARN; "" if the job has just been deleted."""
-        return str((self.job.read_request() or {}).get("arn", ""))
+    def start(self, since: int) -> int:
+        """Return where the line begins that was being written at a time; 0 for no time."""
+        return self.log.line_start(self.log.boundary(since, self.is_over)) if since else 0
 
 
-#: Finds the streams of all jobs except the named ones, which are over.
-FindStreams = Callable[[set[str]], list[JobStream]]
 #: The next event of a stream, with its key, and those after it.
 _NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
 
@@ -94,30 +75,6 @@ def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, A
         "storedBytes": sum(stream.log.size for stream in streams),
     }
     return {"logGroups": [row]}
-
-
-def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]:
-    """StartLiveTail."""
-    _check("StartLiveTail", params)
-    groups = params["logGroupIdentifiers"]
-    names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
-    if not all(group.startswith("arn:") for group in groups):
-        raise _wrong("logGroupIdentifiers are ARNs of log groups.")
-    if names and prefixes:
-        raise _wrong("logStreamNames and logStreamNamePrefixes cannot both be given.")
-    if (names or prefixes) and len(groups) > 1:
-        raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
-    if any(_group_of(group) != GROUP for group in groups):
-        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
-    wanted = tuple(prefixes or names or [""])
-
-    def find_streams(over: set[str]) -> list[JobStream]:
-        found = {
-            stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
-        }
-        return [stream for name, stream in found.items() if not names or name in names]
-
-    return _live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
 
 
 def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -166,10 +123,15 @@ def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
         raise _wrong("logStreamNames and logStreamNamePrefix cannot both be given.")
+    if params.get("filterPattern"):
+        raise _wrong(
+            "filterPattern is not supported by this endpoint: leave it out, and filter the events yourself,"
+            " such as with `aws logs tail ... | grep`"
+        )
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
-    found, token = _find_events(streams, params, matcher(params.get("filterPattern", "")))
+    found, token = _find_events(streams, params)
     return {
         "events": [
             {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
@@ -186,7 +148,7 @@ def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tupl
     limit = params.get("limit", MOST_EVENTS)
     events: list[LogLine] = []
     size = 0
-    start = max(place, _start(stream, since))
+    start = max(place, stream.start(since))
     for event in stream.log.events(start, stream.is_over):
         if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
             break
@@ -204,10 +166,10 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
     log = stream.log
-    end = min(place, _boundary(stream, until)) if until is not None else place
+    end = min(place, log.boundary(until, stream.is_over)) if until is not None else place
     # more than one answer may hold need not be read
     earliest = log.line_start(max(0, end - MOST_BYTES))
-    start = max(log.start_of_last(limit, end), earliest, _start(stream, since))
+    start = max(log.start_of_last(limit, end), earliest, stream.start(since))
     events: deque[LogLine] = deque()
     size = 0
     for event in log.events(start, stream.is_over):
@@ -222,15 +184,6 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     if not events:
         return [], place, min(start, place)  # and not in the midst of a line that is being written
     return list(events), events[0].start, events[-1].end
-
-
-def _boundary(stream: JobStream, time_ms: int) -> int:
-    return stream.log.boundary(time_ms, stream.is_over)
-
-
-def _start(stream: JobStream, since: int) -> int:
-    """Return where the line begins that was being written at a time; 0 for no time."""
-    return stream.log.line_start(_boundary(stream, since)) if since else 0
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
@@ -251,22 +204,22 @@ def _group_of(identifier: str) -> str:
     return identifier.rpartition("log-group:")[2]
 
 
-def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[JobStream]:
-    """Return the streams whose names begin with a prefix, except those of the skipped jobs."""
+def _streams(prefix: str, region: str) -> list[JobStream]:
+    """Return the streams whose names begin with a prefix."""
     name, slash, rest = prefix.partition("/")
     jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
-    found = []
+    streams = []
     for job in jobs:
-        if job.name in skipped:
-            continue
         try:
             files = sorted(os.listdir(job.file("logs")))
         except FileNotFoundError:  # deleted just now
             continue
-        wanted = [file for file in files if file.endswith(".log") and file.startswith(rest)]
-        is_over = _is_over(job) if wanted else True
-        found += [JobStream.of(job, file.removesuffix(".log"), is_over=is_over) for file in wanted]
-    return found
+        names = [
+            file.removesuffix(".log") for file in files if file.endswith(".log") and file.startswith(rest)
+        ]
+        is_over = bool(names) and _is_over(job)
+        streams += [JobStream(job, name, is_over) for name in names]
+    return streams
 
 
 def _stream(full: str, region: str) -> JobStream:
@@ -274,7 +227,7 @@ def _stream(full: str, region: str) -> JobStream:
     job = find_job(name, region)
     is_name = stream and "/" not in stream and not stream.startswith(".")
     if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
-        return JobStream.of(job, stream, is_over=_is_over(job))
+        return JobStream(job, stream, _is_over(job))
     raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
 
 
@@ -293,7 +246,9 @@ def _stream_row(stream: JobStream) -> dict[str, Any]:
 
 def _arn(stream: JobStream) -> str:
     """Return the group's ARN in the account that a stream's job belongs to."""
-    _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
+    _, partition, _, region, account, _ = f"{(stream.job.read_request() or {}).get('arn', '')}:::::".split(
+        ":", 5
+    )
     return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
 
 
@@ -327,7 +282,7 @@ def _is_over(job: TrainingJob) -> bool:
 
 
 def _find_events(
-    streams: list[JobStream], params: dict[str, Any], matches: Callable[[str], bool]
+    streams: list[JobStream], params: dict[str, Any]
 ) -> tuple[list[tuple[JobStream, LogLine]], str]:
     """Return a page of events, and the token of the next one, or "".
 
@@ -337,22 +292,18 @@ def _find_events(
     since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
     after = _key_of(params["nextToken"]) if params.get("nextToken") else None
     found: list[tuple[JobStream, LogLine]] = []
-    size = searched = 0
-    last = after
+    size = 0
+    last = ""
     for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
         if until is not None and event.time_ms > until:
-            return found, ""
+            break
         if after is not None and key <= after:
             continue
-        if searched >= MOST_SEARCHED:
-            return found, _token_of(last)
-        searched += len(event.data)
-        if matches(message_of(event)):
-            if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
-                return found, _token_of(last)
-            found.append((stream, event))
-            size += size_of_event(event)
-        last = key
+        size += size_of_event(event)
+        if len(found) >= limit or size > MOST_BYTES:
+            return found, last
+        found.append((stream, event))
+        last = "{0}/{2}/{1}".format(*key)
     return found, ""
 
 
@@ -378,7 +329,7 @@ def _advance(active: list[_NextEvent], stream: JobStream, rest: Iterator[LogLine
 
 
 def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
-    events = stream.log.events(_start(stream, since), stream.is_over)
+    events = stream.log.events(stream.start(since), stream.is_over)
     return (event for event in events if event.time_ms >= since)
 
 
@@ -398,12 +349,6 @@ def event_id(stream: JobStream, event: LogLine) -> str:
     return f"{number:020d}{event.start:036d}"
 
 
-def _token_of(key: Key | None) -> str:
-    assert key is not None
-    time_ms, name, place = key
-    return f"{time_ms}/{place}/{name}"
-
-
 def _key_of(token: str) -> Key:
     time_ms, _, rest = token.partition("/")
     place, _, name = rest.partition("/")
@@ -411,71 +356,3 @@ def _key_of(token: str) -> Key:
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
             raise _wrong("The specified nextToken is invalid.")
     return int(time_ms), name, int(place)
-
-
-# ---- following: unlike on the service nothing is sampled, of many lines there are more updates
-
-
-def _live_session(
-    params: dict[str, Any], find_streams: FindStreams, matches: Callable[[str], bool]
-) -> Iterator[bytes]:
-    """Yield the events of a session, encoded."""
-    group = params["logGroupIdentifiers"][0]
-    places, over = _ends_of_logs(find_streams)
-    yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
-    names = ("logGroupIdentifiers", "logStreamNames", "logStreamNamePrefixes", "logEventFilterPattern")
-    start = {"requestId": str(uuid.uuid4()), "sessionId": str(uuid.uuid4())}
-    given = {name: params[name] for name in names if name in params}
-    yield wire_formats.event_message("sessionStart", {**start, **given})
-    deadline = time.monotonic() + LONGEST_SESSION
-    while time.monotonic() < deadline:
-        found = _new_events(find_streams, places, over)
-        rows = [_live_row(group, *pair) for pair in found if matches(message_of(pair[1]))]
-        for place in range(0, max(len(rows), 1), MOST_EVENTS_OF_UPDATE):
-            page = rows[place : place + MOST_EVENTS_OF_UPDATE]
-            content = {"sessionMetadata": {"sampled": False}, "sessionResults": page}
-            yield wire_formats.event_message("sessionUpdate", content)
-        time.sleep(SECONDS_BETWEEN_UPDATES)
-    yield wire_formats.exception_message("SessionTimeoutException", "The Live Tail session has timed out.")
-
-
-def _ends_of_logs(find_streams: FindStreams) -> tuple[dict[str, int], set[str]]:
-    """Return where the last whole lines of all streams end now, and which jobs are over."""
-    streams = find_streams(set())
-    places = {stream.name: _last_end(stream.log) for stream in streams}
-    return places, {stream.job.name for stream in streams if stream.is_over}
-
-
-def _last_end(log: Log) -> int:
-    size = log.size
-    if not size:
-        return 0
-    with open(f"{log.path}.log", "rb") as file:
-        file.seek(size - 1)
-        is_whole = file.read(1) == b"\n"
-    return size if is_whole else log.line_start(size)
-
-
-def _new_events(
-    find_streams: FindStreams, places: dict[str, int], over: set[str]
-) -> list[tuple[JobStream, LogLine]]:
-    """Return what has been written since the last call, in order of time."""
-    found: list[tuple[JobStream, LogLine]] = []
-    for stream in find_streams(over):
-        try:
-            for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
-                places[stream.name] = event.end
-                found.append((stream, event))
-        except FileNotFoundError:  # deleted just now
-            continue
-        if stream.is_over:
-            over.add(stream.job.name)
-    return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
-
-
-def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
-    return {
-        "logStreamName": stream.name,
-        "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),
-        **_event_row(event),
-    }

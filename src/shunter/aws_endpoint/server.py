@@ -11,16 +11,18 @@ import ipaddress
 import json
 import os
 import socket
+import struct
 import sys
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 from shunter import system
-from shunter.aws_endpoint import job_logs, job_metrics, job_search, training_jobs, wire_formats
+from shunter.aws_endpoint import job_logs, training_jobs
 from shunter.errors import BackendError, ShunterError, UsageError
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, without_nulls
@@ -31,13 +33,22 @@ LARGEST_DRAINED = 64 << 20
 #: Browsers put one of these into what web pages ask for, and no SDK does.
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
-CLOUDWATCH = "GraniteServiceVersion20100801"
-#: What SDKs speak with CloudWatch.
+#: What SDKs speak with CloudWatch, of which nothing is here: only refusals are written in it.
 CBOR_PROTOCOL = "rpc-v2-cbor"
-#: What SDKs put before the host's name for StartLiveTail.
-LIVE_TAIL_PREFIX = "stream-"
+#: Services as the protocol calls them, and as people do.
+SERVICES = {
+    "SageMaker": "SageMaker",
+    "Logs_20140328": "CloudWatch Logs",
+    "GraniteServiceVersion20100801": "CloudWatch",
+}
+#: What to do instead of what clients may ask for.
+INSTEAD = {
+    "Search": "List jobs by ListTrainingJobs, and their tags by ListTags.",
+    "StartLiveTail": "Follow logs by FilterLogEvents, as `aws logs tail --follow` does.",
+    "GetMetricStatistics": "DescribeTrainingJob shows the last value of each metric, in FinalMetricDataList.",
+}
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
-Operation = Callable[[dict[str, Any], str], dict[str, Any] | Iterator[bytes]]
+Operation = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class EndpointServer(ThreadingHTTPServer):
@@ -79,17 +90,15 @@ class EndpointServer(ThreadingHTTPServer):
         text = host.decode() if isinstance(host, bytes) else str(host)
         return f"http://[{text}]:{port}" if ":" in text else f"http://{text}:{port}"
 
-    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any] | Iterator[bytes]:
-        """Carry out an operation, named as in ``X-Amz-Target``; one that goes on answers by a stream.
+    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any]:
+        """Carry out an operation, named as in ``X-Amz-Target``.
 
         Raises:
             ApiError: it is refused.
         """
         operation = self._operations.get(target)
         if operation is None:
-            raise ApiError(
-                "UnknownOperationException", f"{target or 'this'} is not supported by this endpoint"
-            )
+            raise unsupported(target)
         return operation(without_nulls(params), region)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -108,13 +117,10 @@ OPERATIONS: dict[str, Operation] = {
     "SageMaker.AddTags": training_jobs.add_tags,
     "SageMaker.DeleteTags": training_jobs.delete_tags,
     "SageMaker.ListTags": training_jobs.list_tags,
-    "SageMaker.Search": job_search.search,
     "Logs_20140328.DescribeLogGroups": job_logs.describe_log_groups,
-    "Logs_20140328.StartLiveTail": job_logs.start_live_tail,
     "Logs_20140328.DescribeLogStreams": job_logs.describe_log_streams,
     "Logs_20140328.GetLogEvents": job_logs.get_log_events,
     "Logs_20140328.FilterLogEvents": job_logs.filter_log_events,
-    f"{CLOUDWATCH}.GetMetricStatistics": job_metrics.get_metric_statistics,
 }
 
 
@@ -129,12 +135,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._check_peer()
             body = self._body()
             region = region_of_signature(self.headers.get("Authorization", ""))
-            params = self._params(body)
-            answer = self.server.answer(self._target(), params, region)
-            if isinstance(answer, dict):
-                self._reply(200, answer)
-            else:
-                self._stream(answer)
+            self._check_protocol(body)
+            target = self.headers.get("X-Amz-Target", "")
+            self._reply(200, self.server.answer(target, _params(body), region))
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
@@ -172,7 +175,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _check_peer(self) -> None:
         name = self.headers.get("Host", "")
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
-        name = name.removeprefix(LIVE_TAIL_PREFIX)
         address = self.server.server_address[0]
         if name not in LOOPBACK_NAMES and name != address:
             raise ApiError(
@@ -197,30 +199,19 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._is_read = True
         return self.rfile.read(length)
 
-    def _params(self, body: bytes) -> dict[str, Any]:
-        kind = self.headers.get_content_type()
-        if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
-            raise ApiError(
-                "SerializationException",
-                "the endpoint does not support AWS's old query protocol: use a newer SDK",
-            )
-        try:
-            params = wire_formats.decode_cbor(body) if self._speaks_cbor() else json.loads(body or b"{}")
-        except (ValueError, RecursionError):
-            params = None
-        if not isinstance(params, dict):
-            raise ApiError("SerializationException", "the request is not a JSON object")
-        return params
+    def _check_protocol(self, body: bytes) -> None:
+        """Refuse AWS's other protocols, by the operation: in one the path names it, in one the body."""
+        if self._speaks_cbor():
+            service, _, name = self.path.removeprefix("/service/").partition("/operation/")
+            if f"{service}.{name}" not in OPERATIONS:
+                raise unsupported(f"{service}.{name}")
+            raise ApiError("SerializationException", f"send {name} as JSON: this endpoint reads no CBOR")
+        if self.headers.get_content_type() == "application/x-www-form-urlencoded" and b"Action=" in body:
+            [name, *_] = parse_qs(body.decode("utf-8", "replace")).get("Action", [""])
+            raise unsupported(name)
 
     def _speaks_cbor(self) -> bool:
         return self.headers.get("smithy-protocol") == CBOR_PROTOCOL
-
-    def _target(self) -> str:
-        """Return the operation: in this protocol the path names it, otherwise a header."""
-        parts = self.path.split("/")
-        if self._speaks_cbor() and len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
-            return f"{parts[2]}.{parts[4]}"
-        return str(self.headers.get("X-Amz-Target", ""))
 
     def handle_one_request(self) -> None:
         """Answer a request."""
@@ -254,10 +245,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
             pass
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
-        is_cbor = getattr(self, "headers", None) is not None and self._speaks_cbor()
-        data = wire_formats.encode_cbor(body) if is_cbor else json.dumps(body).encode()
+        data, content_type = json.dumps(body).encode(), CONTENT_TYPE
+        is_cbor = code and getattr(self, "headers", None) is not None and self._speaks_cbor()
+        if is_cbor:
+            data, content_type = _cbor_of(body), "application/cbor"
         self.send_response(status)
-        self.send_header("Content-Type", "application/cbor" if is_cbor else CONTENT_TYPE)
+        self.send_header("Content-Type", content_type)
         if is_cbor:
             self.send_header("smithy-protocol", CBOR_PROTOCOL)
         self.send_header("Content-Length", str(len(data)))
@@ -270,21 +263,36 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _stream(self, events: Iterator[bytes]) -> None:
-        """Answer with events as they come, until there are no more or the client has gone."""
-        self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Type", wire_formats.EVENT_STREAM_TYPE)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        for event in events:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
-        self.wfile.write(b"0\r\n\r\n")
-
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
+
+
+def unsupported(target: str) -> ApiError:
+    """Return the refusal of an operation that is not here, which names those that are."""
+    service, _, name = target.rpartition(".")
+    called = f"{SERVICES.get(service, service)}.{name}".lstrip(".") or "a request that names no operation"
+    known = ", ".join(sorted(known.partition(".")[2] for known in OPERATIONS))
+    instead = f"{INSTEAD[name]} " if name in INSTEAD else ""
+    return ApiError(
+        "UnknownOperationException",
+        f"{called[:200]} is not supported by this endpoint. {instead}It has {known}.",
+    )
+
+
+def _params(body: bytes) -> dict[str, Any]:
+    try:
+        params = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        params = None
+    if not isinstance(params, dict):
+        raise ApiError("SerializationException", "the request is not a JSON object")
+    return params
+
+
+def _cbor_of(error: dict[str, str]) -> bytes:
+    """Return an error in CBOR (RFC 8949): a map of short texts."""
+    texts = [text.encode() for pair in error.items() for text in pair]
+    return bytes([0xA0 + len(error)]) + b"".join(struct.pack(">BH", 0x79, len(text)) + text for text in texts)
 
 
 def region_of_signature(authorization: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions
 import pytest
+from botocore.config import Config
 
 from shunter.aws_endpoint.server import EndpointServer, is_own_peer
 from shunter.schedulers.sagemaker_local_scheduler.description import NOT_DESCRIBED
@@ -248,18 +249,41 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
     assert headers["x-amzn-RequestId"]
     status, body, _ = post("SageMaker.DescribeTrainingJob", b'{"TrainingJobName": "nope"}')
     assert (status, body["__type"]) == (400, "ValidationException")
-    assert post("SageMaker.CreateModel", b"{}")[:2] == (
-        400,
-        {
-            "__type": "UnknownOperationException",
-            "message": "SageMaker.CreateModel is not supported by this endpoint",
-        },
+    status, body, _ = post("SageMaker.CreateModel", b"{}")
+    assert (status, body["__type"]) == (400, "UnknownOperationException")
+    assert body["message"].startswith(
+        "SageMaker.CreateModel is not supported by this endpoint. It has AddTags, "
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
     with urllib.request.urlopen(endpoint.url) as answer:
         assert answer.status == 200
+
+
+def test_operations_that_are_not_here_are_refused_by_name(endpoint: EndpointServer) -> None:
+    """In JSON and in CBOR, which boto3 speaks with CloudWatch; with what to do instead."""
+    import boto3
+
+    sagemaker, logs, cloudwatch = (
+        boto3.client(name, endpoint_url=endpoint.url, config=Config(inject_host_prefix=False))
+        for name in ("sagemaker", "logs", "cloudwatch")
+    )
+    now = datetime.now(UTC)
+    metric = {"Namespace": "N", "MetricName": "loss", "StartTime": now, "EndTime": now, "Period": 60}
+    group = "arn:aws:logs:us-west-2:123456789012:log-group:/aws/sagemaker/TrainingJobs"
+    calls: list[tuple[Any, dict[str, Any], str]] = [
+        (sagemaker.list_models, {}, "SageMaker.ListModels is not supported .* CreateTrainingJob, "),
+        (sagemaker.search, {"Resource": "TrainingJob"}, "SageMaker.Search is not .* by ListTrainingJobs"),
+        (logs.start_live_tail, {"logGroupIdentifiers": [group]}, "Logs.StartLiveTail is .* FilterLogEvents"),
+        (cloudwatch.list_metrics, {}, "CloudWatch.ListMetrics is not supported .* DescribeTrainingJob"),
+        (cloudwatch.get_metric_statistics, metric, "GetMetricStatistics is .* in FinalMetricDataList"),
+    ]
+    for call, arguments, words in calls:
+        with pytest.raises(botocore.exceptions.ClientError, match=words) as error:
+            call(**arguments)
+        assert error.value.response["Error"]["Code"] == "UnknownOperationException"
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
 def test_other_users_are_not_answered(endpoint: EndpointServer) -> None:
