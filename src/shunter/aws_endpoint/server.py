@@ -290,9 +290,9 @@ def _params(body: bytes) -> dict[str, Any]:
 
 
 def _cbor_of(error: dict[str, str]) -> bytes:
-    """Return an error in CBOR (RFC 8949): a map of short texts."""
+    """Return an error in CBOR (RFC 8949): a map of texts."""
     texts = [text.encode() for pair in error.items() for text in pair]
-    return bytes([0xA0 + len(error)]) + b"".join(struct.pack(">BH", 0x79, len(text)) + text for text in texts)
+    return bytes([0xA0 + len(error)]) + b"".join(struct.pack(">BI", 0x7A, len(text)) + text for text in texts)
 
 
 def region_of_signature(authorization: str) -> str:
