@@ -35,7 +35,7 @@ LEVELS = [
     ],
     ["schedulers.lsf_scheduler", "schedulers.sge_scheduler", "schedulers.slurm_scheduler"],
     ["schedulers.hpc"],
-    ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
+    ["schedulers.aws", "schedulers.exec.container", "schedulers.supervisor"],
     ["schedulers.exec"],
     ["schedulers"],
     ["workspace.docker_workspace"],

@@ -7,6 +7,7 @@ cmds, ...).
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 from importlib import import_module
@@ -157,9 +158,23 @@ def _warn(errors: list[tuple[str, str]]) -> None:
 
 @functools.cache
 def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
-    from importlib import metadata  # 25 ms, and most commands ask for no plug-in
+    if not _may_exist(group):
+        return ()
+    from importlib import metadata  # takes as long as all that a command imports besides
 
     return tuple(
         EntryPoint(group, point.name, point.value.partition("[")[0].strip())
         for point in metadata.entry_points(group=group)
     )
+
+
+def _may_exist(group: str) -> bool:
+    """Tell whether an installed distribution declares entry points of a group."""
+    for place in dict.fromkeys(sys.path):
+        if os.path.isfile(place):  # an archive, in which only importlib.metadata can look
+            return True
+        for kind in ("dist-info", "egg-info"):
+            for declaration in Path(place).glob(f"*.{kind}/entry_points.txt"):
+                if f"[{group}]" in declaration.read_text("utf-8", "replace"):
+                    return True
+    return False

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shunter.cli import main
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import get_runner
 from shunter.schedulers.api import Check, Dependency, attempt
@@ -331,6 +332,81 @@ def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch:
     errors = [attempt(scheduler.delete, app_id) for app_id in app_ids]
     assert len(stub.all("jobs")) == 1
     assert sum(isinstance(error, ConfigError) for error in errors) == 1
+
+
+def contexts(stub: Stub, path: Path, current: str, **servers: str) -> None:
+    """Write a kubeconfig with a context for each API server."""
+    user = {"name": "me", "user": {"token": "t"}}
+    clusters = [{"name": name, "cluster": {"server": url}} for name, url in servers.items()]
+    listed = [{"name": name, "context": {"cluster": name, "user": "me"}} for name in servers]
+    content = {"apiVersion": "v1", "kind": "Config", "current-context": current, "clusters": clusters}
+    path.write_text(json.dumps({**content, "users": [user], "contexts": listed}))
+
+
+def test_a_cluster_that_is_gone_leaves_the_jobs_of_others_alone(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.runs_pods = False
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with Stub() as other, get_runner() as runner:
+        other.runs_pods = False
+        contexts(stub, path, "here", here=stub.url, there=other.url)
+        healthy = runner.run(shell("true"), "kubernetes")
+        lost = runner.run(shell("true"), "kubernetes", {"context": "there"})
+        assert len(other.all("jobs")) == 1
+    contexts(stub, path, "here", here=stub.url)
+    with get_runner() as runner:
+        states = {job.handle: job.state for job in runner.jobs()}
+        assert states == {healthy: AppState.PENDING, lost: AppState.UNREACHABLE}
+        errors = runner.cancel_many([lost, healthy])
+        assert errors[healthy] is None
+        assert "no context 'there'" in str(errors[lost])
+    assert main(["delete", lost]) != 0
+    assert main(["delete", "--forget", lost]) == 0
+    assert "forgot" in capsys.readouterr().err
+    with get_runner() as runner:
+        assert [job.handle for job in runner.jobs()] == [healthy]
+
+
+def test_the_context_of_a_job_is_that_of_its_submission(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.runs_pods = False
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with Stub() as other:
+        contexts(stub, path, "first", first=stub.url, second=other.url)
+        with get_runner() as runner:
+            handle = runner.run(shell("sleep 9"), "kubernetes")
+        contexts(stub, path, "second", first=stub.url, second=other.url)  # kubectl config use-context second
+        with get_runner() as runner:
+            status = runner.status(handle)
+            assert status is not None
+            assert status.state is AppState.PENDING
+            assert runner.cancel_many([handle]) == {handle: None}
+        [job] = stub.all("jobs")
+        assert job["spec"]["activeDeadlineSeconds"] == 1
+        contexts(stub, path, "first", first=other.url)  # the name is another cluster's now
+        with get_runner() as runner:
+            status = runner.status(handle)
+            assert status is not None
+            assert "is now of the cluster" in status.msg
+    assert main(["cancel", handle]) != 0
+    assert "asked" not in capsys.readouterr().err
+
+
+def test_points_of_a_sweep(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.runs_pods = False
+    monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
+    words = ["sweep", "-s", "kubernetes", "--workspace", "", "utils.sh", "--image", "alpine:3"]
+    words += ["--", "sh", "-c", 'echo "$0"', "lr=0.1,0.2"]
+    assert main(words) == 0
+    handle = capsys.readouterr().out.split()[0]
+    assert main(["points", handle]) == 0
+    assert "0.2" in capsys.readouterr().out
 
 
 def test_deleting_takes_everything(stub: Stub, scheduler: Scheduler) -> None:

@@ -51,8 +51,8 @@ class Pods:
         }
         self.state(pod, "Failed" if code else "Succeeded", terminated=end)
 
-    def finish(self, kind: str = "Complete") -> None:
-        self.stub.change("jobs", self.job, conditions=[{"type": kind, "status": "True", "reason": "x"}])
+    def finish(self, kind: str = "Complete", reason: str = "x") -> None:
+        self.stub.change("jobs", self.job, conditions=[{"type": kind, "status": "True", "reason": reason}])
 
     def write(self, pod: dict[str, Any], *lines: str, at: str = "", restart: int = 0) -> None:
         for line in lines:
@@ -240,7 +240,7 @@ def test_a_pod_that_is_gone_is_said_to_be(pods: Pods, caplog: pytest.LogCaptureF
     pod = pods.run()
     pods.end(pod, 3)
     pods.stub.change("jobs", pods.job, failed=1)
-    pods.finish("Failed")
+    pods.finish("Failed", "DeadlineExceeded")
     pods.stub.remove("pods", pod["metadata"]["name"])
     with caplog.at_level(logging.WARNING):
         assert pods.read(should_tail=follow) == []
@@ -249,7 +249,8 @@ def test_a_pod_that_is_gone_is_said_to_be(pods: Pods, caplog: pytest.LogCaptureF
     assert response is not None
     [replica] = response.roles_statuses[0].replicas
     assert replica.state == AppState.FAILED
-    assert replica.reason == "its pod is gone, and with it the reason for its failure"
+    assert replica.reason == "stopped at its time limit; its pod is gone"
+    assert response.msg == f"trainer/0: {replica.reason}"
 
 
 def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogCaptureFixture) -> None:

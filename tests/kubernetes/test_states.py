@@ -234,6 +234,21 @@ UNSCHEDULABLE = {
             "taken away: PreemptionByScheduler: preempting",
         ),
         (pod("Failed"), [], AppState.FAILED, "failed before its container ran"),
+        (
+            pod("Running", conditions=[{"type": "Ready", "status": "False"}, true("ContainersReady", "")]),
+            [],
+            AppState.RUNNING,
+            "does not report",
+        ),
+        (
+            pod(
+                "Running",
+                conditions=[true("DisruptionTarget", "DeletionByTaintManager", "Taint manager: deleting")],
+            ),
+            [],
+            AppState.RUNNING,
+            "being taken away: DeletionByTaintManager: Taint manager: deleting",
+        ),
     ],
 )
 def test_pods(item: dict[str, Any], events: list[dict[str, Any]], state: AppState, text: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from shunter.metrics import MetricReader, read
 from shunter.runner import get_runner
-from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppDef, Role
 from shunter.specs.app import RetryPolicy
 from shunter.specs.status import AppState

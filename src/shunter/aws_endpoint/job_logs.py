@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shunter.aws_endpoint.training_jobs import find_job, is_number, jobs_of, page_of
-from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.logs import Log, LogLine
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.recovery import current_state
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 MOST_EVENTS = 10_000

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shunter.errors import ShunterError
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.documents import is_full_disk
 from shunter.schedulers.sagemaker_local_scheduler.description import (
     describe,
     document_of,
@@ -29,6 +27,8 @@ from shunter.schedulers.sagemaker_local_scheduler.request_validation import (
     invalid,
 )
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.documents import is_full_disk
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shunter.backoff import Backoff
@@ -333,12 +334,20 @@ def _listed_record(history: History, app_handle: str) -> JobRecord | None:
 def definition(history: History, app_handle: str, response: DescribeAppResponse | None) -> AppDef | None:
     """Return a job's definition: the scheduler's, or else the history's; None if there is no such job.
 
+    The metadata of a role that the scheduler does not keep, such as the points of a sweep, are the history's.
+
     Raises:
         UnreachableError: neither has it, and the job cannot be seen now.
     """
-    if response is not None and response.roles:
-        return AppDef(response.app_id, list(response.roles), dict(response.metadata))
     record = _listed_record(history, app_handle)
+    if response is not None and response.roles:
+        recorded = from_json(AppDef, record.app).roles if record is not None and record.app else []
+        metadata = {role.name: role.metadata for role in recorded}
+        roles = [
+            replace(role, metadata={**metadata.get(role.name, {}), **role.metadata})
+            for role in response.roles
+        ]
+        return AppDef(response.app_id, roles, dict(response.metadata))
     if record is not None and record.app:
         return from_json(AppDef, record.app)
     if response is not None and response.state == AppState.UNREACHABLE:

@@ -238,8 +238,13 @@ class Scheduler(ABC, Generic[T]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what the scheduler knows of a job; None if it does not know the id."""
 
-    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describe several jobs, with few calls where the backend allows it."""
+    def describe_many(
+        self, app_ids: Iterable[str]
+    ) -> Mapping[str, DescribeAppResponse | ShunterError | None]:
+        """Describe several jobs, with few calls where the backend allows it.
+
+        A job that cannot be asked for, although others can, has its error in place of a description.
+        """
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
     @abstractmethod

@@ -26,6 +26,7 @@ __all__ = [
     "claim_name",
     "connect_to_name",
     "data_ranges",
+    "die_with_parent",
     "handles_sigterm",
     "has_mark",
     "has_writer",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 # Masks of what happens to a watched file or in a watched directory: those of inotify.
@@ -61,7 +60,7 @@ class FileEvents(Protocol):
         """Stop a watch."""
 
     def read(self) -> FileChanges:
-        """Return the changes since the last call, without those of files in a watched directory."""
+        """Return the changes since the last call."""
 
     def read_names(self) -> list[tuple[int, str]]:
         """Return the changes in watched directories since the last call: watch and name of the entry.
@@ -74,10 +73,7 @@ class FileEvents(Protocol):
 
 
 class FileChanges(NamedTuple):
-    """The numbers of the watches whose files have changed, in order, and whether the queue has lost some.
+    """The numbers of the watches whose files have changed, and whether the queue has lost some."""
 
-    Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and faster to handle.
-    """
-
-    watches: Sequence[int]
+    watches: set[int]
     overflow: bool

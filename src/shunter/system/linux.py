@@ -36,6 +36,7 @@ SEES_CONTAINER_PROCESSES = True
 HAS_NAMESPACES = True
 
 _IN_Q_OVERFLOW = 0x4000
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
 _PF_EXITING = 0x4
@@ -44,10 +45,6 @@ _FICLONE = 0x40049409
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _READ_SIZE = 1 << 20
 _EVENT = struct.Struct("iIII")
-# An event with a name of up to 16 bytes ("stdout.log") and one without.
-_NAME_BYTES = 16
-_PAIR_BYTES = 2 * _EVENT.size + _NAME_BYTES
-_PAIR_WORDS = _PAIR_BYTES // 4
 _KERNEL_LOG = "/dev/kmsg"
 ROUTES = "/proc/net/route"
 _KERNEL_LOG_RECORDS = 10_000
@@ -56,8 +53,7 @@ _KERNEL_LOG_BYTES = 8192
 _TABLE_READS = 3
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 # ---- processes
@@ -249,7 +245,18 @@ def wait_without_reaping(pid: int) -> None:
 
 def become_subreaper() -> None:
     """Let orphaned descendants become children of this process."""
-    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that forked it ends (prctl(2), PR_SET_PDEATHSIG).
+
+    ``parent`` is the pid of that thread's process, which may have ended already. A program that gets other
+    rights by its start (set-uid, a user namespace) loses this.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_title(title: str) -> None:
@@ -318,32 +325,36 @@ def kernel_log_has(text: str) -> bool:
 
 def open_file_events() -> FileEvents | None:
     """Return a new queue of file events, or None if the limit of such queues is reached."""
-    libc = _libc()
-    fd = int(libc.inotify_init1(_NONBLOCK_CLOEXEC))
-    return None if fd < 0 else _Inotify(fd, libc)
+    fd = int(_LIBC.inotify_init1(_NONBLOCK_CLOEXEC))
+    return None if fd < 0 else _Inotify(fd)
 
 
 class _Inotify(FileEvents):
     """A queue of inotify(7)."""
 
-    def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._libc = libc
 
     def fileno(self) -> int:
         return self._fd
 
     def add(self, path: str, mask: int = MODIFIED) -> int | None:
-        watch = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
+        watch = int(_LIBC.inotify_add_watch(self._fd, os.fsencode(path), mask))
         return None if watch < 0 else watch
 
     def remove(self, watch: int) -> None:
-        self._libc.inotify_rm_watch(self._fd, watch)
+        _LIBC.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> FileChanges:
         data = self._read()
-        watches = _file_watches(data)
-        return FileChanges(watches, overflow=False) if watches is not None else _all_watches(data)
+        watches: set[int] = set()
+        overflow, offset = False, 0
+        while offset < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, offset)
+            overflow = overflow or bool(mask & _IN_Q_OVERFLOW)
+            watches.add(watch)
+            offset += _EVENT.size + length
+        return FileChanges(watches, overflow)
 
     def read_names(self) -> list[tuple[int, str]]:
         data = self._read()
@@ -365,33 +376,6 @@ class _Inotify(FileEvents):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _file_watches(data: bytes) -> Sequence[int] | None:
-    """Read pairs of events, of a directory and of a file in it, without a loop. None for anything else."""
-    if not data or len(data) % _PAIR_BYTES:
-        return None
-    words = memoryview(data).cast("i")
-    count = len(data) // _PAIR_BYTES
-    first_lengths = words[3::_PAIR_WORDS].tolist()
-    second_lengths = words[11::_PAIR_WORDS].tolist()
-    if not first_lengths.count(_NAME_BYTES) == second_lengths.count(0) == count:
-        return None
-    watches = words[8::_PAIR_WORDS].tolist()
-    return bytes(watches) if max(watches) < 256 else watches
-
-
-def _all_watches(data: bytes) -> FileChanges:
-    watches: list[int] = []
-    overflow, offset = False, 0
-    while offset < len(data):
-        watch, mask, _, length = _EVENT.unpack_from(data, offset)
-        if mask & _IN_Q_OVERFLOW:
-            overflow = True
-        elif not length:
-            watches.append(watch)
-        offset += _EVENT.size + length
-    return FileChanges(watches, overflow)
 
 
 # ---- files

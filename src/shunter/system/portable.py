@@ -162,6 +162,10 @@ def become_subreaper() -> None:
     """Do nothing: orphaned descendants become children of the first process."""
 
 
+def die_with_parent(parent: int) -> None:
+    """Do nothing: the next process that looks at the job ends what its supervisor has left behind."""
+
+
 def set_title(title: str) -> None:
     """Do nothing: `ps` goes on showing the command line."""
 

@@ -120,17 +120,16 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def kill_descendants(spared: int = 0) -> None:
+def kill_descendants() -> None:
     """Kill all descendants of this process and wait until there are none.
 
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
-    ``spared`` is the pid of a child without children that is left alone; 0 for none.
     """
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:  # no child, so no descendant: /proc need not be searched
         return
-    while victims := [pid for pid in descendants_of(os.getpid()) if pid != spared]:
+    while victims := descendants_of(os.getpid()):
         for pid in victims:
             send_to(pid, signal.SIGKILL)
         try:

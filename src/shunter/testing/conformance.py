@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.errors import ConfigError, InvalidRunConfigException, ShunterError
 from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler, Stream
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal, macros
 
@@ -254,6 +254,7 @@ class SchedulerConformance:
         others = scheduler.describe_many([app_id, UNKNOWN_ID])  # some backends then leave out the replicas
         for later in (scheduler.describe(app_id), others[app_id]):
             assert later is not None
+            assert not isinstance(later, ShunterError)
             ended_at = later.to_status().ended_at
             assert ended_at is not None
             assert abs(ended_at - seen.ended_at) < 1

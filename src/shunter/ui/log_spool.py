@@ -18,9 +18,9 @@ from shunter import paths
 from shunter.errors import ShunterError, described
 from shunter.redaction import redact_text
 from shunter.runner import get_runner
-from shunter.schedulers.exec.process.log_ranges import LogRanges, NoFile, NoIndex
-from shunter.schedulers.exec.process.log_reader import OutputFile
 from shunter.schedulers.responses import LogPart, LogQuery, LogRange, Stream
+from shunter.schedulers.supervisor.log_ranges import LogRanges, NoFile, NoIndex
+from shunter.schedulers.supervisor.log_reader import OutputFile
 
 if TYPE_CHECKING:
     from shunter.ui.job_page import LogView

@@ -58,9 +58,9 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "20")
     yield
-    from shunter.schedulers.exec.process import recovery
     from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
     from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+    from shunter.schedulers.supervisor import recovery
 
     for job in TrainingJob.all():
         state = recovery.current_state(job)

@@ -13,8 +13,8 @@ import pytest
 
 from shunter.docker import image_store
 from shunter.docker.engine import Engine
-from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.recovery import current_state
 from tests.backends import need
 from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
 

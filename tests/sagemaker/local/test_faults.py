@@ -37,8 +37,8 @@ def up(jobs: Jobs, name: str, host: str = "algo-1") -> int:
     return int(line.split()[1])
 
 
-def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processes: str, home: Path) -> None:
-    """A reboot, say: no guard, no sentinel."""
+def test_a_job_whose_supervisor_is_gone_is_ended_by_who_looks(jobs: Jobs, processes: str, home: Path) -> None:
+    """A reboot, say."""
     name = jobs.run("print('x')")["TrainingJobName"]
     job = TrainingJob.of(name)
     state = state_of(name)

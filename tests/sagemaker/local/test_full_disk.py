@@ -109,7 +109,7 @@ def test_a_full_disk_refuses_a_new_job_and_leaves_nothing(
 def test_all_that_looks_or_ends_works_on_a_full_disk(
     jobs: Jobs, processes: str, disk: Disk, go: Path
 ) -> None:
-    """Of jobs that run, were killed with their keepers, and have ended."""
+    """Of jobs that run, whose supervisor was killed, and have ended."""
     go.touch()
     over = start(jobs, go)
     jobs.end(over)
@@ -123,8 +123,7 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     state = job.read_state()
     assert state is not None
     disk.fill()
-    for keeper in ("guard", "runner"):
-        os.kill(state[keeper][0], signal.SIGKILL)
+    os.kill(state["runner"][0], signal.SIGKILL)
     until(lambda: jobs.describe(orphan)["TrainingJobStatus"] == "Failed")
     assert "was killed" in jobs.describe(orphan)["FailureReason"]
     disk.fill()

@@ -26,10 +26,8 @@ DAEMON = "/var/run/docker.sock"
 KILLED = "InternalServerError: the supervisor of this job was killed"
 
 
-def kill(name: str, victims: list[str]) -> None:
-    state = state_of(name)
-    for victim in victims:
-        os.kill(state[victim][0], signal.SIGKILL)
+def kill_supervisor(name: str) -> None:
+    os.kill(state_of(name)["runner"][0], signal.SIGKILL)
 
 
 #: Hands a job over whose supervisor is slow, and dies at once.
@@ -37,13 +35,13 @@ DYING_CLIENT = """
 import json, os, signal, sys
 from shunter.schedulers.sagemaker_local_scheduler import job_start
 
-class Dying(job_start.Launcher):
-    def launch(self, plan):
-        os.kill(self.supervisor().pid, signal.SIGSTOP)
+class Dying(job_start.StartingSupervisor):
+    def run(self, plan):
+        os.kill(self.process().pid, signal.SIGSTOP)
         self._read_answer = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        return super().launch(plan)
+        return super().run(plan)
 
-job_start.Launcher = Dying
+job_start.StartingSupervisor = Dying
 job_start.start_job(json.load(sys.stdin))
 """
 
@@ -103,10 +101,7 @@ def secrets_of(home: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
-def test_while_it_fetches(
-    jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path, victims: list[str]
-) -> None:
+def test_while_it_fetches(jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path) -> None:
     bucket.put("data/a", b"a" * 1000)
     proxy.cut_after(0)
     channel = file_channel("d", bucket.uri("data"))
@@ -114,7 +109,7 @@ def test_while_it_fetches(
     assert proxy.cut.wait(40)
     jobs.reaches(name, "Downloading")
     secrets = secrets_of(home, name)
-    kill(name, victims)
+    kill_supervisor(name)
     assert_told_and_gone(jobs, home, name, secrets)
     assert "TrainingStartTime" not in jobs.describe(name)
 
@@ -137,7 +132,7 @@ time.sleep(600)
     for host in ("algo-1", "algo-2"):
         jobs.says(name, "10 ['a']", host)
     secrets = secrets_of(home, name)
-    kill(name, ["runner"])
+    kill_supervisor(name)
     assert_told_and_gone(jobs, home, name, secrets)
     assert jobs.describe(name)["TrainingTimeInSeconds"] >= 0
 
@@ -149,7 +144,7 @@ def test_while_it_sends_its_results(jobs: Jobs, mode: str, bucket: Bucket, proxy
     assert proxy.cut.wait(40)
     jobs.reaches(name, "Uploading")
     secrets = secrets_of(home, name)
-    kill(name, ["runner"])
+    kill_supervisor(name)
     assert_told_and_gone(jobs, home, name, secrets)
     (host,) = state_of(name)["hosts"]
     assert (host["state"], host["exit_code"]) == ("exited", 0)  # the program itself had ended well
@@ -163,5 +158,5 @@ def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home
     assert drill(name, "--absence", "10m").returncode == 0
     until(lambda: state_of(name)["restarts"] == 1)
     secrets = secrets_of(home, name)
-    kill(name, ["runner"])
+    kill_supervisor(name)
     assert_told_and_gone(jobs, home, name, secrets)

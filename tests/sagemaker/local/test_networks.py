@@ -85,8 +85,7 @@ def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home
         jobs.says(name, "up", host)
     job = TrainingJob.of(name)
     state: Any = job.read_state()
-    for keeper in ("guard", "runner"):
-        os.kill(state[keeper][0], 9)
+    os.kill(state["runner"][0], 9)
     shutil.rmtree(job.path, ignore_errors=True)  # as by hand, and no process is left to clean up
     scheduler = create_scheduler("test")
 

@@ -23,7 +23,7 @@ PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
 from shunter.schedulers.sagemaker_local_scheduler import job_start
-from shunter.schedulers.exec.process import job_watch
+from shunter.schedulers.supervisor import job_watch
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = job_start.start_job(request)
 if kill:

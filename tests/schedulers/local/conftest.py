@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shunter import system
-from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppDef, AppState, Role, is_terminal
 from shunter.system import processes
 from shunter.system.identity import Process
@@ -59,10 +59,8 @@ class Jobs:
         wait_until(noted, "the process of the replica")
         return noted()
 
-    def kill(self, app_id: str, *who: str) -> None:
-        state = self.state(app_id)
-        for name in who:
-            os.kill(state[name][0], signal.SIGKILL)
+    def kill_supervisor(self, app_id: str) -> None:
+        os.kill(self.state(app_id)["supervisor"][0], signal.SIGKILL)
 
     def end_all(self) -> None:
         for app_id in self._ids:

@@ -17,13 +17,13 @@ from tests.schedulers.local.conftest import PATIENCE, linux_only, role, wait_unt
 def runner():
     with get_runner("test") as runner:
         started = []
-        run = runner.run
+        submitted = runner.submit
 
         def noted(*args, **kwargs):
-            started.append(run(*args, **kwargs))
+            started.append(submitted(*args, **kwargs))
             return started[-1]
 
-        runner.run = noted
+        runner.submit = noted
         yield runner
         for handle in started:
             status = runner.status(handle)
@@ -103,9 +103,7 @@ def test_the_supervisor_of_the_parent_is_killed(runner, tmp_path, jobs):
     parent = submit(runner, gate(tmp_path / "never"), "parent")
     child = submit(runner, "echo ran", "child", after=[parent])
     wait_until(lambda: waiting(runner, child), "waiting")
-    state = jobs.state(parent.rpartition("/")[2])
-    for name in ("guard", "supervisor"):
-        os.kill(state[name][0], signal.SIGKILL)
+    jobs.kill_supervisor(parent.rpartition("/")[2])
     status = runner.wait(child, timeout=PATIENCE)
     assert status.state is AppState.CANCELLED
     assert "its supervisor was killed" in status.msg

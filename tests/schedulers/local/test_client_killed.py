@@ -17,7 +17,8 @@ import pytest
 
 from shunter.runner import Runner
 from shunter.runner.records import INTERRUPTED
-from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.specs import AppState
 from shunter.system.identity import Process
 
@@ -29,18 +30,18 @@ SUBMIT += ["sleep 0.3; echo end"]
 DIES = """
 import os, signal, sys
 from shunter.cli import console_main
-from shunter.schedulers.exec.process import launcher
+from shunter.schedulers.local_scheduler import submission
 
 how = sys.argv.pop(1)
 
-class Dying(launcher.Launcher):
-    def launch(self, plan):
+class Dying(submission.StartingSupervisor):
+    def run(self, plan):
         if how == "slow":
-            os.kill(self.supervisor().pid, signal.SIGSTOP)
+            os.kill(self.process().pid, signal.SIGSTOP)
         self._read_answer = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        return super().launch(plan)
+        return super().run(plan)
 
-launcher.Launcher = Dying
+submission.StartingSupervisor = Dying
 console_main()
 """
 
@@ -73,13 +74,11 @@ def test_killed_before_a_slow_supervisor_has_the_job(jobs: Jobs) -> None:
 
 
 def test_a_part_of_a_plan_is_no_job(tmp_path: Path) -> None:
-    from shunter.schedulers.exec.process.launcher import Launcher
-
-    launcher = Launcher()
-    supervisor = launcher.supervisor()
+    starting = StartingSupervisor()
+    supervisor = starting.process()
     assert supervisor is not None
-    os.write(launcher._plan, b'{"job_dir": "' + os.fsencode(tmp_path) + b'", "roles": [')
-    launcher.discard()
+    os.write(starting._plan, b'{"job_dir": "' + os.fsencode(tmp_path) + b'", "roles": [')
+    starting.discard()
     wait_until(lambda: not supervisor.is_alive(), "the supervisor's end")
     assert not (tmp_path / "supervisor.log").exists()
 

@@ -12,6 +12,7 @@ from shunter.testing import SchedulerConformance
 class TestLocalCwd(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
     time_resolution = 0.5
+    combined_is_exact = False
 
     @pytest.fixture
     def scheduler(self):

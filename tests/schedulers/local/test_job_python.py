@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.exec.process import job_python
+from shunter.schedulers.supervisor import job_python
 
 #: What a job says of its Python: itself, and what a shell in it finds.
 SHOW = """

@@ -1,4 +1,4 @@
-"""How local jobs live and end: retries, signals, limits, and what happens when their keepers are killed."""
+"""How local jobs live and end: retries, signals, limits, and what happens when their supervisor is killed."""
 
 import errno
 import json
@@ -13,8 +13,8 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.schedulers.api import Stream
-from shunter.schedulers.exec.process import documents, job_directory
-from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.supervisor import documents, job_directory
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import NONE, AppState, RetryPolicy
 from shunter.system.identity import identify
 
@@ -23,16 +23,15 @@ from .conftest import linux_only, members, role, wait_until
 FAMILY = "sleep 300 & setsid sleep 300 & echo up; sleep 300"
 
 
-# ---- keepers killed
+# ---- the supervisor is killed
 
 
-@pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard"), ("guard", "supervisor")])
-def test_replicas_die_with_their_supervisor(jobs, killed):
+def test_replicas_die_with_their_supervisor(jobs):
     app_id = jobs.submit(role(FAMILY, num_replicas=2))
     jobs.wait_for_line(app_id, k=0)
     jobs.wait_for_line(app_id, k=1)
     assert len(members(app_id)) >= 6
-    jobs.kill(app_id, *killed)
+    jobs.kill_supervisor(app_id)
     response = jobs.end_of(app_id)
     assert response.state == AppState.FAILED
     assert "supervisor was killed" in response.msg
@@ -41,13 +40,16 @@ def test_replicas_die_with_their_supervisor(jobs, killed):
     assert response == jobs.scheduler.describe(app_id)
 
 
-def test_replicas_end_without_any_observer(jobs):
-    app_id = jobs.submit(role(FAMILY, num_replicas=2))
+@linux_only
+def test_replicas_end_before_anybody_looks(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300", num_replicas=2))
     jobs.wait_for_line(app_id, k=0)
     jobs.wait_for_line(app_id, k=1)
-    jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: members(app_id) == [], "the end of all that the replicas had started")
-    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the job's end")
+    assert len(members(app_id)) == 2
+    jobs.kill_supervisor(app_id)
+    wait_until(lambda: members(app_id) == [], "the end of the replicas")
+    assert jobs.state(app_id)["state"] == "RUNNING"
+    assert jobs.end_of(app_id).state == AppState.FAILED
 
 
 @linux_only
@@ -56,18 +58,18 @@ def test_replicas_end_without_any_observer(jobs):
     [
         ("env -i {} & echo up; wait", 1),
         ("(env -i {} &); echo up; sleep 300", 1),
-        ("sh -c 'env -i setsid {} >/dev/null 2>&1 & wait' & echo up; wait", 1),
         ("env -i setsid {} & echo up; exec env -i {}", 2),
     ],
 )
-def test_processes_without_the_jobs_environment_die_with_their_keepers(jobs, script, count, tmp_path):
+def test_processes_without_the_jobs_environment_are_ended_by_the_next_look(jobs, script, count, tmp_path):
     child, pids = tmp_path / "child", tmp_path / "pids"
     child.write_text(f"#!/bin/sh\necho $$ >> {pids}; exec sleep 300\n")
     child.chmod(0o755)
     app_id = jobs.submit(role(script.format(child, child)))
     jobs.wait_for_line(app_id)
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count, "the children")
-    jobs.kill(app_id, "guard", "supervisor")
+    jobs.kill_supervisor(app_id)
+    assert jobs.end_of(app_id).state == AppState.FAILED
     wait_until(lambda: not any(identify(int(pid)) for pid in pids.read_text().split()), "their end")
 
 
@@ -82,15 +84,6 @@ def test_stopped_supervisor_is_named_and_continued_by_a_cancellation(jobs):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-@linux_only
-def test_job_goes_on_without_its_guard(jobs, tmp_path):
-    app_id = jobs.submit(role(f"echo up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo done"))
-    jobs.kill(app_id, "guard")
-    (tmp_path / "go").touch()
-    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
-    assert jobs.log(app_id) == ["up\n", "done\n"]
-
-
 def edit_state(app_id: str, **changes) -> None:
     job = ProcessJob.of(app_id)
     job.write_state({**job.read_state(), **changes})
@@ -99,8 +92,8 @@ def edit_state(app_id: str, **changes) -> None:
 def freeze(jobs, app_id: str) -> None:
     """Kill everything of a job at once, leaving its state as it was."""
     before = jobs.state(app_id)
-    jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the sentinel's word")
+    jobs.kill_supervisor(app_id)
+    assert jobs.end_of(app_id).state == AppState.FAILED
     ProcessJob.of(app_id).write_state(before)
 
 

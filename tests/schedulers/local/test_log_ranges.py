@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.schedulers.exec.process.log_index import make_record
-from shunter.schedulers.exec.process.log_ranges import (
+from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_index import Record
+from shunter.schedulers.supervisor.log_ranges import (
     AttemptRanges,
     LogRanges,
     NoFile,
     NoIndex,
     read_part,
 )
-from shunter.schedulers.exec.process.log_reader import GrowingFile
-from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_reader import GrowingFile
 
 LINES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 300)), max_size=60)
 
@@ -30,14 +30,14 @@ class Log:
         self.folder = folder
         self.files = [b"", b""]
         index = b""
-        order = b""
+        unread = 0
         for number, (stream, length) in enumerate(writes):
             self.files[stream] += f"{number} {'x' * length}\n".encode()
-            order += bytes([stream])
-            if len(order) == batch and number < len(writes) - unrecorded:
+            unread += 1
+            if unread == batch and number < len(writes) - unrecorded:
                 ends = (len(self.files[0]), len(self.files[1]))
-                index += make_record(number, ends, order, 6).pack()
-                order = b""
+                index += Record(number, ends).pack()
+                unread = 0
         (folder / "stdout.log").write_bytes(self.files[0])
         (folder / "stderr.log").write_bytes(self.files[1])
         (folder / "index").write_bytes(index)
@@ -85,9 +85,9 @@ def test_parts_that_touch_are_the_whole(
     assert sorted(data.splitlines(keepends=True)) == log.lines(stream)
 
 
-def test_the_order_is_that_of_the_writes(tmp_path: Path) -> None:
+def test_the_order_is_that_of_the_index(tmp_path: Path) -> None:
     writes = [(number % 3 == 0, 20) for number in range(400)]
-    log = Log(tmp_path, [(int(stream), length) for stream, length in writes], 5, 0)
+    log = Log(tmp_path, [(int(stream), length) for stream, length in writes], 1, 0)
     part = log.read(2000, at=4000)
     numbers = [int(line.split()[0]) for line in part.data.splitlines()]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shunter.schedulers.exec.process import own_directory
-from shunter.schedulers.exec.process.own_directory import freeze, make_own, names_of
+from shunter.schedulers.supervisor import own_directory
+from shunter.schedulers.supervisor.own_directory import freeze, make_own, names_of
 
 
 @pytest.fixture

@@ -84,13 +84,12 @@ def test_later_jobs_do_not_overtake_but_use_free_slots(jobs, hold):
         jobs.scheduler.cancel(app_id)
 
 
-@pytest.mark.parametrize("who", [("supervisor",), ("supervisor", "guard")])
-def test_a_killed_job_holds_nothing(jobs, hold, slots_dir, who):
+def test_a_killed_job_holds_nothing(jobs, hold, slots_dir):
     first, _ = hold("first", ALL_GPUS)
     jobs.wait_for_line(first)
     second, gate = hold("second", ALL_GPUS)
     waiting(jobs, second)
-    jobs.kill(first, *who)
+    jobs.kill_supervisor(first)
     assert jobs.wait_for_line(second) == "gpus=4,7\n"
     assert members(first) == []  # nothing uses the GPUs of the killed one any more
     gate.touch()
@@ -106,7 +105,7 @@ def test_a_job_killed_while_waiting_does_not_block_others(jobs, hold):
     waiting(jobs, both)
     late, late_gate = hold("late")
     waiting(jobs, late)
-    jobs.kill(both, "guard", "supervisor")
+    jobs.kill_supervisor(both)
     assert jobs.wait_for_line(late) == "gpus=7\n"
     for each in (gate, late_gate):
         each.touch()

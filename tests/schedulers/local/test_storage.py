@@ -9,8 +9,8 @@ import pytest
 
 from shunter.errors import BackendError, StateStoreError
 from shunter.runner import get_runner
-from shunter.schedulers.exec.process.job_directory import ProcessJob
 from shunter.schedulers.local_scheduler import housekeeping
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppState
 
 from .conftest import role, wait_until

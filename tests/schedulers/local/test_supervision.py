@@ -10,7 +10,7 @@ import pytest
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
 from shunter.schedulers.exec import outbox
-from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppState, RetryPolicy
 from tests.receiver import receiving
 
@@ -57,12 +57,12 @@ def test_what_cannot_be_told_changes_nothing(jobs):
     assert (end.state, end.msg) == (AppState.SUCCEEDED, "<NONE>")
 
 
-@pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard")])
-def test_notified_when_supervisor_and_guard_are_killed(jobs, killed):
+def test_the_next_look_notifies_of_a_killed_supervisor(jobs):
     with receiving() as receiver:
         app_id = jobs.submit(role("echo up; sleep 300"), notify=[receiver.url])
         jobs.wait_for_line(app_id)
-        jobs.kill(app_id, *killed)
+        jobs.kill_supervisor(app_id)
+        assert jobs.end_of(app_id).state == AppState.FAILED
         [message] = receiver.wait_for(1)
         wait_until(Path(ProcessJob.of(app_id).file(outbox.SETTLED)).exists, "the end of the sender")
         assert len(receiver.received) == 1

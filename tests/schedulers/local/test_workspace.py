@@ -13,6 +13,7 @@ from shunter.paths import view_dir
 from shunter.schedulers.local_scheduler import housekeeping
 from shunter.schedulers.local_scheduler.housekeeping import SUBMISSION_SECONDS
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
+from shunter.schedulers.supervisor import start
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace import directory_shipment
@@ -172,9 +173,7 @@ def test_copies_without_a_job_are_collected(
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shunter.schedulers.exec.process import launcher
-
-    monkeypatch.setattr(launcher, "GUARD", "/nowhere/guard.py")
+    monkeypatch.setattr(start, "PROGRAM", "/nowhere/main.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []

@@ -29,9 +29,10 @@ _MOST_QUOTES = 8
 
 # ---- names
 
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# Patterns are compiled when they are first used: most commands look at no names and texts.
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 #: Names are compared as words in small letters, joined by "_", without the numbers at their ends.
-_SECRET_NAME = re.compile(
+_SECRET_NAME = (
     r"passw(?:or)?ds?(?:_|$)|pass_?(?:word|phrase|code)|secrets?(?:_|$)|(?:^|_)cred(?:ential)?s?(?:_|$)"
     r"|conn(?:ection)?_?str|(?:api|access|private|secret|ssh|auth|account|signing|encryption|master|license|storage|service"
     r"|wandb|openai|azure|kaggle)_?keys?(?:_|$)|(?:^|_)(?:jwt|otp|dsn|cookies?|authorization)(?:_|$)"
@@ -39,7 +40,7 @@ _SECRET_NAME = re.compile(
     r"|token$|(?:access|api|auth|session|refresh)_tokens$|(?:^|_)o?auth(?:_config)?$|(?:git\w*|gh|azure\w*)_pat$"
 )
 #: Not secrets: tokens of text, passes over data, keys to look up; what is said about a secret; switches.
-_OTHER_NAME = re.compile(
+_OTHER_NAME = (
     r"(?:^|_)(?:pad|padding|eos|bos|unk|mask|sep|cls|next|stop|start|end|begin|image|img|prompt|initializer"
     r"|concept|separator|newline)_token$"
     r"|(?:^|_)(?:forward|backward|first|second|single|one|two|per|test|compile|fusion|band|low|high)_pass$"
@@ -58,37 +59,35 @@ def is_secret_name(name: str) -> bool:
     """Whether a variable, option, hyperparameter or field of this name holds a secret."""
     if name in ("PWD", "OLDPWD") or "@" in name:
         return False
-    parts = re.split(r"[^A-Za-z0-9]+", _CAMEL.sub("_", name))
+    parts = re.split(r"[^A-Za-z0-9]+", re.sub(_CAMEL, "_", name))
     words = "_".join(word for word in (part.lower().rstrip("0123456789") for part in parts) if word)
     # a variable in capitals that ends in _KEY gives access
     is_key = name.isupper() and words.endswith("_key") and not name.startswith("SM_HP_")
-    return bool(is_key or _SECRET_NAME.search(words)) and not _OTHER_NAME.search(words)
+    return bool(is_key or re.search(_SECRET_NAME, words)) and not re.search(_OTHER_NAME, words)
 
 
 # ---- values
 
 #: What stands for a value or says how: settings, masks, variables, macros, markup, names of stored secrets.
-_STAND_IN = re.compile(
-    r"(?i:true|false|none|null|yes|no|on|off|auto|default|basic|bearer|digest|token|oauth2?)?"
+_STAND_IN = (
+    r"(?s)(?i:true|false|none|null|yes|no|on|off|auto|default|basic|bearer|digest|token|oauth2?)?"
     r"|<[^<>]*>|\[\w*\]|\*+|\.{3}|…|\$[A-Z_][A-Z0-9_]*|\$\{.*\}|\$\(.*\)|`.*`|\{\{?[\w. ]*\}?\}"
-    r"|arn:aws[\w-]*:(?:secretsmanager|ssm):\S+|ssm:\S+|\{\{resolve:.*\}\}",
-    re.S,
+    r"|arn:aws[\w-]*:(?:secretsmanager|ssm):\S+|ssm:\S+|\{\{resolve:.*\}\}"
 )
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[kKmMbBtT]?")
-_PATH = re.compile(r"(?![A-Za-z0-9/]{40}$)(?:~|\.{0,2})/[\w.\-]+(?:/[\w.\-]+)+|~/[\w.\-]+")
+_NUMBER = r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[kKmMbBtT]?"
+_PATH = r"(?![A-Za-z0-9/]{40}$)(?:~|\.{0,2})/[\w.\-]+(?:/[\w.\-]+)+|~/[\w.\-]+"
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether a value with this name is a secret."""
-    if not is_secret_name(name) or _STAND_IN.fullmatch(value) or _PATH.fullmatch(value):
+    if not is_secret_name(name) or re.fullmatch(_STAND_IN, value) or re.fullmatch(_PATH, value):
         return False
     is_digits = value.isdigit() and len(value) > 5 and "token" not in name.lower()
-    return is_digits or not _NUMBER.fullmatch(value)
+    return is_digits or not re.fullmatch(_NUMBER, value)
 
 
 # ---- texts
 
-# These patterns are large, and compiled when they are first used: most commands show no text of others.
 _SHAPES = r"""(?xs)-----BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?
         (?:-----END[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----|\Z)
     |(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?:[\s:,;"']{1,4}[A-Za-z0-9/+]{40})?(?![A-Za-z0-9/+])
@@ -132,13 +131,10 @@ _SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<quote>[
 _QUOTES = "\\\"'"
 _QUOTED = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*")"""
 #: A word of a shell, and a value: it also ends at a bracket, or at a comma before the next setting.
-_WORD = re.compile(rf"""(?:{_QUOTED}|\\.|[^\s"'`;&|\\]|["'].*)+""", re.S)
-_VALUE = re.compile(
-    rf"""{_QUOTED}(?=/>)
+_WORD = rf"""(?s)(?:{_QUOTED}|\\.|[^\s"'`;&|\\]|["'].*)+"""
+_VALUE = rf"""(?xs){_QUOTED}(?=/>)
     |(?:{_QUOTED}|\\.|[^\s"'`,;&|(){{}}\[\]<>\\]|,(?![\w.-]*[=:]|[\s"'\]}})]|$))+
-    |["'][^\n]*""",
-    re.X | re.S,
-)
+    |["'][^\n]*"""
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
 _CODE = re.compile(r"[\w.]+[(\[].*[)\]][;,:]?")
 _TYPE = re.compile(r"(?:str|int|bool|bytes|Any|None|Optional\[\w+\])(?: \| \w+)?(?: = None)?,?")
@@ -162,7 +158,7 @@ def _find_secrets(text: str, *, is_word: bool = False, depth: int = 0) -> Iterat
         for match in re.finditer(pattern, text):
             if is_secret_name(match["name"]):
                 yield from _named_secret(text, match, to_end=is_word and match.start() == 0)
-    for match in _WORD.finditer(text) if depth < _MOST_QUOTES else ():
+    for match in re.finditer(_WORD, text) if depth < _MOST_QUOTES else ():
         if not any(quote in match[0] for quote in _QUOTES):
             continue
         word, places = _unquoted(match[0], match.start())
@@ -211,7 +207,7 @@ def _named_secret(text: str, setting: re.Match[str], to_end: bool) -> Iterator[S
         value = text[at:].partition("\n")[0].rstrip(" \t\r,;")
         is_code = "=" in between and bool(_CODE.fullmatch(value))
     else:
-        word = _VALUE.match(text, at)
+        word = re.compile(_VALUE).match(text, at)
         value = word[0] if word else ""
         if "=" in between:
             is_code = text[at + len(value) :][:1] in ("(", "[")
@@ -263,7 +259,7 @@ class SecretFilter:
         for start, end, name in _merged(spans):
             start += len(text[start:end]) - len(text[start:end].lstrip(_QUOTES))
             secret = text[start:end].rstrip(_QUOTES)
-            if not _STAND_IN.fullmatch(secret):
+            if not re.fullmatch(_STAND_IN, secret):
                 parts += [text[done:start], self._replace(self._known.get(secret, name), secret)]
                 done = start + len(secret)
         return "".join(parts) + text[done:]
@@ -310,7 +306,7 @@ class SecretFilter:
             return {
                 key: self.named(str(names[key]), item, is_secret=is_secret) for key, item in value.items()
             }
-        is_secret = is_secret and not _STAND_IN.fullmatch(str(value))
+        is_secret = is_secret and not re.fullmatch(_STAND_IN, str(value))
         if is_secret or _is_secret(name, str(value)):
             return self._replace(name, str(value))
         return self.text(value) if isinstance(value, str) else value

@@ -13,6 +13,8 @@ from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.watching import wait_for_end
 from shunter.runner import get_runner
+from shunter.runner.observation import unknown_job
+from shunter.specs.status import AppState
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -28,7 +30,11 @@ def run(args: Namespace) -> int:
         for handle, status in ended.items():
             if handle not in jobs.by_pattern:
                 note(f"{handle} has already ended: {status.state}")
-        errors = runner.cancel_many([handle for handle in jobs.statuses if handle not in ended])
+        lost = [handle for handle, status in jobs.statuses.items() if status.state is AppState.UNKNOWN]
+        for handle in lost:
+            jobs.add_error(unknown_job(handle))
+        handles = [handle for handle in jobs.statuses if handle not in ended and handle not in lost]
+        errors = runner.cancel_many(handles)
         cancelled = [handle for handle, error in errors.items() if error is None]
         for handle in cancelled:
             note(f"asked {handle} to stop")

@@ -12,7 +12,9 @@ from argparse import ArgumentParser, Namespace
 from shunter.cli.console import note, out
 from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
+from shunter.errors import EXIT_OK
 from shunter.runner import Runner, get_runner
+from shunter.runner.observation import mark_deleted
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppStatus
 from shunter.specs.training import local_path
@@ -21,11 +23,21 @@ from shunter.specs.training import local_path
 def add_arguments(parser: ArgumentParser) -> None:
     add_handle_argument(parser, "+")
     parser.add_argument("--yes", action="store_true", help="delete what patterns match")
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="only remove the entries from lists, for jobs whose scheduler cannot be asked any more",
+    )
 
 
 def run(args: Namespace) -> int:
     """Run the command. If one job cannot be deleted, the others still are."""
     with get_runner() as runner:
+        if args.forget:
+            for handle in runner.resolve_handles(args.handles):
+                mark_deleted(runner.history, handle)
+                note(f"forgot {handle}; if it runs, it goes on")
+            return EXIT_OK
         jobs = named_jobs(runner, args.handles)
         running = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
         handles = [handle for handle in jobs.statuses if handle not in running]

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from shunter import system
 from shunter.backoff import Backoff
 from shunter.errors import UnreachableError
-from shunter.schedulers.exec.process.log_index import Record
-from shunter.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, RecordIndex
-from shunter.schedulers.exec.process.log_reader import Part, ReplicaLog, follow_logs, read_logs
 from shunter.schedulers.hpc.shared_folder import log_folder
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, Stream
+from shunter.schedulers.supervisor.log_index import Record
+from shunter.schedulers.supervisor.log_ranges import AttemptRanges, LogRanges, RecordIndex
+from shunter.schedulers.supervisor.log_reader import Part, ReplicaLog, follow_logs, read_logs
 from shunter.system import interface
 from shunter.system.interface import FileEvents
 

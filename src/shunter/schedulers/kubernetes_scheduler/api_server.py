@@ -80,7 +80,8 @@ class ApiServer:
 
     def __init__(self, context: str = "", kubeconfig: str = "", clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self._where = (context, kubeconfig)
+        self.kubeconfig = kubeconfig
+        self._context = context
         self._lock = threading.Lock()
         self._connection: Any = None
         #: Clients whose certificates have expired; other threads may still read from them.
@@ -96,7 +97,7 @@ class ApiServer:
                 self._connection = None
             if self._connection is None:
                 try:
-                    self._connection = connect(*self._where, TIMEOUT)
+                    self._connection = connect(self._context, self.kubeconfig, TIMEOUT)
                 except ModuleNotFoundError as error:
                     raise ConfigError(
                         f"the scheduler 'kubernetes' needs the package {error.name!r}, which is not "

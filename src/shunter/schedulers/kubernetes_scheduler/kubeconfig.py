@@ -85,7 +85,8 @@ def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     client = httpx2.Client(**params, limits=limits, headers=_impersonation(found.user))
     ends = plugin.certificate_ends if plugin is not None else None
-    return ClusterConnection(client, config.cluster.server, config.context_name, ends)
+    name = config.context_name if found.cluster else ""  # a pod's own account has no context
+    return ClusterConnection(client, config.cluster.server, name, ends)
 
 
 def _impersonation(user: dict[str, Any]) -> list[tuple[str, str]]:

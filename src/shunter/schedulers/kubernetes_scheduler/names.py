@@ -66,11 +66,12 @@ DNS_SUBDOMAIN = re.compile(
 
 
 class ClusterJobRef(NamedTuple):
-    """Where a job is: its kind, and the context and kubeconfig to reach it; "" if unknown."""
+    """Where a job is: its kind, context and kubeconfig to reach it, its API server; "" if unknown."""
 
     kind: str
     context: str = ""
     kubeconfig: str = ""
+    server: str = ""
 
     def to_text(self) -> str:
         """Return it as the history keeps it."""
@@ -79,7 +80,7 @@ class ClusterJobRef(NamedTuple):
     @classmethod
     def from_text(cls, text: str) -> ClusterJobRef:
         """Read what `to_text` wrote."""
-        return cls(*text.split("\t")[:3])
+        return cls(*text.split("\t")[:4])
 
 
 def make_app_id(namespace: str, name: str) -> str:

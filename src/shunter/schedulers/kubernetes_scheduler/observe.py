@@ -21,6 +21,7 @@ from shunter.schedulers.kubernetes_scheduler.reasons import (
     CANCELLED,
     RUNNING,
     SUSPENDED,
+    TIMEOUT,
     UNKNOWN,
     WAITING,
     KubeReason,
@@ -402,20 +403,23 @@ def _earlier(number: int, pod: Mapping[str, Any]) -> EarlierAttempt:
     return EarlierAttempt(number, start, stop, end.get("exitCode"), pod_reason(pod, ()).text)
 
 
+_GONE = "its pod is gone, and with it the reason for its failure"
+
+
 def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[AppState, str]:
     """Return the state of a replica that has no pod, from what its Job still knows of it."""
     status = (_object_of_role(job, index) or {}).get("status") or {}
     if in_indexes(k, status.get("completedIndexes")):
         return AppState.SUCCEEDED, "its pod is gone"
     if in_indexes(k, status.get("failedIndexes")):
-        return AppState.FAILED, "its pod is gone, and with it the reason for its failure"
+        return AppState.FAILED, _GONE
     if app.state is AppState.SUCCEEDED:
         return AppState.SUCCEEDED, "its pod is gone"
     if app.code == CANCELLED:
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
-        if job.layout[index][1] == 1 and status.get("failed"):
-            return AppState.FAILED, "its pod is gone, and with it the reason for its failure"
+        if job.layout[index][1] == 1 and (status.get("failed") or app.code == TIMEOUT):
+            return AppState.FAILED, f"{app.text}; its pod is gone" if app.text else _GONE
         return AppState.CANCELLED, "it failed, or was stopped when the job failed: its pod is gone"
     return (AppState.SUSPENDED, "") if app.code == SUSPENDED else (AppState.PENDING, "")
 

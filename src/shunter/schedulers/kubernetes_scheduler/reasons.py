@@ -225,12 +225,25 @@ def pod_reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ())
         waiting = (container_status(pod).get("state") or {}).get("waiting") or {}
         if waiting.get("reason"):
             return KubeReason(RUNNING, _sentence(waiting["reason"], waiting.get("message")))
-        return KubeReason(
-            RUNNING, "being stopped" if (pod.get("metadata") or {}).get("deletionTimestamp") else ""
-        )
+        return KubeReason(RUNNING, _trouble_of_running(pod))
     if phase in ("Pending", None):
         return _pending_pod(pod, events)
     return KubeReason(UNKNOWN, f"{phase}: its node does not report")
+
+
+def _trouble_of_running(pod: Mapping[str, Any]) -> str:
+    """Return what is wrong with a pod whose phase is Running, which it keeps when its node is lost; or ""."""
+    conditions = _true_conditions(pod)
+    disruption = conditions.get("DisruptionTarget")
+    if disruption:
+        return f"being taken away: {_sentence(disruption.get('reason'), disruption.get('message'))}"
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return "being stopped"
+    known = {each.get("type") for each in (pod.get("status") or {}).get("conditions") or []}
+    # the controller of nodes takes back Ready alone: the kubelet, which reports of containers, is silent
+    if "ContainersReady" in conditions and "Ready" in known and "Ready" not in conditions:
+        return f"its node {(pod.get('spec') or {}).get('nodeName', '')} does not report".replace("  ", " ")
+    return ""
 
 
 def _failed_pod(pod: Mapping[str, Any]) -> KubeReason:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shunter.errors import AccessError, ConfigError, ShunterError, UnknownAppException
+from shunter.errors import AccessError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -155,8 +155,11 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """
         self._adapt(dryrun_info)
         job = dryrun_info.request
-        submit(self._server(job.context, job.kubeconfig), job)
-        ref = ClusterJobRef(job.kind, job.context, job.kubeconfig)
+        server = self._server(job.context, job.kubeconfig)
+        submit(server, job)
+        connection = server.connection
+        # the kubeconfig's current context may be another one tomorrow
+        ref = ClusterJobRef(job.kind, connection.context, server.kubeconfig, connection.server)
         self._refs[job.app_id] = ref
         dryrun_info.native_id = ref.to_text()
         return job.app_id
@@ -181,25 +184,45 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             self._refs[app_id] = ClusterJobRef.from_text(text)
         return self._refs[app_id]
 
-    def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | None]:
-        wanted = list(dict.fromkeys(app_ids))
-        groups: dict[tuple[str, str, str], dict[str, str]] = {}
-        for app_id in wanted:
-            ref = self._ref(app_id)
+    def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | ShunterError | None]:
+        """Find jobs, with few calls for each cluster and namespace; an error is that of its jobs alone."""
+        found: dict[str, FoundJob | ShunterError | None] = dict.fromkeys(app_ids)
+        places: dict[tuple[ClusterJobRef, str], dict[str, str]] = {}
+        for app_id in found:
             namespace, name = names.split_app_id(app_id)
             if names.DNS_LABEL.fullmatch(name) and names.DNS_LABEL.fullmatch(namespace):
-                groups.setdefault((ref.context, ref.kubeconfig, namespace), {})[name] = ref.kind
-        found: dict[str, FoundJob | None] = dict.fromkeys(wanted)
-        for (context, kubeconfig, namespace), some in groups.items():
-            jobs = find_jobs(self._server(context, kubeconfig), namespace, some)
-            for app_id in wanted:
-                place, name = names.split_app_id(app_id)
-                if place == namespace and name in jobs and name in some:
-                    found[app_id] = jobs[name]
+                place = self._ref(app_id)._replace(kind="")
+                places.setdefault((place, namespace), {})[app_id] = name
+        for (place, namespace), some in places.items():
+            kinds = {name: self._ref(app_id).kind for app_id, name in some.items()}
+            try:
+                jobs = find_jobs(self._server_at(place), namespace, kinds)
+            except ShunterError as error:
+                found.update(dict.fromkeys(some, error))
+            else:
+                found.update({app_id: jobs.get(name) for app_id, name in some.items()})
         return found
 
+    def _server_at(self, place: ClusterJobRef) -> ApiServer:
+        """Return the API server of a job.
+
+        Raises:
+            UnreachableError: its context is now one of another cluster.
+        """
+        server = self._server(place.context, place.kubeconfig)
+        if place.server and server.connection.server != place.server:
+            raise UnreachableError(
+                f"the context {place.context!r} is now of the cluster {server.connection.server}, and the job"
+                f" is on {place.server}",
+                hint="Restore the context, or `shunter delete --forget` the job.",
+            )
+        return server
+
     def _find(self, app_id: str) -> FoundJob | None:
-        return self._find_many([app_id])[app_id]
+        found = self._find_many([app_id])[app_id]
+        if isinstance(found, ShunterError):
+            raise found
+        return found
 
     def _get(self, app_id: str) -> FoundJob:
         job = self._find(app_id)
@@ -214,10 +237,10 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         job = self._find(app_id)
         return None if job is None else describe(job)
 
-    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | ShunterError | None]:
         """Describe several jobs, a hundred per call, without their replicas."""
         jobs = self._find_many(app_ids)
-        return {app_id: None if job is None else brief(job) for app_id, job in jobs.items()}
+        return {app_id: brief(job) if isinstance(job, FoundJob) else job for app_id, job in jobs.items()}
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all of our jobs, the oldest first.
@@ -309,9 +332,9 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
         results: dict[str, ShunterError | None] = {}
         for app_id, job in self._find_many(app_ids).items():
-            results[app_id] = None
+            results[app_id] = job if isinstance(job, ShunterError) else None
             try:
-                if job is not None:
+                if isinstance(job, FoundJob):
                     cancel(job)
             except ShunterError as error:
                 results[app_id] = error

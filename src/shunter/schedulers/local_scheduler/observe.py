@@ -9,8 +9,8 @@ from typing import Any
 from shunter.paths import existing
 from shunter.schedulers.api import DescribeAppResponse
 from shunter.schedulers.exec.outbox import send_if_waiting
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.recovery import current_state, stopped_text
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.recovery import current_state, stopped_text
 from shunter.specs.status import (
     NONE,
     AppState,
@@ -116,7 +116,7 @@ def _earlier(attempt: dict[str, Any]) -> EarlierAttempt:
         attempt["ended_at"],
         attempt["exit_code"],
         attempt["reason"],
-        f"{out}.{err}.0",  # see `exec/process/log_ranges.py`
+        f"{out}.{err}.0",  # see `supervisor/log_ranges.py`
     )
 
 

@@ -20,13 +20,13 @@ from shunter.errors import ConfigError
 from shunter.limits import MOST_RETRIES, seconds_problem
 from shunter.paths import view_dir
 from shunter.redaction import Redactor
-from shunter.schedulers.exec.process import job_python
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.own_directory import names_of
-from shunter.schedulers.exec.process.slots import slots_dir
 from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
+from shunter.schedulers.supervisor import job_python
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.own_directory import names_of
+from shunter.schedulers.supervisor.slots import slots_dir
 from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
 from shunter.specs.macro_substitution import macros
 from shunter.specs.resources import Resource

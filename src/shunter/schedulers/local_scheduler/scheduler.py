@@ -29,12 +29,6 @@ from shunter.schedulers.api import (
     not_running,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.job_watch import JobWatch, wait_for_end
-from shunter.schedulers.exec.process.log_ranges import read_part
-from shunter.schedulers.exec.process.log_reader import ReplicaLog, follow_logs, read_logs
-from shunter.schedulers.exec.process.process_command import run_beside
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import check_replicas, compile_regex
 from shunter.schedulers.local_scheduler.details import LocalJobDetails
@@ -44,6 +38,12 @@ from shunter.schedulers.local_scheduler.observe import describe
 from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.local_scheduler.request import LocalRequest, make_request
 from shunter.schedulers.local_scheduler.submission import submit
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_watch import JobWatch, wait_for_end
+from shunter.schedulers.supervisor.log_ranges import read_part
+from shunter.schedulers.supervisor.log_reader import ReplicaLog, follow_logs, read_logs
+from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.macro_substitution import macros

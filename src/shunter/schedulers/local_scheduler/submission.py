@@ -13,11 +13,11 @@ from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
 from shunter.schedulers.exec import outbox
-from shunter.schedulers.exec.process import documents
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.launcher import Launcher
-from shunter.schedulers.exec.process.own_directory import freeze
 from shunter.schedulers.local_scheduler.request import LocalRequest, without_enclosing_job
+from shunter.schedulers.supervisor import documents
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.own_directory import freeze
+from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.serialize import to_json
@@ -36,7 +36,7 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = ProcessJob(request.job_dir)
     try:
-        launcher = Launcher()
+        supervisor = StartingSupervisor()
     except OSError as error:
         raise _not_started(request.app_id, f"cannot start its supervisor: {error}") from error
     make_private_dir(os.path.dirname(job.path))
@@ -45,13 +45,13 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         _write_extras(info, job)
         if request.own_directories and request.own_directories["beside"]:
             freeze(request.own_directories["beside"], request.own_directories["template"])
-        documents.write_json(job.file("job.json"), _document(info, launcher.supervisor()))
+        documents.write_json(job.file("job.json"), _document(info, supervisor.process()))
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
     except OSError as error:
         _remove(job)
         raise state_error("write the job's directory", job.path, error) from error
-    problem = launcher.launch(_plan(request))
+    problem = supervisor.run(_plan(request))
     if problem:
         _remove(job)
         raise _not_started(request.app_id, problem)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from shunter import system
 from shunter._toolkit import channels, store, sync
 from shunter.parallel import for_all
-from shunter.schedulers.exec.process.documents import is_full_disk
 from shunter.schedulers.sagemaker_local_scheduler.host_watch import HostWatch
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import (
     Exit,
     PlatformFailure,
+    ProcessHost,
     Running,
     StartFailure,
 )
@@ -30,6 +30,7 @@ from shunter.schedulers.sagemaker_local_scheduler.input_data import Channels
 from shunter.schedulers.sagemaker_local_scheduler.job_status import LONGEST_REASON
 from shunter.schedulers.sagemaker_local_scheduler.logs import Log, Timekeeper, stream_name
 from shunter.schedulers.sagemaker_local_scheduler.pipes import PipeFeeder
+from shunter.schedulers.supervisor.documents import is_full_disk
 
 if TYPE_CHECKING:
     from shunter.schedulers.sagemaker_local_scheduler.training_supervisor import TrainingSupervisor
@@ -208,7 +209,10 @@ class Attempt:
         self._journal.set(training_start=start, attempt_start=now)
         self._journal.move("Training")
         self._run.check_deadlines()
-        for_all(self._start_host, self._running)
+        for running in self._running:
+            if isinstance(running, ProcessHost):
+                self._start_host(running)  # in this thread: they end with the thread that starts them
+        for_all(self._start_host, [each for each in self._running if not isinstance(each, ProcessHost)])
         self._watch = HostWatch(
             self._run.job.usage_path,
             self._running,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from shunter.schedulers.exec.process.recovery import current_state
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import FLAGS, selected
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.recovery import current_state
 
 #: Members of a request that the service omits from its description.
 NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})

@@ -10,10 +10,10 @@ from shunter import system
 from shunter.docker.engine import Engine
 from shunter.errors import ConfigError
 from shunter.schedulers.exec.container.container_command import run_in_container
-from shunter.schedulers.exec.process.process_command import run_beside
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import container_of
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import CURRENT_HOST
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.system.processes import members_of_job
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 from shunter._toolkit import stack_dump
 from shunter.errors import ShunterError
-from shunter.schedulers.exec.process.hang_watch import HangWatch
-from shunter.schedulers.exec.process.replica import Replica
-from shunter.schedulers.exec.process.usage_sampler import UsageSampler
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import ContainerHost
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import ProcessHost, Running
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Tree
+from shunter.schedulers.supervisor.hang_watch import HangWatch
+from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 
 #: Seconds until what hosts use is sampled for the first time.
 FIRST_SAMPLE = 2.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shunter._toolkit import archive, outputs, store
-from shunter.schedulers.exec.process.documents import is_full_disk
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Tree
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.documents import is_full_disk
 
 if TYPE_CHECKING:
     from shunter.schedulers.sagemaker_local_scheduler.training_supervisor import TrainingSupervisor

@@ -13,14 +13,14 @@ from shunter.errors import BackendError, ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.aws.doctor import partition_and_account
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import without_secrets
-from shunter.schedulers.exec.process import job_python
-from shunter.schedulers.exec.process.job_python import JobPython
-from shunter.schedulers.exec.process.launcher import Launcher
 from shunter.schedulers.sagemaker_local_scheduler import filesystems, rules, training_job
 from shunter.schedulers.sagemaker_local_scheduler.hosts import layout
 from shunter.schedulers.sagemaker_local_scheduler.job_status import first_state
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervision import REPORT
+from shunter.schedulers.supervisor import job_python
+from shunter.schedulers.supervisor.job_python import JobPython
+from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.system.identity import machine, myself
 from shunter.workspace.toolkit_files import local_command, put_toolkit
 
@@ -118,15 +118,15 @@ def start_job(
     rules.check(request, settings.docker, settings.file_systems)
     name = request["TrainingJobName"]
     try:
-        launcher = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()})
+        supervisor = StartingSupervisor(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()})
     except OSError as error:
         raise _not_started(name, str(error)) from error
     try:
         return _start_job(
-            request, region or region_of_environment(), settings, app, python, prepare, launcher
+            request, region or region_of_environment(), settings, app, python, prepare, supervisor
         )
     finally:
-        launcher.discard()
+        supervisor.discard()
 
 
 def _start_job(
@@ -136,7 +136,7 @@ def _start_job(
     app: Any,
     python: JobPython | None,
     prepare: Callable[[TrainingJob], None],
-    launcher: Launcher,
+    supervisor: StartingSupervisor,
 ) -> TrainingJob:
     name = request["TrainingJobName"]
     now = time.time()
@@ -147,7 +147,7 @@ def _start_job(
         "region": region,
         "created_at": now,
         "submitter": list(myself()),
-        "supervisor": launcher.supervisor(),
+        "supervisor": supervisor.process(),
         "submitted_from": machine(),
         "app": Redactor().json(app),
     }
@@ -167,7 +167,7 @@ def _start_job(
     try:
         put_toolkit()
         prepare(job)
-        problem = launcher.launch(plan)
+        problem = supervisor.run(plan)
     except OSError as error:
         problem = str(error)
     if problem:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shunter.system.identity import Process, machine, myself
+from shunter.system.identity import machine, myself
 
 if TYPE_CHECKING:
     from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
@@ -58,7 +58,6 @@ def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
         "metrics": [],
         "restarts": 0,
         "runner": None,
-        "guard": None,
         "swept": True,
         "hosts": [{**host, **_FRESH, "streams": []} for host in hosts],
         **machine(),
@@ -111,14 +110,13 @@ class Journal:
 
     Args:
         job: the job's directory.
-        guard: the process that ends the job if this one is killed.
         on_delay: called when a change could not be written.
 
     Raises:
         OSError: the state cannot be written now, at the start.
     """
 
-    def __init__(self, job: TrainingJob, guard: Process, on_delay: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, job: TrainingJob, on_delay: Callable[[], None] = lambda: None) -> None:
         self.job = job
         self.is_behind = False
         self._on_delay = on_delay
@@ -127,7 +125,7 @@ class Journal:
         if state is None:
             raise ValueError(f"no job in {job.path}")
         self.state: dict[str, Any] = state
-        self.state.update(runner=list(myself()), guard=list(guard), swept=False)
+        self.state.update(runner=list(myself()), swept=False)
         self.job.write_state(self.state)
 
     def _write(self) -> None:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shunter.schedulers.api import LogBlock, LogPart, LogQuery, LogRange
-from shunter.schedulers.exec.process.log_ranges import AttemptRanges, LogRanges, NoFile, NoIndex
-from shunter.schedulers.exec.process.log_reader import GrowingFile
 from shunter.schedulers.lines import LineFilter, last_lines, start_of_last_lines
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.log_ranges import AttemptRanges, LogRanges, NoFile, NoIndex
+from shunter.schedulers.supervisor.log_reader import GrowingFile
 
 Key = tuple[str, int]
 

@@ -27,8 +27,6 @@ from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage, plan_code
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob
 from shunter.schedulers.capabilities import Capabilities
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.job_watch import wait_for_end
 from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.lines import check_combined, check_replicas
 from shunter.schedulers.responses import ReplicaUsage
@@ -37,6 +35,8 @@ from shunter.schedulers.sagemaker_local_scheduler.host_command import run_on_hos
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalOpts
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.job_watch import wait_for_end
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace

@@ -32,11 +32,11 @@ from shunter.docker.engine import Engine
 from shunter.errors import ConfigError, ShunterError
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.documents import read_json, write_json
-from shunter.schedulers.exec.process.job_directory import JobDirectory
 from shunter.schedulers.sagemaker_local_scheduler.hosts import container_host
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL, finish
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.documents import read_json, write_json
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.system import processes
 
 #: Bytes set aside for the last state: of the job, and of each host.

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from shunter._toolkit import store
 from shunter.backoff import Backoff
-from shunter.schedulers.exec.process.documents import is_full_disk
-from shunter.schedulers.exec.process.job_directory import log_exception
 from shunter.schedulers.sagemaker_local_scheduler.attempt import Attempt, Outcome
 from shunter.schedulers.sagemaker_local_scheduler.job_results import send_results
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
@@ -28,7 +26,8 @@ from shunter.schedulers.sagemaker_local_scheduler.log_metrics import final_metri
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.sagemaker_local_scheduler.training_platform import Platform
 from shunter.schedulers.supervision import STOP
-from shunter.system.identity import Process
+from shunter.schedulers.supervisor.documents import is_full_disk
+from shunter.schedulers.supervisor.job_directory import log_exception
 from shunter.system.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -58,8 +57,6 @@ class TrainingSupervisor:
     Args:
         job: the job's directory.
         plan: ``request``, ``arn``, ``region``, ``settings``, ``programs``.
-        guard: the process that ends the job if this one is killed.
-        shared: what `open_shared` returned.
 
     Raises:
         OSError: the state cannot be written.
@@ -67,11 +64,7 @@ class TrainingSupervisor:
 
     job_class = TrainingJob
 
-    @staticmethod
-    def open_shared() -> None:
-        """Share nothing with the guard."""
-
-    def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process, shared: None) -> None:
+    def __init__(self, job: TrainingJob, plan: dict[str, Any]) -> None:
         self._events: deque[tuple[str, Attempt | None]] = deque()
         # First: once the state names this process, signals can come. SIGIO comes when a program writes to a
         # file that is checked for writers.
@@ -81,7 +74,7 @@ class TrainingSupervisor:
         self.request: dict[str, Any] = plan["request"]
         self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
-        self.journal = Journal(job, guard, on_delay=self.check_deadlines)
+        self.journal = Journal(job, on_delay=self.check_deadlines)
         self.cancelled = threading.Event()
         self.store = store.Store(
             self.settings.patience, self.cancelled, plan["region"], warn=lambda message: None

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shunter import system
-from shunter.schedulers.exec.process.process_group import ProcessGroup
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     BASE,
     Host,
@@ -19,6 +18,7 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     command_of,
 )
 from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import View
+from shunter.schedulers.supervisor.process_group import ProcessGroup
 from shunter.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
 #: In the environment of a process host: its name.

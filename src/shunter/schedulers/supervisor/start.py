@@ -1,4 +1,4 @@
-"""The launcher of a job's supervisor, as the command holds it: a process that waits for the job's plan."""
+"""Starting a job's supervisor: the command's end of the pipes through which it gets its job, and answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shunter.system.processes import JOB_VARIABLE
 
 #: What the supervisor answers, after a line with its identity, when it runs its job.
 READY = b"ready"
-GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "guard.py"))
+PROGRAM = os.path.abspath(os.path.join(os.path.dirname(__file__), "main.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 
 
-class Launcher:
-    """The process that starts a job's supervisor. It waits for the job's plan.
+class StartingSupervisor:
+    """A supervisor that loads, and waits for its job's plan.
 
     Args:
         supervisor: class of the supervisor, as ``module:Class``.
@@ -34,7 +34,7 @@ class Launcher:
 
     def __init__(
         self,
-        supervisor: str = "shunter.schedulers.exec.process.supervisor:Supervisor",
+        supervisor: str = "shunter.schedulers.supervisor.supervisor:Supervisor",
         flags: Sequence[str] = ("-I", "-S"),  # in half the time; it uses the standard library only
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -45,7 +45,7 @@ class Launcher:
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, *flags, GUARD, supervisor, WAITING],
+                [sys.executable, *flags, PROGRAM, supervisor, WAITING],
                 {**inherited, **environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, plan_out, 0),
@@ -63,13 +63,13 @@ class Launcher:
             os.close(plan_out)
             os.close(problem_in)
 
-    def supervisor(self) -> Process | None:
+    def process(self) -> Process | None:
         """Return the process that waits for a job, as soon as there is one; None if it has ended."""
         while b"\n" not in self._answer and self._receive():
             pass
         return Process.parse(self._answer.partition(b"\n")[0].decode("utf-8", "replace"))
 
-    def launch(self, plan: dict[str, Any]) -> str:
+    def run(self, plan: dict[str, Any]) -> str:
         """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
         rest = memoryview(json.dumps(plan).encode())
         try:

@@ -18,20 +18,19 @@ from typing import Any
 
 from shunter import system
 from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.process.hang_watch import HangWatch
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
-from shunter.schedulers.exec.process.out_of_memory import OomWatch
-from shunter.schedulers.exec.process.own_directory import make_own
-from shunter.schedulers.exec.process.parents import Parents
-from shunter.schedulers.exec.process.replica import Replica
-from shunter.schedulers.exec.process.slots import SlotQueue, Ticket
-from shunter.schedulers.exec.process.usage_sampler import UsageSampler
 from shunter.schedulers.exec.retry_counts import RetryCounts
+from shunter.schedulers.supervisor.hang_watch import HangWatch
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.log_recorder import LogRecorder, ReplicaRecorder
+from shunter.schedulers.supervisor.out_of_memory import OomWatch
+from shunter.schedulers.supervisor.own_directory import make_own
+from shunter.schedulers.supervisor.parents import Parents
+from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.slots import SlotQueue, Ticket
+from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
-from shunter.system.identity import Process, machine, myself
-from shunter.system.interface import FileEvents
+from shunter.system.identity import machine, myself
 from shunter.system.wakeup import Wakeup
 
 #: Seconds until what the replicas use is sampled for the first time.
@@ -62,8 +61,6 @@ class Supervisor:
             replica starts alone), ``max_running`` (how many of an array run at a time), ``slots`` (see
             `slots`; None without them), ``retry`` (`RetryRule`s by class, as dicts), ``hang_timeout`` in
             seconds and ``on_hang``.
-        guard: the process that ends the replicas if this one is killed.
-        events: what `open_shared` returned in the guard.
 
     Raises:
         OSError: the state or log directory cannot be written.
@@ -71,20 +68,9 @@ class Supervisor:
 
     job_class = ProcessJob
 
-    @staticmethod
-    def open_shared() -> FileEvents | None:
-        """Open the queue of file events in the guard, which keeps it open when the supervisor ends.
-
-        The last process to close such a queue waits 15 ms for the kernel, which must not delay the job's end.
-        """
-        return system.open_file_events()
-
-    def __init__(
-        self, job: ProcessJob, plan: dict[str, Any], guard: Process, events: FileEvents | None
-    ) -> None:
+    def __init__(self, job: ProcessJob, plan: dict[str, Any]) -> None:
         self.job = job
         self.plan = plan
-        self.guard = guard
         self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
         self.replicas = [
             Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
@@ -112,7 +98,7 @@ class Supervisor:
         self._hangs: HangWatch | None = None
         self._orphans: set[int] = set()
         self._oom = OomWatch()
-        self._recorder = LogRecorder(events)
+        self._recorder = LogRecorder(system.open_file_events())
         self._sampler: UsageSampler | None = None
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
@@ -324,7 +310,7 @@ class Supervisor:
         """End the logs and what is left of the replicas, and write the final state."""
         for replica in self.replicas:
             if replica.recorder is not None:
-                self._recorder.finish(replica.recorder)
+                replica.recorder.record()
         processes.kill_descendants()
         if not system.HAS_SUBREAPER:
             processes.kill_members_of_job(self.job.path)
@@ -635,7 +621,6 @@ class Supervisor:
             "ended_at": time.time() if final else None,
             **machine(),
             "supervisor": myself(),
-            "guard": self.guard,
             "roles": [
                 {"role": name, "replicas": [r.to_json() for r in self.replicas if r.role == name]}
                 for name in self.roles

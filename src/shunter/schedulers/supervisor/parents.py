@@ -9,9 +9,9 @@ import select
 from collections.abc import Sequence
 from typing import Any
 
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.job_directory import ProcessJob
-from shunter.schedulers.exec.process.job_watch import POLL_SECONDS, JobWatch
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_watch import POLL_SECONDS, JobWatch
 from shunter.specs.status import AppState, is_terminal
 
 

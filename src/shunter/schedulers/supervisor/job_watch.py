@@ -7,8 +7,8 @@ import select
 import time
 
 from shunter import system
-from shunter.schedulers.exec.process.job_directory import JobDirectory
-from shunter.schedulers.exec.process.recovery import has_ended, supervisor_of
+from shunter.schedulers.supervisor.job_directory import JobDirectory
+from shunter.schedulers.supervisor.recovery import has_ended, supervisor_of
 from shunter.system import interface
 
 #: How often to poll where the system cannot notify, and while a supervisor starts.

@@ -30,13 +30,13 @@ from typing import Any, Self
 
 from shunter.paths import jobs_dir, state_error
 from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.process.documents import (
+from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
+from shunter.schedulers.supervisor.documents import (
     read_json,
     reserve,
     write_json,
     write_json_last,
 )
-from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
 from shunter.specs.status import AppState, is_terminal
 from shunter.system.identity import machine
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 
 from shunter._toolkit import hung_program, stack_dump
-from shunter.schedulers.exec.process.replica import Replica
+from shunter.schedulers.supervisor.replica import Replica
 
 #: Without this device there is no NVIDIA GPU whose activity could be checked.
 _GPU_DRIVER = "/dev/nvidiactl"

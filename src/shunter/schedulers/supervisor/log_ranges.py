@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from shunter.schedulers.exec.process.log_index import LOG_NAMES, Record, unpack_records
-from shunter.schedulers.exec.process.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 from shunter.schedulers.responses import LogPart, LogRange, Stream
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, Record, unpack_records
+from shunter.schedulers.supervisor.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
 
 Offsets = tuple[int, int]
 
@@ -191,7 +191,7 @@ class LogRanges:
 
     Args:
         files: its stdout and its stderr.
-        index: tells when they grew, and in which order.
+        index: tells when they grew.
         streams: which stream is wanted; None for both.
     """
 
@@ -245,20 +245,20 @@ class LogRanges:
             if size >= wanted.count:
                 is_all = False
                 break
-        held, end = log.settle()
+        end = log.place()
         if is_all and wanted.is_complete:
-            held, end = held + b"".join(part.data for part in log.rest()), self._sizes
-        return self._part([*pieces, held], start, first, end, index.reached)
+            pieces, end = [*pieces, *(part.data for part in log.rest())], self._sizes
+        return self._part(pieces, start, first, end, index.reached)
 
     def _between(self, start: Offsets, first: int, end: Offsets, to_the_end: bool) -> LogPart:
         index = ClippedIndex(self._index, first, start, end)
         log = self._log(index, start)
         pieces = [part.data for part in log.parts()]
-        held, reached = log.settle()
+        reached = log.place()
         if to_the_end and reached != end:
-            pieces, held = [*pieces, held], self._unfinished(reached, end)
+            pieces.append(self._unfinished(reached, end))
             reached = end
-        return self._part([*pieces, held], start, first, reached, index.reached)
+        return self._part(pieces, start, first, reached, index.reached)
 
     def _unfinished(self, start: Offsets, end: Offsets) -> bytes:
         return b"".join(

@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 from shunter.errors import StateStoreError
-from shunter.schedulers.exec.process.job_directory import JobDirectory
 from shunter.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.system import processes
 from shunter.system.identity import Process, machine
 
@@ -37,11 +37,8 @@ def has_ended(job: JobDirectory) -> bool:
     return state is None or job.has_ended(state)
 
 
-def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
-    """End a job that no process runs, and return its state. Several processes may try at once.
-
-    ``by_guard``: the job's guard calls this, which would otherwise count as running the job.
-    """
+def end_orphan(job: JobDirectory) -> dict[str, Any] | None:
+    """End a job that no process runs, and return its state. Several processes may try at once."""
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # nothing can be written here: return the end without writing it
@@ -52,10 +49,10 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
         state = job.read_state() or job.first_state()
         if state is None or job.is_over(state):
             return state
-        if not by_guard and _is_run(job, state, machine()["boot_id"]):
+        if _is_run(job, state, machine()["boot_id"]):
             return state
-        killed = processes.kill_members_of_job(job.path, _sessions(state) if by_guard else ())
-        state = _ended(job, state, time.time() if killed or by_guard else job.last_written())
+        killed = processes.kill_members_of_job(job.path)
+        state = _ended(job, state, time.time() if killed else job.last_written())
         job.clean_up(state)
         try:
             job.write_final_state(state)
@@ -64,12 +61,6 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
         return state
     finally:
         os.close(lock)
-
-
-def _sessions(state: dict[str, Any]) -> set[int]:
-    """Return the sessions of the job's running replicas; each replica leads one."""
-    replicas = [replica for role in state.get("roles", ()) for replica in role["replicas"]]
-    return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
 def _ended(job: JobDirectory, state: dict[str, Any], when: float) -> dict[str, Any]:
@@ -83,21 +74,15 @@ def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
 
 
 def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
-    """Tell whether a job's supervisor runs, or the process that submits it, or the guard that cleans up."""
+    """Tell whether a job's supervisor runs, or the process that submits it."""
     if state["boot_id"] != boot_id:
         return False
-    supervisor, guard = supervisor_of(job, state), Process.from_json(state.get("guard"))
+    supervisor = supervisor_of(job, state)
     runners = [supervisor]
     if supervisor is None:  # the submitter may be gone, and the supervisor have the job nevertheless
         request = job.read_request() or {}
         runners = [Process.from_json(request.get(name)) for name in ("submitter", "supervisor")]
-    if any(process is not None and process.is_alive() for process in runners):
-        return True
-    if guard is None or not guard.is_alive():
-        return False
-    if processes.is_stopped(guard):  # continue it: nothing else would ever end the job
-        processes.send_signal(guard, signal.SIGCONT)
-    return True
+    return any(process is not None and process.is_alive() for process in runners)
 
 
 def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:

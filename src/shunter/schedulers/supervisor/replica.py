@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.process.log_index import LOG_NAMES
-from shunter.schedulers.exec.process.log_recorder import ReplicaRecorder
-from shunter.schedulers.exec.process.process_group import ProcessGroup
+from shunter.schedulers.supervisor.log_index import LOG_NAMES
+from shunter.schedulers.supervisor.log_recorder import ReplicaRecorder
+from shunter.schedulers.supervisor.process_group import ProcessGroup
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
 

@@ -22,9 +22,9 @@ from typing import Any
 from shunter import system
 from shunter.errors import StateStoreError
 from shunter.paths import xdg
-from shunter.schedulers.exec.process import recovery
-from shunter.schedulers.exec.process.documents import read_json
-from shunter.schedulers.exec.process.job_directory import ProcessJob
+from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.documents import read_json
+from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.system import interface
 from shunter.system.identity import Process, machine, myself
 from shunter.system.interface import FileEvents
