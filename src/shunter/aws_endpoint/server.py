@@ -202,10 +202,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _check_protocol(self, body: bytes) -> None:
         """Refuse AWS's other protocols, by the operation: in one the path names it, in one the body."""
         if self._speaks_cbor():
-            service, _, name = self.path.removeprefix("/service/").partition("/operation/")
-            if f"{service}.{name}" not in OPERATIONS:
-                raise unsupported(f"{service}.{name}")
-            raise ApiError("SerializationException", f"send {name} as JSON: this endpoint reads no CBOR")
+            target = self.path.removeprefix("/service/").replace("/operation/", ".")
+            if target in OPERATIONS:
+                raise ApiError(
+                    "SerializationException", f"send {target} as JSON: this endpoint reads no CBOR"
+                )
+            raise unsupported(target)
         if self.headers.get_content_type() == "application/x-www-form-urlencoded" and b"Action=" in body:
             [name, *_] = parse_qs(body.decode("utf-8", "replace")).get("Action", [""])
             raise unsupported(name)
@@ -272,11 +274,8 @@ def unsupported(target: str) -> ApiError:
     service, _, name = target.rpartition(".")
     called = f"{SERVICES.get(service, service)}.{name}".lstrip(".") or "a request that names no operation"
     known = ", ".join(sorted(known.partition(".")[2] for known in OPERATIONS))
-    instead = f"{INSTEAD[name]} " if name in INSTEAD else ""
-    return ApiError(
-        "UnknownOperationException",
-        f"{called[:200]} is not supported by this endpoint. {instead}It has {known}.",
-    )
+    message = f"{called[:200]} is not supported by this endpoint, which has {known}. {INSTEAD.get(name, '')}"
+    return ApiError("UnknownOperationException", message.rstrip())
 
 
 def _params(body: bytes) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def test_stopping_and_failing(cli: Cli, jobs: Jobs, processes: str) -> None:
     assert "UnknownOperationException" in other.stderr
     assert "SageMaker.ListEndpoints is not supported by this endpoint" in other.stderr
     search = cli.run("sagemaker", "search", "--resource", "TrainingJob", fails=True)
-    assert "SageMaker.Search is not supported by this endpoint. List jobs by" in search.stderr
+    assert "SageMaker.Search is not supported by this endpoint" in search.stderr
+    assert "List jobs by ListTrainingJobs" in search.stderr
 
 
 FOLLOWED = """

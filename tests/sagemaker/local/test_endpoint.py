@@ -252,7 +252,7 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
     status, body, _ = post("SageMaker.CreateModel", b"{}")
     assert (status, body["__type"]) == (400, "UnknownOperationException")
     assert body["message"].startswith(
-        "SageMaker.CreateModel is not supported by this endpoint. It has AddTags, "
+        "SageMaker.CreateModel is not supported by this endpoint, which has AddTags, "
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
