@@ -8,10 +8,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from shunter.aws_endpoint.training_jobs import find_job, jobs_of, page_of
+from shunter.aws_endpoint.training_jobs import find_job, is_number, jobs_of, page_of
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.logs import Log, LogLine
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check
@@ -28,7 +27,6 @@ EVENT_BYTES = 26
 Key = tuple[int, str, int]
 
 
-@dataclass(frozen=True)
 class JobStream:
     """A log stream.
 
@@ -39,23 +37,15 @@ class JobStream:
         job: its job.
     """
 
-    name: str
-    log: Log
-    is_over: bool
-    job: TrainingJob
+    def __init__(self, job: TrainingJob, file: str, is_over: bool) -> None:
+        self.name = f"{job.name}/{file}"
+        self.log = Log(job.log_path(file))
+        self.is_over = is_over
+        self.job = job
 
-    @classmethod
-    def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
-        """Return the stream of a job that is kept in a file."""
-        return cls(f"{job.name}/{file}", Log(job.log_path(file)), is_over, job)
-
-    def job_arn(self) -> str:
-        """Return its job's ARN; "" if the job has just been deleted."""
-        return str((self.job.read_request() or {}).get("arn", ""))
-
-
-#: The next event of a stream, with its key, and those after it.
-_NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
+    def start(self, since: int) -> int:
+        """Return where the line begins that was being written at a time; 0 for no time."""
+        return self.log.line_start(self.log.boundary(since, self.is_over)) if since else 0
 
 
 def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -67,16 +57,15 @@ def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, A
     streams = _streams("", region)
     names = [_group_of(name) for name in params.get("logGroupIdentifiers") or [GROUP]]
     is_wanted = GROUP.startswith(prefix) and pattern.lower() in GROUP.lower() and GROUP in names
-    kind = params.get("logGroupClass", "STANDARD")
-    if not (streams and is_wanted and kind == "STANDARD") or params.get("nextToken"):
+    if not streams or not is_wanted or params.get("logGroupClass", "STANDARD") != "STANDARD":
         return {"logGroups": []}
-    arn = _arn(min(streams, key=lambda stream: stream.log.created_ms))
+    oldest = min(streams, key=lambda stream: stream.log.created_ms)
     row = {
         "logGroupName": GROUP,
-        "creationTime": min(stream.log.created_ms for stream in streams),
+        "creationTime": oldest.log.created_ms,
         "metricFilterCount": 0,
-        "arn": f"{arn}:*",
-        "logGroupArn": arn,
+        "arn": f"{_arn(oldest)}:*",
+        "logGroupArn": _arn(oldest),
         "logGroupClass": "STANDARD",
         "storedBytes": sum(stream.log.size for stream in streams),
     }
@@ -97,25 +86,25 @@ def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, 
     if params.get("descending"):
         rows.reverse()
     try:
-        page, token = page_of(rows, params, "limit", 50)
+        page, token = page_of(rows, params.get("nextToken"), params.get("limit", 50))
     except ApiError:
         raise _wrong("The specified nextToken is invalid.") from None
-    return {"logStreams": page, **({"nextToken": token["NextToken"]} if token else {})}
+    return {"logStreams": page, **({"nextToken": token} if token else {})}
 
 
 def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
     """GetLogEvents. A token is a direction, and the place in the log up to which it has been read."""
     _check_group("GetLogEvents", params)
     stream = _stream(params["logStreamName"], region)
-    log = stream.log
-    direction, place = _place_of(params.get("nextToken"))
-    if not direction:
-        direction = "f" if params.get("startFromHead") else "b"
-        place = 0 if direction == "f" else log.size
-    if direction == "f":
-        events, first, last = _page_forward(stream, place, params)
+    if params.get("nextToken"):
+        direction, _, place = params["nextToken"].partition("/")
+        if direction not in ("f", "b") or not is_number(place):
+            raise _wrong("The specified nextToken is invalid.")
+        is_forward, place = direction == "f", min(int(place), stream.log.size)
     else:
-        events, first, last = _page_backward(stream, place, params)
+        is_forward = params.get("startFromHead", False)
+        place = 0 if is_forward else stream.log.size
+    events, first, last = (_page_forward if is_forward else _page_backward)(stream, place, params)
     return {
         "events": [_event_row(event) for event in events],
         "nextForwardToken": f"f/{last:056d}",
@@ -124,21 +113,24 @@ def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
 
 
 def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
-    """FilterLogEvents, over all streams in order of time; without its patterns."""
+    """FilterLogEvents, over all streams in order of time."""
     _check_group("FilterLogEvents", params)
-    if params.get("filterPattern"):
-        raise _wrong("filterPattern: this machine returns all events; pick them from the answer.")
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
         raise _wrong("logStreamNames and logStreamNamePrefix cannot both be given.")
+    if params.get("filterPattern"):
+        raise _wrong(
+            "filterPattern is not supported by this endpoint: leave it out, and filter the events yourself,"
+            " such as with `aws logs tail ... | grep`"
+        )
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
-    found, token = _find_events(streams, params)
+    page, token = _page_of_all(streams, params)
     return {
         "events": [
-            {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
-            for stream, event in found
+            {**_event_row(event), "logStreamName": stream.name, "eventId": _event_id(stream, event)}
+            for stream, event in page
         ],
         "searchedLogStreams": [],
         **({"nextToken": token} if token else {}),
@@ -151,16 +143,16 @@ def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tupl
     limit = params.get("limit", MOST_EVENTS)
     events: list[LogLine] = []
     size = 0
-    start = max(place, _start(stream, since))
+    start = max(place, stream.start(since))
     for event in stream.log.events(start, stream.is_over):
-        if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
+        if len(events) >= limit or size + _size_of(event) > MOST_BYTES:
             break
         if until is not None and event.time_ms >= until:
             break
         place = event.end
         if event.time_ms >= since:
             events.append(event)
-            size += size_of_event(event)
+            size += _size_of(event)
     return events, events[0].start if events else place, place
 
 
@@ -169,10 +161,10 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
     log = stream.log
-    end = min(place, _boundary(stream, until)) if until is not None else place
+    end = min(place, log.boundary(until, stream.is_over)) if until is not None else place
     # more than one answer may hold need not be read
     earliest = log.line_start(max(0, end - MOST_BYTES))
-    start = max(log.start_of_last(limit, end), earliest, _start(stream, since))
+    start = max(log.start_of_last(limit, end), earliest, stream.start(since))
     events: deque[LogLine] = deque()
     size = 0
     for event in log.events(start, stream.is_over):
@@ -181,21 +173,59 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
         if event.time_ms < since:
             continue
         events.append(event)
-        size += size_of_event(event)
+        size += _size_of(event)
         while len(events) > limit or size > MOST_BYTES:
-            size -= size_of_event(events.popleft())
+            size -= _size_of(events.popleft())
     if not events:
         return [], place, min(start, place)  # and not in the midst of a line that is being written
     return list(events), events[0].start, events[-1].end
 
 
-def _boundary(stream: JobStream, time_ms: int) -> int:
-    return stream.log.boundary(time_ms, stream.is_over)
+def _page_of_all(
+    streams: list[JobStream], params: dict[str, Any]
+) -> tuple[list[tuple[JobStream, LogLine]], str]:
+    """Return the next events of streams, and the token of the page after them, or ""."""
+    since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
+    after = _key_of(params["nextToken"]) if params.get("nextToken") else None
+    page: list[tuple[JobStream, LogLine]] = []
+    size, token = 0, ""
+    for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
+        if until is not None and event.time_ms > until:
+            break
+        if after is not None and key <= after:
+            continue
+        size += _size_of(event)
+        if len(page) >= limit or size > MOST_BYTES:
+            return page, token
+        page.append((stream, event))
+        token = f"{event.time_ms}/{event.start}/{stream.name}"
+    return page, ""
 
 
-def _start(stream: JobStream, since: int) -> int:
-    """Return where the line begins that was being written at a time; 0 for no time."""
-    return stream.log.line_start(_boundary(stream, since)) if since else 0
+def _key_of(token: str) -> Key:
+    time_ms, _, rest = token.partition("/")
+    place, _, name = rest.partition("/")
+    if not is_number(time_ms) or not is_number(place):
+        raise _wrong("The specified nextToken is invalid.")
+    return int(time_ms), name, int(place)
+
+
+def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
+    """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
+    waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
+    active: list[tuple[Key, LogLine, JobStream, Iterator[LogLine]]] = []
+    while active or waiting:
+        if waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
+            stream = waiting.pop()
+            rest = stream.log.events(stream.start(since), stream.is_over)
+        else:
+            key, event, stream, rest = heapq.heappop(active)
+            if event.time_ms >= since:
+                yield key, stream, event
+        following = next(rest, None)
+        if following is not None:  # no two keys are equal, so nothing else is compared
+            key = (following.time_ms, stream.name, following.start)
+            heapq.heappush(active, (key, following, stream, rest))
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
@@ -220,16 +250,16 @@ def _streams(prefix: str, region: str) -> list[JobStream]:
     """Return the streams whose names begin with a prefix."""
     name, slash, rest = prefix.partition("/")
     jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
-    found = []
+    streams = []
     for job in jobs:
         try:
             files = sorted(os.listdir(job.file("logs")))
         except FileNotFoundError:  # deleted just now
             continue
-        wanted = [file for file in files if file.endswith(".log") and file.startswith(rest)]
-        is_over = _is_over(job) if wanted else True
-        found += [JobStream.of(job, file.removesuffix(".log"), is_over=is_over) for file in wanted]
-    return found
+        logs = [file for file in files if file.endswith(".log") and file.startswith(rest)]
+        is_over = bool(logs) and _is_over(job)
+        streams += [JobStream(job, file.removesuffix(".log"), is_over) for file in logs]
+    return streams
 
 
 def _stream(full: str, region: str) -> JobStream:
@@ -237,7 +267,7 @@ def _stream(full: str, region: str) -> JobStream:
     job = find_job(name, region)
     is_name = stream and "/" not in stream and not stream.startswith(".")
     if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
-        return JobStream.of(job, stream, is_over=_is_over(job))
+        return JobStream(job, stream, _is_over(job))
     raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
 
 
@@ -256,25 +286,27 @@ def _stream_row(stream: JobStream) -> dict[str, Any]:
 
 def _arn(stream: JobStream) -> str:
     """Return the group's ARN in the account that a stream's job belongs to."""
-    _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
+    arn = (stream.job.read_request() or {}).get("arn", "")  # the job may have just been deleted
+    _, partition, _, region, account, _ = f"{arn}:::::".split(":", 5)
     return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
+
+
+def _event_id(stream: JobStream, event: LogLine) -> str:
+    """Return an id that no other event has; clients that follow rely on it."""
+    number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
+    return f"{number:020d}{event.start:036d}"
+
+
+def _size_of(event: LogLine) -> int:
+    return len(event.data) + EVENT_BYTES
 
 
 def _event_row(event: LogLine) -> dict[str, Any]:
     return {
         "timestamp": event.time_ms,
-        "message": message_of(event),
+        "message": event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"),
         "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
     }
-
-
-def _place_of(token: str | None) -> tuple[str, int]:
-    if not token:
-        return "", 0
-    direction, _, place = token.partition("/")
-    if direction not in ("f", "b") or not place.isascii() or not place.isdecimal() or len(place) > 56:
-        raise _wrong("The specified nextToken is invalid.")
-    return direction, int(place)
 
 
 def _wrong(message: str) -> ApiError:
@@ -284,89 +316,3 @@ def _wrong(message: str) -> ApiError:
 def _is_over(job: TrainingJob) -> bool:
     state = current_state(job)
     return state is None or state["status"] in TERMINAL
-
-
-# ---- searching
-
-
-def _find_events(
-    streams: list[JobStream], params: dict[str, Any]
-) -> tuple[list[tuple[JobStream, LogLine]], str]:
-    """Return a page of events, and the token of the next one, or "".
-
-    Raises:
-        ApiError: the token is invalid.
-    """
-    since, until, limit = params.get("startTime", 0), params.get("endTime"), params.get("limit", MOST_EVENTS)
-    after = _key_of(params["nextToken"]) if params.get("nextToken") else None
-    found: list[tuple[JobStream, LogLine]] = []
-    size = 0
-    last = after
-    for key, stream, event in _in_order(streams, max(since, after[0] if after else 0)):
-        if until is not None and event.time_ms > until:
-            return found, ""
-        if after is not None and key <= after:
-            continue
-        if len(found) >= limit or size + size_of_event(event) > MOST_BYTES:
-            return found, _token_of(last)
-        found.append((stream, event))
-        size += size_of_event(event)
-        last = key
-    return found, ""
-
-
-def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
-    """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
-    waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
-    active: list[_NextEvent] = []
-    while active or waiting:
-        while waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
-            stream = waiting.pop()
-            _advance(active, stream, _events(stream, since))
-        if active:
-            key, event, stream, rest = heapq.heappop(active)
-            yield key, stream, event
-            _advance(active, stream, rest)
-
-
-def _advance(active: list[_NextEvent], stream: JobStream, rest: Iterator[LogLine]) -> None:
-    event = next(rest, None)
-    if event is not None:
-        key = (event.time_ms, stream.name, event.start)  # no two are equal, so nothing else is compared
-        heapq.heappush(active, (key, event, stream, rest))
-
-
-def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
-    events = stream.log.events(_start(stream, since), stream.is_over)
-    return (event for event in events if event.time_ms >= since)
-
-
-def size_of_event(event: LogLine) -> int:
-    """Return how much an event counts in an answer."""
-    return len(event.data) + EVENT_BYTES
-
-
-def message_of(event: LogLine) -> str:
-    """Return an event's text, without the end of its line."""
-    return event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
-
-
-def event_id(stream: JobStream, event: LogLine) -> str:
-    """Return an id that no other event has; clients that follow rely on it."""
-    number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
-    return f"{number:020d}{event.start:036d}"
-
-
-def _token_of(key: Key | None) -> str:
-    assert key is not None
-    time_ms, name, place = key
-    return f"{time_ms}/{place}/{name}"
-
-
-def _key_of(token: str) -> Key:
-    time_ms, _, rest = token.partition("/")
-    place, _, name = rest.partition("/")
-    for number in (time_ms, place):
-        if not (number.isascii() and number.isdecimal() and len(number) < 20):
-            raise _wrong("The specified nextToken is invalid.")
-    return int(time_ms), name, int(place)

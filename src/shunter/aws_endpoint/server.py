@@ -11,6 +11,7 @@ import ipaddress
 import json
 import os
 import socket
+import struct
 import sys
 import traceback
 import uuid
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 from shunter import system
 from shunter.aws_endpoint import job_logs, training_jobs
@@ -31,6 +33,20 @@ LARGEST_DRAINED = 64 << 20
 #: Browsers put one of these into what web pages ask for, and no SDK does.
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
+#: What SDKs speak with CloudWatch, of which nothing is here: only refusals are written in it.
+CBOR_PROTOCOL = "rpc-v2-cbor"
+#: Services as the protocol calls them, and as people do.
+SERVICES = {
+    "SageMaker": "SageMaker",
+    "Logs_20140328": "CloudWatch Logs",
+    "GraniteServiceVersion20100801": "CloudWatch",
+}
+#: What to do instead of what clients may ask for.
+INSTEAD = {
+    "Search": "List jobs by ListTrainingJobs, and their tags by ListTags.",
+    "StartLiveTail": "Follow logs by FilterLogEvents, as `aws logs tail --follow` does.",
+    "GetMetricStatistics": "DescribeTrainingJob shows the last value of each metric, in FinalMetricDataList.",
+}
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 Operation = Callable[[dict[str, Any], str], dict[str, Any]]
 
@@ -82,7 +98,7 @@ class EndpointServer(ThreadingHTTPServer):
         """
         operation = self._operations.get(target)
         if operation is None:
-            raise _unknown_operation(target)
+            raise unsupported(target)
         return operation(without_nulls(params), region)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -119,8 +135,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._check_peer()
             body = self._body()
             region = region_of_signature(self.headers.get("Authorization", ""))
-            params = self._params(body)
-            self._reply(200, self.server.answer(self.headers.get("X-Amz-Target", ""), params, region))
+            self._check_protocol(body)
+            target = self.headers.get("X-Amz-Target", "")
+            self._reply(200, self.server.answer(target, _params(body), region))
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
@@ -182,22 +199,21 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._is_read = True
         return self.rfile.read(length)
 
-    def _params(self, body: bytes) -> dict[str, Any]:
-        if "smithy-protocol" in self.headers:  # which names the operation in its path
-            raise _unknown_operation(self.path.rpartition("/")[2])
-        kind = self.headers.get_content_type()
-        if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
-            raise ApiError(
-                "SerializationException",
-                "the endpoint does not support AWS's old query protocol: use a newer SDK",
-            )
-        try:
-            params = json.loads(body or b"{}")
-        except (ValueError, RecursionError):
-            params = None
-        if not isinstance(params, dict):
-            raise ApiError("SerializationException", "the request is not a JSON object")
-        return params
+    def _check_protocol(self, body: bytes) -> None:
+        """Refuse AWS's other protocols, by the operation: in one the path names it, in one the body."""
+        if self._speaks_cbor():
+            target = self.path.removeprefix("/service/").replace("/operation/", ".")
+            if target in OPERATIONS:
+                raise ApiError(
+                    "SerializationException", f"send {target} as JSON: this endpoint reads no CBOR"
+                )
+            raise unsupported(target)
+        if self.headers.get_content_type() == "application/x-www-form-urlencoded" and b"Action=" in body:
+            [name, *_] = parse_qs(body.decode("utf-8", "replace")).get("Action", [""])
+            raise unsupported(name)
+
+    def _speaks_cbor(self) -> bool:
+        return self.headers.get("smithy-protocol") == CBOR_PROTOCOL
 
     def handle_one_request(self) -> None:
         """Answer a request."""
@@ -231,9 +247,14 @@ class _RequestHandler(BaseHTTPRequestHandler):
             pass
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
-        data = json.dumps(body).encode()
+        data, content_type = json.dumps(body).encode(), CONTENT_TYPE
+        is_cbor = code and getattr(self, "headers", None) is not None and self._speaks_cbor()
+        if is_cbor:
+            data, content_type = _cbor_of(body), "application/cbor"
         self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", content_type)
+        if is_cbor:
+            self.send_header("smithy-protocol", CBOR_PROTOCOL)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         if code:
@@ -248,13 +269,29 @@ class _RequestHandler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def _unknown_operation(name: str) -> ApiError:
-    operation = name.rpartition(".")[2]
-    there = ", ".join(target.rpartition(".")[2] for target in OPERATIONS)
-    return ApiError(
-        "UnknownOperationException",
-        f"{operation or 'this'} is not supported by the endpoint on this machine, which has {there}",
-    )
+def unsupported(target: str) -> ApiError:
+    """Return the refusal of an operation that is not here, which names those that are."""
+    service, _, name = target.rpartition(".")
+    called = f"{SERVICES.get(service, service)}.{name}".lstrip(".") or "a request that names no operation"
+    known = ", ".join(sorted(known.partition(".")[2] for known in OPERATIONS))
+    message = f"{called[:200]} is not supported by this endpoint, which has {known}. {INSTEAD.get(name, '')}"
+    return ApiError("UnknownOperationException", message.rstrip())
+
+
+def _params(body: bytes) -> dict[str, Any]:
+    try:
+        params = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        params = None
+    if not isinstance(params, dict):
+        raise ApiError("SerializationException", "the request is not a JSON object")
+    return params
+
+
+def _cbor_of(error: dict[str, str]) -> bytes:
+    """Return an error in CBOR (RFC 8949): a map of texts."""
+    texts = [text.encode() for pair in error.items() for text in pair]
+    return bytes([0xA0 + len(error)]) + b"".join(struct.pack(">BI", 0x7A, len(text)) + text for text in texts)
 
 
 def region_of_signature(authorization: str) -> str:

@@ -73,8 +73,13 @@ def list_training_jobs(params: dict[str, Any], region: str = "") -> dict[str, An
     is_descending = params.get("SortOrder", "Descending") == "Descending"
     key = _SORT[params.get("SortBy", "CreationTime")]
     rows.sort(key=lambda row: row[key], reverse=is_descending)
-    page, token = page_of_jobs(rows, params, 10)
-    return {"TrainingJobSummaries": page, **token}
+    # the latest job comes first, so one that was created since the first page would shift the others
+    start, _, moment = (params.get("NextToken") or f"0@{time.time_ns()}").partition("@")
+    if not is_number(moment):
+        raise invalid("the NextToken is invalid")
+    rows = [row for row in rows if row["CreationTime"] * 1_000_000_000 <= int(moment)]
+    page, token = page_of(rows, start, params.get("MaxResults", 10))
+    return {"TrainingJobSummaries": page, **({"NextToken": f"{token}@{moment}"} if token else {})}
 
 
 def stop_training_job(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -138,8 +143,8 @@ def list_tags(params: dict[str, Any], region: str = "") -> dict[str, Any]:
     """ListTags."""
     check("ListTags", params)
     rows = tag_list(_job_of_arn(params["ResourceArn"], region).read_tags())
-    page, token = page_of(rows, params, "MaxResults", 50)
-    return {"Tags": page, **token}
+    page, token = page_of(rows, params.get("NextToken"), params.get("MaxResults", 50))
+    return {"Tags": page, **({"NextToken": token} if token else {})}
 
 
 def _check_update(params: dict[str, Any], request: dict[str, Any], state: dict[str, Any]) -> None:
@@ -212,43 +217,22 @@ def _is_in(job: TrainingJob, region: str) -> bool:
     return not region or document_of(job).get("region") == region
 
 
-def page_of(
-    rows: list[dict[str, Any]], params: dict[str, Any], size_name: str, default: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a page of rows, and the token of the next one if there is one.
+def page_of(rows: list[dict[str, Any]], token: str | None, size: int) -> tuple[list[dict[str, Any]], str]:
+    """Return a page of rows, and the token of the next one, "" if there is none.
 
     Raises:
         ApiError: the token is invalid.
     """
-    text = params.get("NextToken") or params.get("nextToken") or "0"
-    if not _is_number(text):
+    if not is_number(token or "0"):
         raise invalid("the NextToken is invalid")
-    start, size = int(text), params.get(size_name, default)
+    start = int(token or "0")
     end = start + size
-    return rows[start:end], {"NextToken": str(end)} if end < len(rows) else {}
+    return rows[start:end], str(end) if end < len(rows) else ""
 
 
-def page_of_jobs(
-    rows: list[dict[str, Any]], params: dict[str, Any], default: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a page of jobs, without those that were created after the first page was asked for.
-
-    Lists show the latest job first, so a job created in the meantime would otherwise shift the others, and
-    one of them would appear on two pages.
-
-    Raises:
-        ApiError: the token is invalid.
-    """
-    start, at, moment = (params.get("NextToken") or f"0@{time.time_ns()}").partition("@")
-    if not at or not _is_number(start) or not _is_number(moment):
-        raise invalid("the NextToken is invalid")
-    rows = [row for row in rows if row["CreationTime"] * 1_000_000_000 <= int(moment)]
-    page, token = page_of(rows, {**params, "NextToken": start}, "MaxResults", default)
-    return page, {"NextToken": f"{token['NextToken']}@{moment}"} if token else {}
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 30
+def is_number(text: str) -> bool:
+    """Tell whether a part of a token is a number of reasonable length."""
+    return text.isascii() and text.isdecimal() and len(text) < 60
 
 
 def not_found() -> ApiError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions
 import pytest
+from botocore.config import Config
 
 from shunter.aws_endpoint.server import EndpointServer, is_own_peer
 from shunter.schedulers.sagemaker_local_scheduler.description import NOT_DESCRIBED
@@ -89,24 +90,6 @@ def test_jobs_that_do_not_exist(jobs: Jobs) -> None:
     for call, arguments in calls:
         with pytest.raises(botocore.exceptions.ClientError, match="Requested resource not found"):
             call(**arguments)
-
-
-def test_other_operations_are_refused_by_name(jobs: Jobs, endpoint: Any) -> None:
-    import boto3
-
-    cloudwatch = boto3.client("cloudwatch", endpoint_url=endpoint.url)
-    now = datetime.now(UTC)
-    metrics = {"Namespace": "N", "MetricName": "m", "StartTime": now, "EndTime": now, "Period": 60}
-    calls = [
-        (jobs.sagemaker.search, {"Resource": "TrainingJob"}, "Search"),
-        (jobs.sagemaker.list_models, {}, "ListModels"),
-        (cloudwatch.get_metric_statistics, metrics, "GetMetricStatistics"),
-    ]
-    for call, arguments, name in calls:
-        with pytest.raises(botocore.exceptions.ClientError, match=f"{name} is not supported") as error:
-            call(**arguments)
-        assert error.value.response["Error"]["Code"] == "UnknownOperationException"
-        assert "CreateTrainingJob" in str(error.value)
 
 
 def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
@@ -268,12 +251,39 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
     assert (status, body["__type"]) == (400, "ValidationException")
     status, body, _ = post("SageMaker.CreateModel", b"{}")
     assert (status, body["__type"]) == (400, "UnknownOperationException")
-    assert body["message"].startswith("CreateModel is not supported by the endpoint on this machine")
+    assert body["message"].startswith(
+        "SageMaker.CreateModel is not supported by this endpoint, which has AddTags, "
+    )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
     with urllib.request.urlopen(endpoint.url) as answer:
         assert answer.status == 200
+
+
+def test_operations_that_are_not_here_are_refused_by_name(endpoint: EndpointServer) -> None:
+    """In JSON and in CBOR, which boto3 speaks with CloudWatch; with what to do instead."""
+    import boto3
+
+    sagemaker, logs, cloudwatch = (
+        boto3.client(name, endpoint_url=endpoint.url, config=Config(inject_host_prefix=False))
+        for name in ("sagemaker", "logs", "cloudwatch")
+    )
+    now = datetime.now(UTC)
+    metric = {"Namespace": "N", "MetricName": "loss", "StartTime": now, "EndTime": now, "Period": 60}
+    group = "arn:aws:logs:us-west-2:123456789012:log-group:/aws/sagemaker/TrainingJobs"
+    calls: list[tuple[Any, dict[str, Any], str]] = [
+        (sagemaker.list_models, {}, "SageMaker.ListModels is not supported .* CreateTrainingJob, "),
+        (sagemaker.search, {"Resource": "TrainingJob"}, "SageMaker.Search is not .* by ListTrainingJobs"),
+        (logs.start_live_tail, {"logGroupIdentifiers": [group]}, "Logs.StartLiveTail is .* FilterLogEvents"),
+        (cloudwatch.list_metrics, {}, "CloudWatch.ListMetrics is not supported .* DescribeTrainingJob"),
+        (cloudwatch.get_metric_statistics, metric, "GetMetricStatistics is .* in FinalMetricDataList"),
+    ]
+    for call, arguments, words in calls:
+        with pytest.raises(botocore.exceptions.ClientError, match=words) as error:
+            call(**arguments)
+        assert error.value.response["Error"]["Code"] == "UnknownOperationException"
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
 def test_other_users_are_not_answered(endpoint: EndpointServer) -> None:

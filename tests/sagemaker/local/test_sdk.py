@@ -108,6 +108,8 @@ fitted = PyTorch(
     metric_definitions=[{"Name": "loss", "Regex": "loss=(.*)"}],
 )
 fitted.fit({"train": f"s3://{bucket}/data"})
+final = fitted.latest_training_job.describe()["FinalMetricDataList"]
+print("METRICS", [(metric["MetricName"], metric["Value"]) for metric in final])
 """
 
 
@@ -168,6 +170,7 @@ def test_a_framework_estimator_fits(sdk: Callable[[str], str]) -> None:
     printed = sdk(PYTORCH)
     words = "ARGUMENTS ['--lr', '0.1', '--name', 'a b'] 0.1 [\"algo-1\",\"algo-2\"]"
     assert printed.count(words) == 2
+    assert "METRICS [('loss', 0.25)]" in printed
     assert "Completed - Training job completed" in printed
 
 

@@ -68,6 +68,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "no service": ({"target": "CreateTrainingJob"}, 400, "UnknownOperationException"),
     "other service": ({"target": "Batch.SubmitJob"}, 400, "UnknownOperationException"),
     "other operation": ({"target": "SageMaker.__init__"}, 400, "UnknownOperationException"),
+    "the oldest protocol": (
+        {"body": b"Action=ListMetrics", "Content_Type": "application/x-www-form-urlencoded"},
+        400,
+        "UnknownOperationException",
+    ),
     "no JSON": ({"body": b"{"}, 400, "SerializationException"),
     "no object": ({"body": b"[]"}, 400, "SerializationException"),
     "no text": ({"body": b"\xff\xfe"}, 400, "SerializationException"),
