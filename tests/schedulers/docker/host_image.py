@@ -53,7 +53,7 @@ def host_mounts() -> list[str]:
     """The mounts that containers need, as arguments of ``--mounts``."""
     torch = importlib.util.find_spec("torch")  # it may be elsewhere, named by a .pth file
     packages = [os.path.dirname(os.path.dirname(torch.origin))] if torch and torch.origin else []
-    places = ["/usr", *dict.fromkeys([sys.prefix, sys.base_prefix, *packages])]
+    places = [*dict.fromkeys(["/usr", sys.prefix, sys.base_prefix, *packages])]
     seen = ("/usr/", f"{sys.prefix}/", f"{sys.base_prefix}/")
     needed = [place for place in places if not place.startswith(seen)]
     return [f"type=bind,src={place},dst={place},readonly" for place in needed]
