@@ -40,6 +40,12 @@ class ReplicaRecorder:
         out, err = (os.fstat(fd).st_size for fd in self._files)
         return max(out, self._ends[0]), max(err, self._ends[1])
 
+    def begin_attempt(self) -> tuple[int, int]:
+        """Record what earlier attempts have written, so that it stays before this one; returns the sizes."""
+        self.record()
+        self._bucket = None
+        return self.sizes()
+
     def record(self) -> None:
         """Record the present sizes, if they are new. On a full disk the next call tries again."""
         ends = self.sizes()

@@ -96,7 +96,7 @@ class Replica(ProcessGroup):
         self.exit_code = self.ended_at = self.ended_by = None
         self.grace_is_over = False
         self.started_at = time.time()
-        self.log_starts = self.recorder.sizes() if self.recorder is not None else (0, 0)
+        self.log_starts = self.recorder.begin_attempt() if self.recorder is not None else (0, 0)
         self.spawn(self.program, self.argv, self.env, self.log_paths)
         self.state = AppState.RUNNING
 
