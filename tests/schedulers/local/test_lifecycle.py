@@ -16,7 +16,7 @@ from shunter.schedulers.api import Stream
 from shunter.schedulers.supervisor import documents, job_directory
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import NONE, AppState, RetryPolicy
-from shunter.system.identity import identify
+from shunter.system.identity import Process, identify
 
 from .conftest import linux_only, members, role, wait_until
 
@@ -127,6 +127,8 @@ def test_job_of_another_machine_is_unreachable_not_failed(jobs):
 def test_submission_that_was_interrupted(jobs):
     app_id, _ = jobs.run(role("exit 0"))
     job = ProcessJob.of(app_id)
+    supervisor = Process.from_json(job.read_state()["supervisor"])
+    wait_until(lambda: not supervisor.is_alive(), "the supervisor's end, which follows that of the job")
     os.unlink(job.file("state.json"))
     document = job.read_request()
     documents.write_json(
