@@ -158,7 +158,9 @@ def _warn(errors: list[tuple[str, str]]) -> None:
 
 @functools.cache
 def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
-    if not _may_exist(group):
+    places = tuple(dict.fromkeys(sys.path))
+    # in an archive only importlib.metadata can look
+    if group not in _declared_groups(places) and not any(map(os.path.isfile, places)):
         return ()
     from importlib import metadata  # takes as long as all that a command imports besides
 
@@ -168,13 +170,16 @@ def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
     )
 
 
-def _may_exist(group: str) -> bool:
-    """Tell whether an installed distribution declares entry points of a group."""
-    for place in dict.fromkeys(sys.path):
-        if os.path.isfile(place):  # an archive, in which only importlib.metadata can look
-            return True
+@functools.cache
+def _declared_groups(places: tuple[str, ...]) -> frozenset[str]:
+    """Return the groups of entry points that distributions in these directories declare."""
+    groups: set[str] = set()
+    for place in places:
         for kind in ("dist-info", "egg-info"):
             for declaration in Path(place).glob(f"*.{kind}/entry_points.txt"):
-                if f"[{group}]" in declaration.read_text("utf-8", "replace"):
-                    return True
-    return False
+                try:
+                    lines = declaration.read_text("utf-8", "replace").splitlines()
+                except OSError:  # importlib.metadata leaves it out too
+                    continue
+                groups.update(line.strip()[1:-1] for line in lines if line.startswith("["))
+    return frozenset(groups)

@@ -83,7 +83,7 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
         (["queue=*"], 2),
         (["queue=none"], 0),
         (["queue=q", "login=word"], 1),  # the job that has a login is in the other queue
-        (["login=word"], 2),  # a secret is not recorded, and a job may have no value of its own
+        (["login=word"], 2),  # a secret is not recorded, and a job may have no recorded value
     ],
 )
 def test_options_of_the_scheduler_restrict_its_jobs(cli: Cli, options: list[str], count: int) -> None:

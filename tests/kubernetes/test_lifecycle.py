@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shunter.cli import main
-from shunter.errors import ConfigError, UnknownAppException
+from shunter.errors import EXIT_NO_SUCH_JOB, ConfigError, UnknownAppException
 from shunter.runner import get_runner
 from shunter.schedulers.api import Check, Dependency, attempt
 from shunter.schedulers.capabilities import capabilities_of
@@ -334,7 +334,7 @@ def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch:
     assert sum(isinstance(error, ConfigError) for error in errors) == 1
 
 
-def contexts(stub: Stub, path: Path, current: str, **servers: str) -> None:
+def contexts(path: Path, current: str, **servers: str) -> None:
     """Write a kubeconfig with a context for each API server."""
     user = {"name": "me", "user": {"token": "t"}}
     clusters = [{"name": name, "cluster": {"server": url}} for name, url in servers.items()]
@@ -343,19 +343,24 @@ def contexts(stub: Stub, path: Path, current: str, **servers: str) -> None:
     path.write_text(json.dumps({**content, "users": [user], "contexts": listed}))
 
 
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the kubeconfig that is used; each test writes it."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    return tmp_path / "kubeconfig"
+
+
 def test_a_cluster_that_is_gone_leaves_the_jobs_of_others_alone(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stub: Stub, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stub.runs_pods = False
-    path = tmp_path / "kubeconfig"
-    monkeypatch.setenv("KUBECONFIG", str(path))
     with Stub() as other, get_runner() as runner:
         other.runs_pods = False
-        contexts(stub, path, "here", here=stub.url, there=other.url)
+        contexts(path, "here", here=stub.url, there=other.url)
         healthy = runner.run(shell("true"), "kubernetes")
         lost = runner.run(shell("true"), "kubernetes", {"context": "there"})
         assert len(other.all("jobs")) == 1
-    contexts(stub, path, "here", here=stub.url)
+    contexts(path, "here", here=stub.url)
     with get_runner() as runner:
         states = {job.handle: job.state for job in runner.jobs()}
         assert states == {healthy: AppState.PENDING, lost: AppState.UNREACHABLE}
@@ -363,6 +368,10 @@ def test_a_cluster_that_is_gone_leaves_the_jobs_of_others_alone(
         assert errors[healthy] is None
         assert "no context 'there'" in str(errors[lost])
     assert main(["delete", lost]) != 0
+    assert main(["delete", "--forget", f"*{lost[-6:]}"]) == 0
+    said = capsys.readouterr()
+    assert lost in said.out
+    assert "without --yes" in said.err
     assert main(["delete", "--forget", lost]) == 0
     assert "forgot" in capsys.readouterr().err
     with get_runner() as runner:
@@ -370,16 +379,14 @@ def test_a_cluster_that_is_gone_leaves_the_jobs_of_others_alone(
 
 
 def test_the_context_of_a_job_is_that_of_its_submission(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stub: Stub, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stub.runs_pods = False
-    path = tmp_path / "kubeconfig"
-    monkeypatch.setenv("KUBECONFIG", str(path))
     with Stub() as other:
-        contexts(stub, path, "first", first=stub.url, second=other.url)
+        contexts(path, "first", first=stub.url, second=other.url)
         with get_runner() as runner:
             handle = runner.run(shell("sleep 9"), "kubernetes")
-        contexts(stub, path, "second", first=stub.url, second=other.url)  # kubectl config use-context second
+        contexts(path, "second", first=stub.url, second=other.url)  # kubectl config use-context second
         with get_runner() as runner:
             status = runner.status(handle)
             assert status is not None
@@ -387,7 +394,7 @@ def test_the_context_of_a_job_is_that_of_its_submission(
             assert runner.cancel_many([handle]) == {handle: None}
         [job] = stub.all("jobs")
         assert job["spec"]["activeDeadlineSeconds"] == 1
-        contexts(stub, path, "first", first=other.url)  # the name is another cluster's now
+        contexts(path, "first", first=other.url)  # the name is another cluster's now
         with get_runner() as runner:
             status = runner.status(handle)
             assert status is not None
@@ -396,11 +403,24 @@ def test_the_context_of_a_job_is_that_of_its_submission(
     assert "asked" not in capsys.readouterr().err
 
 
-def test_points_of_a_sweep(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_job_that_its_cluster_has_forgotten_is_not_asked_to_stop(
+    stub: Stub, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stub.runs_pods = False
-    monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
+    stub.kubeconfig(path)
+    with get_runner() as runner:
+        handle = runner.run(shell("sleep 9"), "kubernetes")
+        status = runner.status(handle)
+        assert status is not None
+        assert status.state is AppState.PENDING
+    stub.remove("jobs", handle.rpartition(":")[2])
+    assert main(["cancel", handle]) == EXIT_NO_SUCH_JOB
+    assert "asked" not in capsys.readouterr().err
+
+
+def test_points_of_a_sweep(stub: Stub, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stub.runs_pods = False
+    stub.kubeconfig(path)
     words = ["sweep", "-s", "kubernetes", "--workspace", "", "utils.sh", "--image", "alpine:3"]
     words += ["--", "sh", "-c", 'echo "$0"', "lr=0.1,0.2"]
     assert main(words) == 0

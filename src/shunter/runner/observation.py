@@ -331,6 +331,16 @@ def _listed_record(history: History, app_handle: str) -> JobRecord | None:
     return None if record is None or record.phase == DELETED else record
 
 
+def _recorded_metadata(history: History, app_handle: str) -> dict[str, dict[str, Any]]:
+    """Return the metadata of a job's roles as they were submitted, by role; empty if the history has none."""
+    try:
+        record = _listed_record(history, app_handle)
+    except StateStoreError:  # the scheduler's definition does without
+        return {}
+    roles = [] if record is None else record.app.get("roles", [])
+    return {role["name"]: role.get("metadata", {}) for role in roles}
+
+
 def definition(history: History, app_handle: str, response: DescribeAppResponse | None) -> AppDef | None:
     """Return a job's definition: the scheduler's, or else the history's; None if there is no such job.
 
@@ -339,15 +349,14 @@ def definition(history: History, app_handle: str, response: DescribeAppResponse 
     Raises:
         UnreachableError: neither has it, and the job cannot be seen now.
     """
-    record = _listed_record(history, app_handle)
     if response is not None and response.roles:
-        recorded = from_json(AppDef, record.app).roles if record is not None and record.app else []
-        metadata = {role.name: role.metadata for role in recorded}
+        recorded = _recorded_metadata(history, app_handle)
         roles = [
-            replace(role, metadata={**metadata.get(role.name, {}), **role.metadata})
+            replace(role, metadata={**recorded.get(role.name, {}), **role.metadata})
             for role in response.roles
         ]
         return AppDef(response.app_id, roles, dict(response.metadata))
+    record = _listed_record(history, app_handle)
     if record is not None and record.app:
         return from_json(AppDef, record.app)
     if response is not None and response.state == AppState.UNREACHABLE:

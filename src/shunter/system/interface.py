@@ -56,9 +56,6 @@ class FileEvents(Protocol):
     def add(self, path: str, mask: int = MODIFIED) -> int | None:
         """Watch a path. Returns the watch's number, or None if the path cannot be watched."""
 
-    def remove(self, watch: int) -> None:
-        """Stop a watch."""
-
     def read(self) -> FileChanges:
         """Return the changes since the last call."""
 

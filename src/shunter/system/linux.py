@@ -342,9 +342,6 @@ class _Inotify(FileEvents):
         watch = int(_LIBC.inotify_add_watch(self._fd, os.fsencode(path), mask))
         return None if watch < 0 else watch
 
-    def remove(self, watch: int) -> None:
-        _LIBC.inotify_rm_watch(self._fd, watch)
-
     def read(self) -> FileChanges:
         data = self._read()
         watches: set[int] = set()

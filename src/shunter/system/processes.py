@@ -140,23 +140,19 @@ def kill_descendants() -> None:
             return
 
 
-def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process]:
+def members_of_job(job_dir: str) -> list[Process]:
     """Return the processes that a job's replicas have started.
 
     They are found by the mark in their environment. Those without it (``env -i``) are found by what they
     share with one that has it: its session, or that it started them; or because they write to the job's logs.
-    A process without any of these links is not found.
-
-    Args:
-        job_dir: the job's directory.
-        sessions: sessions of the job, where they are known for certain.
+    A process without any of these links is not found. ``job_dir`` is the job's directory.
     """
     boot = system.boot_id()
-    members = _members_of_job(job_dir, sessions)
+    members = _members_of_job(job_dir)
     return [Process(facts.pid, facts.start, boot) for facts in members.values()]
 
 
-def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, ProcessFacts]:
+def _members_of_job(job_dir: str, sessions: Collection[int] = ()) -> dict[int, ProcessFacts]:
     running = {facts.pid: facts for facts in system.all_processes()}
     mark = f"{JOB_VARIABLE}={job_dir}"
     found = system.has_mark(list(running), mark, os.path.join(job_dir, "logs"))
@@ -169,10 +165,10 @@ def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, Proces
     return {pid: running[pid] for pid in sorted(found)}
 
 
-def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
+def kill_members_of_job(job_dir: str) -> int:
     """Kill the remaining processes of a job whose supervisor is gone; returns their number."""
     killed = 0
-    while members := [process for process in members_of_job(job_dir, sessions) if process.pid != os.getpid()]:
+    while members := [process for process in members_of_job(job_dir) if process.pid != os.getpid()]:
         hit = [process for process in members if send_signal(process, signal.SIGKILL)]
         killed += len(hit)
         if not hit:

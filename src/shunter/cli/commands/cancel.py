@@ -12,8 +12,10 @@ from shunter.cli.interrupts import interrupt_message
 from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.watching import wait_for_end
-from shunter.runner import get_runner
+from shunter.errors import ShunterError
+from shunter.runner import Runner, get_runner
 from shunter.runner.observation import unknown_job
+from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 
 
@@ -30,11 +32,12 @@ def run(args: Namespace) -> int:
         for handle, status in ended.items():
             if handle not in jobs.by_pattern:
                 note(f"{handle} has already ended: {status.state}")
-        lost = [handle for handle, status in jobs.statuses.items() if status.state is AppState.UNKNOWN]
-        for handle in lost:
+        unknown = [handle for handle, status in jobs.statuses.items() if status.state is AppState.UNKNOWN]
+        forgotten = [handle for handle in unknown if _is_forgotten(runner, handle)]
+        for handle in forgotten:
             jobs.add_error(unknown_job(handle))
-        handles = [handle for handle in jobs.statuses if handle not in ended and handle not in lost]
-        errors = runner.cancel_many(handles)
+        left_alone = {*ended, *forgotten}
+        errors = runner.cancel_many([handle for handle in jobs.statuses if handle not in left_alone])
         cancelled = [handle for handle, error in errors.items() if error is None]
         for handle in cancelled:
             note(f"asked {handle} to stop")
@@ -46,3 +49,12 @@ def run(args: Namespace) -> int:
                 for handle in cancelled:
                     note(f"{handle} {wait_for_end(runner, handle, None).state}")
     return jobs.code
+
+
+def _is_forgotten(runner: Runner, handle: str) -> bool:
+    """Tell whether a job's scheduler no longer knows it, so that nothing can be stopped."""
+    job = parse_app_handle(handle)
+    try:
+        return not runner.scheduler(job.scheduler_backend).exists(job.app_id)
+    except ShunterError:  # which asking it to stop the job reports
+        return False

@@ -14,6 +14,7 @@ from shunter.cli.job_names import named_jobs
 from shunter.cli.parser import add_handle_argument
 from shunter.errors import EXIT_OK
 from shunter.runner import Runner, get_runner
+from shunter.runner.jobsearch import is_pattern
 from shunter.runner.observation import mark_deleted
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppStatus
@@ -34,10 +35,7 @@ def run(args: Namespace) -> int:
     """Run the command. If one job cannot be deleted, the others still are."""
     with get_runner() as runner:
         if args.forget:
-            for handle in runner.resolve_handles(args.handles):
-                mark_deleted(runner.history, handle)
-                note(f"forgot {handle}; if it runs, it goes on")
-            return EXIT_OK
+            return _forget(runner, args.handles, yes=args.yes)
         jobs = named_jobs(runner, args.handles)
         running = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
         handles = [handle for handle in jobs.statuses if handle not in running]
@@ -55,6 +53,20 @@ def run(args: Namespace) -> int:
                 jobs.add_error(error)
         jobs.note_rest("have not ended", running)
     return jobs.code
+
+
+def _forget(runner: Runner, names: list[str], *, yes: bool) -> int:
+    """Take jobs out of lists without asking their schedulers."""
+    handles = runner.resolve_handles(names)
+    if any(map(is_pattern, names)) and not yes:
+        for handle in handles:
+            out(handle)
+        note("nothing is forgotten by a pattern without --yes")
+        return EXIT_OK
+    for handle in handles:
+        mark_deleted(runner.history, handle)
+        note(f"forgot {handle}; if it runs, it goes on")
+    return EXIT_OK
 
 
 def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:

@@ -242,7 +242,8 @@ def _trouble_of_running(pod: Mapping[str, Any]) -> str:
     known = {each.get("type") for each in (pod.get("status") or {}).get("conditions") or []}
     # the controller of nodes takes back Ready alone: the kubelet, which reports of containers, is silent
     if "ContainersReady" in conditions and "Ready" in known and "Ready" not in conditions:
-        return f"its node {(pod.get('spec') or {}).get('nodeName', '')} does not report".replace("  ", " ")
+        node = (pod.get("spec") or {}).get("nodeName") or "unknown"
+        return f"its node ({node}) does not report"
     return ""
 
 

@@ -81,9 +81,8 @@ class LocalRequest(ProcessPlan):
         ]
         told = [redactor.text(target) for target in self.notify]
         secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
-        request = {**vars(self), "roles": roles, "notify": told, "notify_secret": secret}
-        del request["env"]
-        return request
+        facts = {name: value for name, value in vars(self).items() if name != "env"}  # there is none yet
+        return {**facts, "roles": roles, "notify": told, "notify_secret": secret}
 
 
 def make_request(

@@ -18,13 +18,19 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from shunter.schedulers.responses import LogPart, LogRange, Stream
-from shunter.schedulers.supervisor.log_index import LOG_NAMES, Record, unpack_records
-from shunter.schedulers.supervisor.log_reader import MAX_LINE, GrowingFile, OutputFile, ReplicaLog
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, Record
+from shunter.schedulers.supervisor.log_reader import (
+    MAX_LINE,
+    GrowingFile,
+    IndexFile,
+    OutputFile,
+    ReplicaLog,
+)
 
 Offsets = tuple[int, int]
 
 _POSITION = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
-#: How much of the index, and of a long line, is read at a time.
+#: How much of a long line is read at a time.
 BLOCK = 64 << 10
 _BEGIN = "0.0.0"
 
@@ -37,31 +43,6 @@ class RecordIndex(Protocol):
 
     def close(self) -> None:
         """Close it."""
-
-
-class IndexFile(RecordIndex):
-    """Reads an index from any record on, block by block."""
-
-    def __init__(self, path: str) -> None:
-        self._file = GrowingFile(path)
-
-    def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
-        """Yield the records from an offset on, each with its own."""
-        start, data = offset, b""
-        while True:
-            records = list(unpack_records(data))
-            for begin, _, record in records:
-                yield start + begin, record
-            end = records[-1][1] if records else 0
-            start, rest = start + end, data[end:]
-            more = self._file.read(max(BLOCK, len(rest)), start + len(rest))
-            if not more:
-                return
-            data = rest + more
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class NoIndex(RecordIndex):

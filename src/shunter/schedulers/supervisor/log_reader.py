@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from shunter.schedulers.api import LogBlock, LogQuery, Stream
 from shunter.schedulers.lines import LineFilter, last_lines, start_of_last_lines
-from shunter.schedulers.supervisor.log_index import LOG_NAMES, IndexReader, Record
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, RECORD, Record
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10
@@ -26,6 +26,8 @@ CHUNKS_OF_ALL = 16 << 20
 LEAST_CHUNK = 64 << 10
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
+#: How much of an index is read at a time.
+RECORDS_PER_BLOCK = 2048
 #: A longer line is cut.
 MAX_LINE = 16 << 20
 
@@ -117,6 +119,37 @@ class GrowingFile(OutputFile):
         return True
 
 
+class IndexFile:
+    """An index of this machine, which may still be written."""
+
+    def __init__(self, path: str) -> None:
+        self._file = GrowingFile(path)
+        self._last: tuple[int, Record] | None = None
+
+    def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
+        """Yield the records from an offset on, each with its own, block by block."""
+        while True:
+            data = self._file.read(RECORDS_PER_BLOCK * RECORD.size, offset)
+            whole = data[: len(data) // RECORD.size * RECORD.size]
+            if not whole:
+                return
+            for time_ns, out_end, err_end in RECORD.iter_unpack(whole):
+                yield offset, Record(time_ns, (out_end, err_end))
+                offset += RECORD.size
+
+    def new_records(self) -> list[Record]:
+        """Return what has been added, or has replaced the last record, since the last call."""
+        start, known = self._last or (0, None)
+        rows = list(self.records(start))
+        if rows:
+            self._last = rows[-1]
+        return [record for _, record in rows if record != known]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class ReplicaLog:
     """Reads one replica's output as it grows.
 
@@ -144,7 +177,7 @@ class ReplicaLog:
     def at(cls, log_dir: str, index_path: str, stream: Stream) -> ReplicaLog:
         """Return the log of a local replica, of which ``log_dir`` has ``stdout.log`` and ``stderr.log``."""
         files = [GrowingFile(os.path.join(log_dir, name)) for name in LOG_NAMES]
-        return cls((files[0], files[1]), IndexReader(index_path), stream, index_path)
+        return cls((files[0], files[1]), IndexFile(index_path), stream, index_path)
 
     def skip_to_last(self, count: int, most_bytes: int | None = None) -> None:
         """Leave out what lies before the last ``count`` lines of each stream."""

@@ -68,12 +68,6 @@ class ReplicaRecorder:
         self._end = offset + len(data)
         self._bucket = (grown[0], offset, first) if len(grown) == 1 else None
 
-    def close(self) -> None:
-        """Close the files."""
-        for fd in (*self._files, self._index):
-            if fd >= 0:
-                os.close(fd)
-
 
 class LogRecorder:
     """Watches the logs of all replicas of a job.
@@ -128,10 +122,3 @@ class LogRecorder:
         now = time.monotonic()
         pause = POLL_SECONDS if self._events is None else GATHER_SECONDS if grown else 0.0
         self._next_look = now + max(pause, GATHER_FACTOR * (now - began) if grown else 0.0)
-
-    def close(self) -> None:
-        """Close everything."""
-        for replica in self._replicas:
-            replica.close()
-        if self._events is not None:
-            self._events.close()
