@@ -13,7 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 from shunter.docker.daemon_address import DaemonAddress, find_daemon
-from shunter.errors import AccessError, BackendError
+from shunter.docker.daemon_errors import (
+    EngineError,
+    EngineForbiddenError,
+    EngineUnavailableError,
+)
 from shunter.http.connections import (
     BUFFER,
     Body,
@@ -33,26 +37,6 @@ OLDEST_API = (1, 40)
 CONNECT_SECONDS = 30.0
 #: How long the daemon may be silent before it counts as gone.
 REQUEST_SECONDS = 120.0
-
-
-class EngineError(BackendError):
-    """The daemon answered with an error. ``status`` is HTTP's; the message is the daemon's own."""
-
-    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-
-
-class EngineUnavailableError(BackendError):
-    """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
-
-
-class EngineForbiddenError(EngineUnavailableError, AccessError):
-    """This user may not use the daemon."""
-
-
-class NoSubnetLeftError(BackendError):
-    """All addresses for networks are in use; those of other jobs become free when the jobs end."""
 
 
 class DaemonAnswer:

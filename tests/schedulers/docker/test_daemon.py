@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shunter.docker import image_store
-from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.specs import AppState
 from tests.backends import need
 

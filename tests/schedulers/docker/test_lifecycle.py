@@ -11,7 +11,7 @@ import pytest
 
 from shunter.cli.command_line import run_command_line
 from shunter.components import utils
-from shunter.docker.engine import EngineError
+from shunter.docker.daemon_errors import EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.runner.history import History
 from shunter.runner.records import JobRecord

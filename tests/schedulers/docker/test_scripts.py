@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.exec.container import housekeeping, submission

@@ -9,7 +9,7 @@ import pytest
 
 from shunter.errors import BackendError, StateStoreError
 from shunter.runner import get_runner
-from shunter.schedulers.local_scheduler import housekeeping
+from shunter.schedulers.supervisor import housekeeping
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppState
 

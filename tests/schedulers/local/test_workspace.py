@@ -10,8 +10,8 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError, StateStoreError
 from shunter.paths import view_dir
-from shunter.schedulers.local_scheduler import housekeeping
-from shunter.schedulers.local_scheduler.housekeeping import SUBMISSION_SECONDS
+from shunter.schedulers.supervisor import housekeeping
+from shunter.schedulers.supervisor.housekeeping import SUBMISSION_SECONDS
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.supervisor import start
 from shunter.specs import AppDef, AppState, Role

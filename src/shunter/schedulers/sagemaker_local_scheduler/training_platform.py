@@ -10,7 +10,8 @@ from typing import Any
 
 from shunter import system
 from shunter._toolkit import script_text, stack_dump
-from shunter.docker.engine import Engine, EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.exec.container.submission import ensure_image
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (

@@ -1,6 +1,6 @@
 r"""The directory of a job, which contains all that is known about it.
 
-Every job of the executor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
+Every job of a supervisor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
 
     NAME/
         state.json        its state; replaced whole at every change
@@ -190,11 +190,24 @@ class ProcessJob(JobDirectory):
     STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
     ENDS_WITH_SUPERVISOR = True
     STOP, STOP_SIGNAL = "cancel", "SIGUSR1"  # SIGTERM alone is a shutdown of the machine
+    #: Whether jobs of this kind may have working directories of their own beside their directories.
+    HAS_VIEWS = True
 
     @staticmethod
     def root() -> str:
         """Return the directory of all local jobs."""
         return jobs_dir()
+
+    def remove_belongings(self) -> None:
+        """Remove what a job that has ended has outside of its directory, besides logs.
+
+        Raises:
+            ShunterError: something cannot be removed.
+        """
+
+    def live_metadata(self, state: dict[str, Any]) -> dict[str, str]:
+        """Return facts of a job that are known only while it runs, such as published ports, by name."""
+        return {}
 
     def index_path(self, role: str, replica: int) -> str:
         """Return the path of a replica's log index."""

@@ -33,9 +33,9 @@ class UsageSampler:
 
     def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
         running = {
-            replica.pid: number
+            replica.process_pid: number
             for number, replica in enumerate(replicas)
-            if replica.is_running and replica.pid
+            if replica.is_running and replica.process_pid
         }
         now = time.time()
         received, sent = system.network_bytes()

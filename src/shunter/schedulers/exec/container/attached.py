@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from shunter import system
 from shunter.backoff import Backoff
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.errors import BackendError
 from shunter.schedulers.exec.container.inventory import remove_container
 from shunter.schedulers.exec.container.logs import Cursor, LineJoiner, frames_after

@@ -8,7 +8,8 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.errors import ConfigError
 from shunter.http.connections import Connection
 from shunter.schedulers.exec.joined_terminal import SHELL, STDERR, STDOUT, join, window_size

@@ -12,7 +12,8 @@ import time
 
 from shunter._toolkit import stack_dump
 from shunter.backoff import Backoff
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.exec.container import inventory
 from shunter.schedulers.exec.container.inventory import Container, Job

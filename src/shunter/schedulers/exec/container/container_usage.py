@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.parallel import for_all
 from shunter.paths import make_private_dir

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shunter.docker.engine import EngineError
+from shunter.docker.daemon_errors import EngineError
 from shunter.errors import BackendError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.docker import image_store
-from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.errors import BackendError
 from shunter.paths import state_dir
 from shunter.schedulers.exec import directories

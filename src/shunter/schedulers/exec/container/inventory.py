@@ -11,7 +11,8 @@ from typing import Any
 
 from shunter.backoff import Backoff
 from shunter.docker import networks
-from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineError, NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.docker.networks import Network
 from shunter.errors import BackendError
 from shunter.parallel import for_all

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 from shunter.backoff import Backoff
-from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine
 from shunter.schedulers.exec.container import labels
 from shunter.schedulers.exec.container.watcher_door import connect_to_watcher
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine
 from shunter.errors import BackendError
 from shunter.schedulers.api import LogBlock, LogQuery, Stream
 from shunter.schedulers.exec.container.inventory import Container, Job, format_time, load_job, parse_time

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunter._toolkit import stack_dump
-from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineError, NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image, pull_image
 from shunter.errors import BackendError
 from shunter.parallel import for_all

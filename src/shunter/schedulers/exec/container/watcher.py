@@ -27,7 +27,8 @@ import time
 from signal import SIGCONT
 
 from shunter import system
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.errors import BackendError
 from shunter.parallel import for_all
 from shunter.schedulers.exec import outbox, reasons

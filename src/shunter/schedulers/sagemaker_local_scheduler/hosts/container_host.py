@@ -10,7 +10,8 @@ import re
 import time
 from typing import Any
 
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.docker.networks import make_network, shared_network
 from shunter.errors import BackendError
 from shunter.schedulers.exec.container import inventory, submission
