@@ -10,10 +10,9 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError, StateStoreError
 from shunter.paths import view_dir
-from shunter.schedulers.supervisor import housekeeping
-from shunter.schedulers.supervisor.housekeeping import SUBMISSION_SECONDS
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
-from shunter.schedulers.supervisor import start
+from shunter.schedulers.supervisor import housekeeping, start
+from shunter.schedulers.supervisor.housekeeping import SUBMISSION_SECONDS
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace import directory_shipment

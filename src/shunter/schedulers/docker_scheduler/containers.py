@@ -51,6 +51,18 @@ class ContainerMaker:
         """
         for_all(self._find_image, dict.fromkeys(container.image for container in self._request.containers))
 
+    def check_network(self, name: str) -> None:
+        """Refuse a network that the daemon does not have; a container would only fail to start.
+
+        Raises:
+            BackendError: there is none of this name.
+            EngineUnavailableError: no daemon answers.
+        """
+        if name and self._docker.inspect("network", name) is None:
+            raise BackendError(
+                f"the Docker daemon has no network {name!r}", hint="`docker network ls` shows the networks."
+            )
+
     def _find_image(self, image: str) -> None:
         config = ensure_image(self._engine, image, self._request.platform).get("Config") or {}
         values = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
@@ -185,6 +197,7 @@ class ContainerMaker:
             retry=request.rules,
             hang_timeout=request.hang_timeout,
             on_hang=request.on_hang,
+            network=request.network,
         )
 
 

@@ -54,19 +54,17 @@ class ContainerJob(ProcessJob):
         remove_containers(docker, docker.ids("container", labels.APP_ID, self.name))
         remove_network(docker, self.name)
 
-    def live_metadata(self, state: dict[str, Any]) -> dict[str, str]:
-        """Return where the published ports of replicas that run are found, as ``port.ROLE/K.NAME``."""
+    def live_places(self, state: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """Return where the published ports of replicas that run are found, by ``ROLE/K`` and name."""
         document = self.read_request() or {}
-        found: dict[str, str] = {}
+        found: dict[str, dict[str, str]] = {}
         for role in state["roles"]:
             names: dict[str, int] = document.get("ports", {}).get(role["role"], {})
             running = [item["id"] for item in role["replicas"] if item["state"] == AppState.RUNNING.name]
             for k in running if names else ():
                 replica = f"{role['role']}/{k}"
                 places = _published(self.docker(), document["hostnames"][replica])
-                found |= {
-                    f"port.{replica}.{name}": places[port] for name, port in names.items() if port in places
-                }
+                found[replica] = {name: places[port] for name, port in names.items() if port in places}
         return found
 
 

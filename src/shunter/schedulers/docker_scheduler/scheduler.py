@@ -96,6 +96,7 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         job = ContainerJob.of(request.app_id)
         docker = DockerCommand(self.engine.environ())
         maker = ContainerMaker(self.engine, docker, request)
+        maker.check_network(str(dryrun_info.cfg.get("network") or ""))
         maker.find_images()
 
         def make_plan() -> ProcessPlan:

@@ -205,8 +205,8 @@ class ProcessJob(JobDirectory):
             ShunterError: something cannot be removed.
         """
 
-    def live_metadata(self, state: dict[str, Any]) -> dict[str, str]:
-        """Return facts of a job that are known only while it runs, such as published ports, by name."""
+    def live_places(self, state: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """Return where the ports of replicas that run are found from outside, by ``ROLE/K`` and name."""
         return {}
 
     def index_path(self, role: str, replica: int) -> str:

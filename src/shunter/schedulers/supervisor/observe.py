@@ -40,9 +40,14 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
         )
         for role in state["roles"] or _planned_roles(layout, state["state"])
     ]
+    places = job.live_places(state)
+    for role in roles:
+        for replica in role.replicas:
+            found = places.get(f"{role.role}/{replica.id}", {})
+            replica.reason = replica.reason or ", ".join(f"{name}: {place}" for name, place in found.items())
+    ports = {f"port.{k}.{name}": place for k, found in places.items() for name, place in found.items()}
     if is_terminal(AppState[state["state"]]):
         send_if_waiting(job.path)
-    ports = job.live_metadata(state)
     stopped = stopped_text(job, state) if state["state"] == AppState.RUNNING.name else ""
     return DescribeAppResponse(
         app_id=job.name,

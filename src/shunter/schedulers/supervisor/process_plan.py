@@ -67,6 +67,7 @@ class ProcessPlan:
             which this one was submitted; None without a queue.
         own_directories: of a sweep, the ``template`` of the points' directories, the directory whose
             neighbours they see (``beside``), and the ``names`` in which their paths end. See `own_directory`.
+        network: the containers' network that is to be removed when the job has ended; "" without one.
     """
 
     app_id: str
@@ -86,6 +87,7 @@ class ProcessPlan:
     max_running: int | None = None
     slots: dict[str, Any] | None = None
     own_directories: dict[str, Any] | None = None
+    network: str = ""
 
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""

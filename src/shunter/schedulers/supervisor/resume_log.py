@@ -74,7 +74,9 @@ def _compare(stream: BinaryIO, path: str, place: int) -> tuple[int, bytes]:
             piece = os.read(stream.fileno(), min(PIECE, end - same - len(line)))
             known = file.read(len(piece))
             if not piece or piece != known:
-                return same, line + piece
+                matched = line + piece[: _count_common(piece, known)]
+                end_of_line = matched.rfind(b"\n") + 1
+                return same + end_of_line, (line + piece)[end_of_line:]
             whole, separator, rest = piece.rpartition(b"\n")
             if separator:
                 same, line = same + len(line) + len(whole) + 1, rest
@@ -86,6 +88,12 @@ def _compare(stream: BinaryIO, path: str, place: int) -> tuple[int, bytes]:
 def _skip(stream: BinaryIO, count: int) -> None:
     while count > 0 and (piece := os.read(stream.fileno(), min(PIECE, count))):
         count -= len(piece)
+
+
+def _count_common(one: bytes, other: bytes) -> int:
+    """Return how many bytes at the beginning are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _read_taken(path: str) -> tuple[int, int]:

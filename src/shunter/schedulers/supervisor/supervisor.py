@@ -24,6 +24,7 @@ from shunter.schedulers.supervisor.container_replica import (
     containers_of,
     inspect,
     replica_of,
+    run_docker,
     signal_containers,
 )
 from shunter.schedulers.supervisor.container_usage import usage_of
@@ -324,6 +325,9 @@ class Supervisor:
         for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
             self._give_back(place)
         self.job.write_final_state(self._document(self._final_state()))
+        containers = containers_of(self.replicas)
+        if self.plan.network and containers:
+            run_docker(containers[0], "network", "rm", self.plan.network)
 
     def _final_state(self) -> AppState:
         if self.stopping is not None:
@@ -466,8 +470,10 @@ class Supervisor:
                 self._dirty = True
                 if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
                     self._failed(replica, may_retry=reason != reasons.NOT_STARTED)
-            elif not replica.is_lost and replica.was_stopped:  # it has not heard of that
-                self._signal([replica], "KILL" if replica.grace_is_over else "TERM")
+            elif not replica.is_lost:
+                self._dirty = True
+                if replica.was_stopped:  # it has not heard of that
+                    self._signal([replica], "KILL" if replica.grace_is_over else "TERM")
         if any(replica.is_lost for replica in lost):
             self._after(CONTAINER_PAUSE, lambda: self._look_at_containers(lost))
         self._restart_if_ready()
