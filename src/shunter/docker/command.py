@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -13,6 +15,9 @@ from typing import Any
 from shunter.docker.daemon_errors import EngineForbiddenError, EngineUnavailableError
 from shunter.errors import BackendError, ConfigError
 
+#: Options of a container's log. It keeps bytes that are not UTF-8, and everything: by default old lines are
+#: dropped, and "unlimited" is refused.
+LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
 #: How long the command may take; the daemon of a loaded machine takes long to set up a container.
 COMMAND_SECONDS = 300.0
 _UNREACHABLE = re.compile(
@@ -171,6 +176,19 @@ def environment_words(env: Mapping[str, str]) -> list[str]:
     for name, value in env.items():
         words += ["--env", f"{name}={value}" if _OF_THE_COMMAND.fullmatch(name) else name]
     return words
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> str:
+    """Return the mount of a file or directory of the daemon's machine, as ``--mount`` takes it."""
+    return mount_word("bind", source, target, read_only=read_only)
+
+
+def mount_word(kind: str, source: str, target: str, *, read_only: bool = False) -> str:
+    """Return a mount as ``--mount`` takes it: fields as in a CSV file."""
+    buffer = io.StringIO()
+    fields = [f"type={kind}", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
+    csv.writer(buffer, lineterminator="").writerow(fields)
+    return buffer.getvalue()
 
 
 def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:

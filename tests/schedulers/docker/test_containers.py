@@ -177,7 +177,8 @@ def test_publishing_at_a_given_port(jobs):
     port = random.randrange(20000, 32000)  # below those that the kernel hands out to other tests
     role = jobs.role("sleep 600", port_map={"http": 8000})
     app_id = jobs.submit(role, publish={"http": str(port)})
-    assert jobs.scheduler.describe(app_id).metadata["port.r/0.http"] == f"127.0.0.1:{port}"
+    place = f"127.0.0.1:{port}"
+    wait_until(lambda: jobs.scheduler.describe(app_id).metadata.get("port.r/0.http") == place, "its port")
     _, response = jobs.run(role, publish={"8000": f"127.0.0.1:{port}"})
     assert response.state == AppState.FAILED
     assert re.search(r"could not be started: .*(already allocated|address already in use)", response.msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_results_are_kept_here_and_go_with_the_job(
         if "4321" not in image_of:
             assert (tmp_path / "made/checkpoints/file").read_text() == "kept"
         app_id = handle.rpartition("/")[2]
-        (found,) = (item for item in create_scheduler("x").leftovers({}, 0) if item.app_id == app_id)
+        with contextlib.closing(create_scheduler("x")) as scheduler:
+            (found,) = (item for item in scheduler.leftovers({}, 0) if item.app_id == app_id)
         assert found.results
     finally:
         runner.delete(handle)

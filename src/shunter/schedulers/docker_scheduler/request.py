@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import fnmatch
-import io
 import json
 import os
 import shlex
@@ -13,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shunter.docker.command import environment_words
+from shunter.docker.command import LOG_WORDS, bind, environment_words, mount_word
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.limits import seconds_problem
@@ -39,8 +37,6 @@ from shunter.specs.training import (
 
 #: Prefix of SageMaker's host names.
 HOST_PREFIX = "algo-"
-#: Keeps bytes that are not UTF-8, and everything: the default drops old lines, "unlimited" is refused.
-LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
 #: Where results are, in words, if not on this machine.
 IN_CONTAINERS = "its containers, in /opt/ml, until it is deleted (docker cp)"
 RANK0_ENV = "TORCHX_RANK0_HOST"
@@ -336,20 +332,10 @@ def _common_env(opts: DockerOpts) -> dict[str, str]:
 
 def _mount(mount: BindMount | VolumeMount) -> str:
     if isinstance(mount, BindMount):
-        return bind(os.path.abspath(os.path.expanduser(mount.src_path)), mount.dst_path, mount.read_only)
-    return _mount_word("volume", mount.src, mount.dst_path, mount.read_only)
-
-
-def bind(source: str, target: str, read_only: bool = False) -> str:
-    """Return the mount of a file or directory of the daemon's machine, as ``--mount`` takes it."""
-    return _mount_word("bind", source, target, read_only)
-
-
-def _mount_word(kind: str, source: str, target: str, read_only: bool) -> str:
-    buffer = io.StringIO()
-    fields = [f"type={kind}", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
-    csv.writer(buffer, lineterminator="").writerow(fields)
-    return buffer.getvalue()
+        return bind(
+            os.path.abspath(os.path.expanduser(mount.src_path)), mount.dst_path, read_only=mount.read_only
+        )
+    return mount_word("volume", mount.src, mount.dst_path, read_only=mount.read_only)
 
 
 def _devices(role: Role) -> list[DeviceMount]:

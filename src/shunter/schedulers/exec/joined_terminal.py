@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from shunter.docker.command import DockerCommand
 from shunter.system.wakeup import Wakeup
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -231,3 +232,14 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
         for signum, handler in before.items():
             signal.signal(signum, handler)
     return 128 - code if code < 0 else code
+
+
+def run_in_container(docker: DockerCommand, container: str, command: Sequence[str], *, tty: bool) -> int:
+    """Run a command, or a shell, in a container that runs, on this process's terminal or streams.
+
+    Returns:
+        its exit code; 126 or 127 if it could not be started, which the command ``docker`` has said.
+    """
+    options = ["--interactive", *(["--tty"] if tty else [])]
+    environ = {**os.environ, **docker.environ}
+    return run_joined([docker.program, "exec", *options, container, *(command or SHELL)], environ)

@@ -12,8 +12,8 @@ from shunter import system
 from shunter._toolkit import script_text, stack_dump
 from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
 from shunter.docker.engine import Engine
+from shunter.docker.image_store import ensure_image
 from shunter.errors import ShunterError
-from shunter.schedulers.exec.container.submission import ensure_image
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
     Cluster,
     ContainerHost,
@@ -292,7 +292,7 @@ class Platform:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
             reclaim(
-                self.cluster.engine,
+                self.cluster.docker,
                 self._request["AlgorithmSpecification"]["TrainingImage"],
                 self._job.path,
                 self._job.work,
@@ -301,7 +301,7 @@ class Platform:
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            remove_all(self.cluster.engine, self._job.path)
+            remove_all(self.cluster.docker, self._job.path)
         self._close_engine()
         self._reservations.close()
         shutil.rmtree(self._secrets, ignore_errors=True)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shunter._toolkit import stack_dump
 from shunter.docker.command import advice, is_unreachable, tidy
 from shunter.schedulers.exec import reasons
 from shunter.schedulers.supervisor import resume_log
+from shunter.schedulers.supervisor.container_stacks import stack_command
 from shunter.schedulers.supervisor.process_plan import ContainerPlan, ReplicaPlan
 from shunter.schedulers.supervisor.replica import Replica
 
@@ -52,37 +51,6 @@ _SIGNALS = {
     153: "SIGXFSZ",
 }
 _KILLED = 137
-
-# Writes the stacks of a container's processes to its standard error. Runs in it as root, privileged if that
-# is allowed, with what every image has, and py-spy if it has that.
-_STACKS = r"""
-exec >>/proc/1/fd/2 2>/dev/null || exit 1
-echo "shunter: $1; the stacks of its processes:"
-for place in /proc/[0-9]*; do
-    pid=${place#/proc/}
-    [ "$pid" != 1 ] && [ "$pid" != "$$" ] || continue
-    words=$(tr '\000\n' '  ' <"$place/cmdline")
-    [ -n "$words" ] || continue
-    echo "--- process $pid: $words"
-    if command -v py-spy >/dev/null && py-spy dump --pid "$pid"; then continue; fi
-    caught=$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "$place/status")
-    if tr '\000' '\n' <"$place/environ" | grep -qx "$3=$2"; then
-        case $caught in [13579bdf]???????????????) kill -"$2" "$pid" && sleep 1 && continue ;; esac
-    fi
-    for task in "$place"/task/*; do
-        state=$(sed -n 's/^State:[^A-Z]*//p' "$task/status")
-        echo "  thread ${task##*/} ($(cat "$task/comm")): $state, waits in $(cat "$task/wchan")"
-        sed 's/^/    /' "$task/stack"
-    done
-done
-echo "shunter: end of the stacks"
-"""
-# Ends as `stack_dump` does.
-_EXEC_STACKS = f"""
-eval "$1" >/dev/null; [ $? != {stack_dump.GPU_AT_WORK} ] || exit {stack_dump.GPU_AT_WORK}
-docker=$2; shift 2
-"$docker" exec --privileged "$@" >/dev/null 2>&1 || exec "$docker" exec "$@"
-"""
 
 
 class ContainerReplica(Replica):
@@ -147,12 +115,7 @@ class ContainerReplica(Replica):
 
     def stack_program(self, headline: str, mode: str, program: list[str]) -> list[str]:
         """Return the command that examines it; see `Replica.stack_program`."""
-        gpus = [*program, stack_dump.GPU, "0", "", ""]
-        if mode == stack_dump.GPU:
-            return gpus
-        signum, variable = str(int(stack_dump.SIGNAL)), stack_dump.VARIABLE
-        inside = [self.container.name, "sh", "-c", _STACKS, "sh", headline, signum, variable]
-        return ["/bin/sh", "-c", _EXEC_STACKS, "sh", shlex.join(gpus), self.program, "--user", "0", *inside]
+        return stack_command(self.program, self.container.name, headline, mode, program)
 
     def look(self, state: dict[str, Any] | None) -> str | None:
         """Take note of the container's state after the command has ended.

@@ -6,6 +6,7 @@ first. Containers of another machine's daemon have no process here, and no sampl
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -32,24 +33,38 @@ def usage_of(replicas: Sequence[Replica]) -> Iterator[UsageRecord]:
     for replica in running:
         details = found.get(replica.container.name, {})
         pid = (details.get("State") or {}).get("Pid") or 0
-        places = _cgroups(pid, details.get("Id", "")) if pid else {}
-        if places:
-            gpu_percent, gpu_memory = used(visible(gpus, replica.gpus))
-            read, written = _storage(places)
-            received, sent = _network(pid)
-            yield UsageRecord(
-                time.time(),
-                numbers[id(replica)],
-                gpu_percent,
-                _cpu_seconds(places),
-                _memory(places),
-                read,
-                written,
-                received,
-                sent,
-                gpu_memory,
-                replica.restarts,
-            )
+        busy = used(visible(gpus, replica.gpus))
+        record = record_of(pid, details.get("Id", ""), numbers[id(replica)], replica.restarts, busy)
+        if record is not None:
+            yield record
+
+
+def record_of(
+    pid: int, container_id: str, number: int, attempt: int, gpus: tuple[float, int] = (math.nan, 0)
+) -> UsageRecord | None:
+    """Return what a container uses now; None if it does not run on this machine.
+
+    Args:
+        pid: its first process; 0 if there is none.
+        container_id: its id, all of it.
+        number: its place among all replicas of the job.
+        attempt: how often it was restarted.
+        gpus: how busy its GPUs are in percent, and how many bytes of their memory are used.
+    """
+    places = _cgroups(pid, container_id) if pid else {}
+    if not places:
+        return None
+    return UsageRecord(
+        time.time(),
+        number,
+        gpus[0],
+        _cpu_seconds(places),
+        _memory(places),
+        *_storage(places),
+        *_network(pid),
+        gpus[1],
+        attempt,
+    )
 
 
 def _cgroups(pid: int, container_id: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""The program that copies a container's output on: ``python resume_log.py DOCKER NAME STDOUT STDERR``.
+"""The program that copies a container's output on: ``python resume_log.py DOCKER NAME STDOUT [STDERR]``.
 
 It follows ``docker logs``, which begins with the first line of all. What the log files have already is left
 out, by comparing it: beside the container's output, a file holds what the command that wrote it has said of
 the lost connection, so counting is not enough. It ends when the container does; how that ended it does not
-know.
+know. A single file has the lines of both streams, in an order that may differ each time: lines are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import threading
-from typing import BinaryIO
+from collections import Counter
+from typing import IO
 
 #: How much is read and compared at once.
 PIECE = 1 << 20
@@ -22,27 +23,49 @@ SUFFIX = ".taken"
 
 
 def main(docker: str, name: str, *paths: str) -> int:
-    """Copy both streams of a container to these two files; returns an exit code."""
+    """Copy the streams of a container to two files, or both to one; returns an exit code."""
     following = subprocess.Popen(
         [docker, "logs", "--follow", name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.PIPE if len(paths) > 1 else subprocess.STDOUT,
     )
-    assert following.stdout is not None
-    assert following.stderr is not None
-    copiers = [
-        threading.Thread(target=copy_rest, args=(stream, path))
-        for stream, path in zip((following.stdout, following.stderr), paths, strict=True)
-    ]
+    problems: list[OSError] = []
+
+    def copy(stream: IO[bytes] | None, path: str) -> None:
+        assert stream is not None
+        try:
+            (copy_rest if len(paths) > 1 else copy_missing_lines)(stream, path)
+        except OSError as error:
+            problems.append(error)
+            following.kill()
+
+    streams = zip((following.stdout, following.stderr), paths, strict=False)
+    copiers = [threading.Thread(target=copy, args=pair) for pair in streams]
     for copier in copiers:
         copier.start()
     for copier in copiers:
         copier.join()
-    return following.wait()
+    return following.wait() or bool(problems)
 
 
-def copy_rest(stream: BinaryIO, path: str) -> None:
+def copy_missing_lines(stream: IO[bytes], path: str) -> None:
+    """Append to a file the lines of a stream that it does not have, each as often as they are missing."""
+    with open(path, "rb") as file:
+        present = Counter(map(hash, file))
+    with open(path, "ab", buffering=0) as log:
+        size = log.tell()
+        if size and os.pread(log.fileno(), 1, size - 1) != b"\n":
+            log.write(b"\n")
+        for line in stream:
+            if present[hash(line)] > 0:
+                present[hash(line)] -= 1
+            else:
+                while line:
+                    line = line[log.write(line) :]
+
+
+def copy_rest(stream: IO[bytes], path: str) -> None:
     """Append to a file what a stream has beyond the part that the file has already."""
     taken, place = _read_taken(path)
     _skip(stream, taken)
@@ -59,7 +82,7 @@ def copy_rest(stream: BinaryIO, path: str) -> None:
         os.close(log)
 
 
-def _compare(stream: BinaryIO, path: str, place: int) -> tuple[int, bytes]:
+def _compare(stream: IO[bytes], path: str, place: int) -> tuple[int, bytes]:
     """Compare a stream with a file from a place on.
 
     Returns:
@@ -85,7 +108,7 @@ def _compare(stream: BinaryIO, path: str, place: int) -> tuple[int, bytes]:
     return same + len(line), b""
 
 
-def _skip(stream: BinaryIO, count: int) -> None:
+def _skip(stream: IO[bytes], count: int) -> None:
     while count > 0 and (piece := os.read(stream.fileno(), min(PIECE, count))):
         count -= len(piece)
 
