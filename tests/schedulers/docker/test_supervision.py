@@ -3,7 +3,7 @@
 import pytest
 
 from shunter.schedulers.docker_scheduler.job import ContainerJob
-from shunter.schedulers.exec import outbox
+from shunter.schedulers.supervisor import outbox
 from shunter.specs import AppState, Resource, RetryPolicy
 from tests.receiver import receiving
 

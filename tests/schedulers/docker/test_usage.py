@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shunter.schedulers.docker_scheduler.job import ContainerJob
-from shunter.schedulers.supervisor import container_usage
+from shunter.system import cgroups
 
 from .conftest import wait_until
 
@@ -33,9 +33,9 @@ def test_files_of_both_versions_of_cgroups(tmp_path, version):
         places[name] = str(folder)
         for file, content in files.items():
             (folder / file).write_text(content)
-    assert container_usage._cpu_seconds(places) == 2.5
-    assert container_usage._memory(places) == 4000
-    assert container_usage._storage(places) == (10, 20)
+    assert cgroups._cpu_seconds(places) == 2.5
+    assert cgroups._memory(places) == 4000
+    assert cgroups._storage(places) == (10, 20)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from shunter.schedulers.docker_scheduler.doctor import examine, examine_job
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.options import DockerOpts
 from shunter.schedulers.docker_scheduler.request import IN_CONTAINERS, DockerRequest, make_request
-from shunter.schedulers.exec.joined_terminal import run_in_container
 from shunter.schedulers.ids import make_unique
+from shunter.schedulers.joined_terminal import run_in_container
 from shunter.schedulers.supervisor import documents
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
@@ -135,7 +135,7 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         state = (details.get("State") or {}).get("Status", "not there")
         if state != "running":
             raise not_running(name, state)
-        return run_in_container(docker, container, command, tty=tty)
+        return run_in_container(docker, container, name, command, tty=tty)
 
     # ---- collecting
 

@@ -17,12 +17,12 @@ from shunter.docker.command import DockerCommand, remove_containers
 from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Leftover
-from shunter.schedulers.exec import directories
 from shunter.schedulers.sagemaker_local_scheduler import object_cache, submission
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import all_of_jobs, remove_network
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor import directories
 from shunter.schedulers.supervisor.recovery import current_state
 
 #: The only thing in a directory of results, which is named by its job.

@@ -31,10 +31,9 @@ from typing import Any
 from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError, ShunterError
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.schedulers.exec import reasons
 from shunter.schedulers.sagemaker_local_scheduler.hosts import container_host
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL, finish
-from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor import reasons, recovery
 from shunter.schedulers.supervisor.documents import read_json, write_json
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.system import processes

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shunter.docker.command import advice, is_unreachable, tidy
-from shunter.schedulers.exec import reasons
-from shunter.schedulers.supervisor import resume_log
+from shunter.schedulers.supervisor import reasons, resume_log
 from shunter.schedulers.supervisor.container_stacks import stack_command
 from shunter.schedulers.supervisor.process_plan import ContainerPlan, ReplicaPlan
 from shunter.schedulers.supervisor.replica import Replica

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.responses import JobDetails, ReplicaUsage
 from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.usage_file import replica_usage
 
 
 class SupervisedJobDetails(JobDetails):

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from shunter.errors import StateStoreError
 from shunter.paths import remove_tree, view_dir
 from shunter.schedulers.api import Leftover
-from shunter.schedulers.exec import directories
-from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor import directories, recovery
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs.status import AppState, is_terminal
 from shunter.workspace.directory_shipment import remove_view

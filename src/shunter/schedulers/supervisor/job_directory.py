@@ -15,7 +15,7 @@ Every job of a supervisor has one, with these files among others; `ProcessJob` a
         python/           what Python processes import at startup, if hangs are detected
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results; in a sweep also ``code``,
                           the working directory of the point
-        usage             what the replicas have used over time (`exec.usage_file`)
+        usage             what the replicas have used over time (`supervisor.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
@@ -29,14 +29,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from shunter.paths import jobs_dir, state_error
-from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
+from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.documents import (
     read_json,
     reserve,
     write_json,
     write_json_last,
 )
+from shunter.schedulers.supervisor.reasons import STATE_LOST, describe, state_of
 from shunter.specs.status import AppState, is_terminal
 from shunter.system.identity import machine
 

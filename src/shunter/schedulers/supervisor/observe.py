@@ -8,8 +8,8 @@ from typing import Any
 
 from shunter.paths import existing
 from shunter.schedulers.api import DescribeAppResponse
-from shunter.schedulers.exec.outbox import send_if_waiting
 from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.outbox import send_if_waiting
 from shunter.schedulers.supervisor.recovery import current_state, stopped_text
 from shunter.specs.status import (
     NONE,

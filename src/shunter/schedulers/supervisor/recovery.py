@@ -15,8 +15,8 @@ from typing import Any
 
 from shunter.backoff import polling
 from shunter.errors import StateStoreError
-from shunter.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
 from shunter.schedulers.supervisor.job_directory import JobDirectory
+from shunter.schedulers.supervisor.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
 from shunter.specs.status import AppState
 from shunter.system import processes
 from shunter.system.identity import Process, machine

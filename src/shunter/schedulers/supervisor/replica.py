@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shunter.schedulers.exec import reasons
+from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.log_index import LOG_NAMES
 from shunter.schedulers.supervisor.log_recorder import ReplicaRecorder
 from shunter.schedulers.supervisor.process_group import ProcessGroup

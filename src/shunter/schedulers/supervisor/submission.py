@@ -13,8 +13,7 @@ from shunter._toolkit import stack_dump
 from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
-from shunter.schedulers.exec import outbox
-from shunter.schedulers.supervisor import documents
+from shunter.schedulers.supervisor import documents, outbox
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.start import StartingSupervisor

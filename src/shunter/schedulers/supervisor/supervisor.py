@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shunter import system
-from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.retry_counts import RetryCounts
+from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.container_replica import (
     ContainerReplica,
     containers_of,
@@ -36,6 +35,7 @@ from shunter.schedulers.supervisor.own_directory import make_own
 from shunter.schedulers.supervisor.parents import Parents
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.retry_counts import RetryCounts
 from shunter.schedulers.supervisor.slots import SlotQueue, Ticket
 from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 from shunter.specs.status import AppState, is_terminal

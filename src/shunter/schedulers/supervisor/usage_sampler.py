@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from shunter import system
-from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord
 from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.usage_file import UsageFile, UsageRecord
 from shunter.system.nvml import Gpus, used, visible
 
 

@@ -23,7 +23,6 @@ from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.engine import Engine
 from shunter.docker.networks import make_network, shared_network
 from shunter.errors import BackendError
-from shunter.schedulers.exec.usage_file import UsageRecord
 from shunter.schedulers.sagemaker_local_scheduler.hosts.attached import AttachedContainer, ContainerLost
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import Exit, PlatformFailure, StartFailure
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
@@ -36,6 +35,7 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
 )
 from shunter.schedulers.supervisor.container_stacks import stack_command
 from shunter.schedulers.supervisor.container_usage import record_of
+from shunter.schedulers.supervisor.usage_file import UsageRecord
 from shunter.system.processes import signal_name
 
 #: Marks containers and networks; its value is the job's directory.
