@@ -22,7 +22,7 @@ WITHOUT_TOOLKIT = {DOCUMENT: "{}"}
 def test_replicas_find_the_first_by_name(jobs):
     script = (
         'if [ "${replica_id}" = 0 ]; then echo hello | nc -l -p 2345; '
-        "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null; do sleep 0.1; done; fi"
+        "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null 2>/dev/null; do sleep 0.1; done; fi"
     )
     app_id, response = jobs.run(
         jobs.role(script, num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
