@@ -32,7 +32,6 @@ from shunter.schedulers.aws.cloudwatch_calls import (
     default_translation,
 )
 from shunter.schedulers.aws.cloudwatch_cursor import StreamCursor
-from shunter.schedulers.aws.cloudwatch_live_tail import LiveTail
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, compile_regex, iter_lines
 
@@ -83,8 +82,6 @@ class LogStreams:
     Args:
         client: boto3's client of the service ``logs``. It need not retry: calls are repeated here.
         group: name of the log group.
-        live: whether to learn of new lines at once from Live Tail, where the account has it. AWS charges for
-            it by the minute.
         renew: makes another client when the credentials have expired; None if that cannot help.
         translate: returns our error for one of botocore and the operation's name.
         calls_per_second: the rate limit.
@@ -96,7 +93,6 @@ class LogStreams:
         client: Any,
         group: str,
         *,
-        live: bool = False,
         renew: Callable[[], Any] | None = None,
         translate: Callable[[Exception, str], Exception] = default_translation,
         calls_per_second: float = CALLS_PER_SECOND,
@@ -104,7 +100,6 @@ class LogStreams:
     ) -> None:
         self.group = group
         self._client = client
-        self._live = live
         self._renew = renew
         self._translate = translate
         self._clock = clock or Clock()
@@ -124,7 +119,7 @@ class LogStreams:
             UsageError: the regular expression is invalid.
             BackendError: CloudWatch refuses, or was unreachable for too long (from the iterator).
         """
-        return _Reading(job, query, _line_filter(query), self._calls(), self._clock, live=self._live).blocks()
+        return _Reading(job, query, _line_filter(query), self._calls(), self._clock).blocks()
 
     def find(self, prefix: str) -> list[str]:
         """Return the names of all streams with this prefix, in order; empty if the group does not exist.
@@ -141,12 +136,11 @@ class LogStreams:
         return LogCalls(self._client, self.group, self._rate_limit, self._clock, self._renew, self._translate)
 
 
-def streams_of(session: AwsSession, group: str, *, live: bool = False) -> LogStreams:
+def streams_of(session: AwsSession, group: str) -> LogStreams:
     """Return the streams of a log group, read with the credentials of a session."""
     return LogStreams(
         session.client("logs", repeats=False),
         group,
-        live=live,
         renew=lambda: session.renewed_client("logs"),
         translate=lambda error, operation: session.translated(error, "logs", operation),
     )
@@ -182,16 +176,12 @@ class _Reading:
         lines_of: Callable[[CloudWatchEvent], list[bytes]],
         calls: LogCalls,
         clock: Clock,
-        *,
-        live: bool,
     ) -> None:
         self._job = job
         self._query = query
         self._lines_of = lines_of
         self._calls = calls
         self._clock = clock
-        self._wants_live = live and query.should_tail
-        self._live: LiveTail | None = None
         self._logs: dict[Key, ReplicaFollower] = {}
         self._tails: dict[Key, deque[bytes]] = {}
         self._refresh_due = 0.0
@@ -218,8 +208,6 @@ class _Reading:
         finally:
             self._calls.stop.set()
             workers.close()
-            if self._live is not None:
-                self._live.close()
 
     # ---- lines that exist
 
@@ -291,7 +279,6 @@ class _Reading:
             if self._query.should_tail and now >= self._refresh_due:
                 self._refresh()
                 continue
-            self._listen(waiting)
             key, log = min(waiting.items(), key=lambda item: item[1].due)
             if log.due > now:
                 until = min(log.due, self._refresh_due) if self._query.should_tail else log.due
@@ -300,20 +287,7 @@ class _Reading:
             yield from self._block(key, log.step())
 
     def _pause(self, seconds: float) -> None:
-        self._clock.wait(self._calls.stop if self._live is None else self._live.changed, seconds)
-
-    def _listen(self, waiting: Mapping[Key, ReplicaFollower]) -> None:
-        """Keep Live Tail running, and read at once the streams that it reports."""
-        if not self._wants_live:
-            return
-        if self._live is None:
-            self._live = LiveTail(self._calls, self._clock)
-        self._live.watch({log.stream for log in waiting.values() if log.stream})
-        news = self._live.grown_streams()
-        for log in waiting.values():
-            log.is_watched = self._live.watches(log.stream)
-            if news is None or log.stream in news:
-                log.read_soon()
+        self._clock.wait(self._calls.stop, seconds)
 
     def _refresh(self) -> None:
         try:
@@ -363,8 +337,6 @@ FIRST_LOOK = 1.0
 LONGEST_LOOK = 5.0
 #: Silent streams polled per second, if there are many.
 SILENT_LOOKS_PER_SECOND = 4.0
-#: Seconds between two polls of a silent stream that Live Tail watches.
-WATCHED_LOOK = 60.0
 #: Seconds between two checks of a stream's end for late events: of a growing stream, and of a silent one.
 SWEEP = 20.0
 SILENT_SWEEP = 60.0
@@ -393,7 +365,6 @@ class ReplicaFollower:
         due: when to read next, by the monotonic clock.
         is_done: whether nothing more will come.
         is_over: whether the replica has ended.
-        is_watched: whether Live Tail reports new lines.
     """
 
     def __init__(
@@ -412,7 +383,6 @@ class ReplicaFollower:
         self.due = 0.0
         self.is_done = False
         self.is_over = False
-        self.is_watched = False
         self._calls = calls
         self._clock = clock
         self._span = (since, until, limit, capacity)
@@ -428,11 +398,6 @@ class ReplicaFollower:
         self._sweep_due = 0.0
         self._had_news = False
 
-    @property
-    def stream(self) -> str:
-        """Name of the stream that is being read, if it exists."""
-        return self._cursor.stream if self._cursor is not None and self._cursor.exists else ""
-
     def update(self, attempts: Sequence[AttemptLog], over: bool) -> bool:
         """Record the attempts; returns whether anything has changed."""
         before = (dict(self._ends), self.is_over)
@@ -447,11 +412,6 @@ class ReplicaFollower:
         if is_new:
             self.due = 0.0
         return is_new
-
-    def read_soon(self) -> None:
-        """Read at once, and soon again if the announced lines cannot be seen yet."""
-        self.due = 0.0
-        self._interval = FIRST_LOOK
 
     # ---- reading
 
@@ -582,9 +542,8 @@ class ReplicaFollower:
     def _poll_later(self, cursor: StreamCursor) -> None:
         """At the end of a stream that may grow: decide when to read again, and how far back."""
         now = self._clock.monotonic()
-        longest = WATCHED_LOOK if self.is_watched else self._longest
-        self.due = now + min(self._interval, longest)
-        self._interval = min(self._interval * 1.6, longest)
+        self.due = now + min(self._interval, self._longest)
+        self._interval = min(self._interval * 1.6, self._longest)
         if now >= self._sweep_due and cursor.exists:
             self._next_scan = False
             self._sweep_due = now + (SWEEP if self._had_news else SILENT_SWEEP)

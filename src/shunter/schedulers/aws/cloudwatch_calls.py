@@ -224,14 +224,6 @@ class LogCalls:
             tokens.add(token)
             params["nextToken"] = token
 
-    def group_arn(self) -> str:
-        """Return the log group's ARN, without the asterisk at its end; empty if the group does not exist."""
-        params = {"logGroupNamePrefix": self.group, "limit": 1}
-        for found in self.call("describe_log_groups", ("logGroups",), params)["logGroups"]:
-            if found["logGroupName"] == self.group:
-                return str(found.get("logGroupArn") or found["arn"]).removesuffix(":*")
-        return ""
-
     def call(
         self, method: str, members: tuple[str, ...], params: dict[str, Any], patience: float = PATIENCE
     ) -> dict[str, Any]:

@@ -20,15 +20,10 @@ MOST_MISSES = 10
 
 
 def read_logs(
-    session: AwsSession,
-    job: dict[str, Any],
-    places: Sequence[ReplicaRef],
-    query: LogQuery,
-    *,
-    live: bool = False,
+    session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef], query: LogQuery
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of one job, if ``live`` with the help of CloudWatch Live Tail."""
-    streams = streams_of(session, observe.log_group(places[0]), live=live)
+    """Return the lines of replicas of one job."""
+    streams = streams_of(session, observe.log_group(places[0]))
     return streams.read(BatchLogs(session, job, places), query)
 
 
