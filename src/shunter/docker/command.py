@@ -138,6 +138,7 @@ class DockerCommand:
                 capture_output=True,
                 timeout=COMMAND_SECONDS,
                 check=False,
+                start_new_session=True,  # Ctrl-C reaches us, and not the command in the middle of its work
             )
         except subprocess.TimeoutExpired:
             raise EngineUnavailableError(

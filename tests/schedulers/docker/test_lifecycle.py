@@ -154,6 +154,22 @@ def test_a_killed_supervisor_takes_its_containers_with_it(jobs):
     assert jobs.networks(app_id) == []
 
 
+def test_without_a_daemon_a_job_whose_supervisor_was_killed_may_still_run(jobs, tmp_path, monkeypatch):
+    app_id = jobs.submit("echo up; exec sleep 600")
+    jobs.wait_for_line(app_id)
+    document = ContainerJob.of(app_id).read_request()
+    kill_supervisor(app_id)
+    with monkeypatch.context() as away:
+        daemon = {"DOCKER_HOST": f"unix://{tmp_path}/none"}
+        away.setattr(ContainerJob, "read_request", lambda self: {**document, "daemon": daemon})
+        response = jobs.scheduler.describe(app_id)
+        assert response.state == AppState.UNREACHABLE
+        assert "cannot reach a Docker daemon" in response.msg
+        assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.UNREACHABLE
+    assert jobs.end_of(app_id).state == AppState.FAILED
+    assert not [c for c in jobs.containers() if c["State"] == "running"]
+
+
 def test_a_killed_command_is_replaced(jobs, tmp_path):
     """Nothing of the log is lost or doubled, and the job does not notice."""
     script = "i=0; while [ ! -e /gate/go ]; do i=$$((i+1)); echo line $$i; sleep 0.01; done; echo $$i lines"

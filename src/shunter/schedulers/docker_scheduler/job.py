@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from shunter.docker.command import DockerCommand, DockerRefused, remove_containers
@@ -38,11 +39,10 @@ class ContainerJob(ProcessJob):
         if not state.get("roles"):
             self.remove_belongings()
         elif containers:
-            try:
+            with suppress(DockerRefused):  # some have ended already
                 docker.run("kill", *containers)
-            except DockerRefused:  # some have ended already
-                pass
-            remove_network(docker, self.name)
+            with suppress(BackendError):  # a container may take a moment to leave it; `delete` tries again
+                remove_network(docker, self.name)
 
     def remove_belongings(self) -> None:
         """Remove the job's containers, with what they have written, and its network.

@@ -107,7 +107,7 @@ class ContainerReplica(Replica):
         Raises:
             OSError: the program cannot be executed.
         """
-        self.is_lost = False
+        self.is_lost, self._looks = False, 0
         program = os.path.abspath(resume_log.__file__)
         argv = [sys.executable, "-I", "-S", program, self.program, self.container.name, *self.log_paths]
         self.spawn(sys.executable, argv, self.env, (os.devnull, os.devnull))

@@ -180,7 +180,11 @@ class JobDirectory:
         return state
 
     def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove what a job without a supervisor left behind besides processes; record that in its state."""
+        """Remove what a job without a supervisor left behind besides processes; record that in its state.
+
+        Raises:
+            ShunterError: that cannot be done now, so the job may still run.
+        """
 
 
 class ProcessJob(JobDirectory):

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from shunter.backoff import polling
-from shunter.errors import StateStoreError
+from shunter.errors import ShunterError, StateStoreError
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
 from shunter.specs.status import AppState
@@ -70,8 +70,12 @@ def end_orphan(job: JobDirectory) -> dict[str, Any] | None:
         if _is_run(job, state, machine()["boot_id"]):
             return state
         killed = processes.kill_members_of_job(job.path)
-        state = _ended(job, state, time.time() if killed else job.last_written())
-        job.clean_up(state)
+        ended = _ended(job, state, time.time() if killed else job.last_written())
+        try:
+            job.clean_up(ended)
+        except ShunterError as error:  # what is left of it may still run
+            return {**state, "state": AppState.UNREACHABLE.name, "msg": error.message}
+        state = ended
         try:
             job.write_final_state(state)
         except OSError:  # the next reader tries again

@@ -61,6 +61,10 @@ class Cluster:
         job_dir: the job's directory.
         request: the request.
         patience: seconds for which the daemon may be away, at most a minute.
+
+    Raises:
+        EngineUnavailableError: no daemon answers.
+        ConfigError: there is no ``docker`` command.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Cluster:
         self.patience = min(patience, LONGEST_PATIENCE)
         self.engine = engine
         self.docker = DockerCommand(engine.environ())
+        self.docker.program  # noqa: B018 - without the command there are no containers
         self.labels = {LABEL: job_dir}
         self.request = request
         self.network = ""
