@@ -19,8 +19,9 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from shunter.errors import ConfigError
-from shunter.schedulers.joined_terminal import SHELL, STDERR, STDIN, STDOUT, join
+from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.channel import STDERR, STDIN, STDOUT, join
 from shunter.schedulers.kubernetes_scheduler.observe import core_path
 
 log = logging.getLogger(__name__)
