@@ -13,7 +13,6 @@ from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from tests.aws.batch.jobs import role
 from tests.aws.batch.test_observing import submit
 from tests.aws.fake import FakeAws
-from tests.schedulers.known_context import KnownContext
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +41,7 @@ def test_each_node_has_its_log(still: FakeAws, scheduler: AWSBatchScheduler) -> 
         still.batch.finish(f"{job_id}#{2 - child}", 0)
     assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["node 1\n"]
     assert list(scheduler.log_iter(app_id, "reader", 0)) == ["node 2\n"]
-    groups = {call.params["logGroupName"] for call in still.calls if call.operation == "GetLogEvents"}
+    groups = {call.params["logGroupName"] for call in still.calls if call.operation == "FilterLogEvents"}
     assert groups == {"/jobs/mine"}
 
 
@@ -69,24 +68,6 @@ def test_following_begins_before_the_stream_is_there_and_ends_with_the_job(
     reader.join(30)
     assert not reader.is_alive()
     assert seen == ["one\n", "two\n"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("live_tail", [True, False])
-def test_live_tail_is_used_where_it_is_asked_for(
-    still: FakeAws, scheduler: AWSBatchScheduler, live_tail: bool
-) -> None:
-    scheduler.context = KnownContext({"live_tail": live_tail})
-    app_id, job_id = submit(still, scheduler)
-    still.batch.advance(job_id, "RUNNING")
-    still.batch.log(job_id, "one")
-    lines = iter(scheduler.log_iter(app_id, "trainer", should_tail=True))
-    assert next(lines) == "one\n"
-    still.batch.log(job_id, "two")
-    still.batch.finish(job_id, 0)
-    assert list(lines) == ["two\n"]
-    asked = [call for call in still.calls if call.operation == "StartLiveTail"]
-    assert bool(asked) == live_tail
 
 
 @pytest.mark.parametrize("stream", [Stream.STDOUT, Stream.STDERR])

@@ -1,15 +1,14 @@
-"""CloudWatch Logs in memory: groups, streams, pages, tokens, late and hidden events, Live Tail."""
+"""CloudWatch Logs in memory: groups, streams, pages, tokens, late and hidden events."""
 
 from __future__ import annotations
 
 import bisect
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.aws.fake import eventstream
 from tests.aws.fake.wire import ACCOUNT, REGION, ApiError
 
 PAGE_EVENTS = 10_000
@@ -42,27 +41,18 @@ class Logs:
 
     Attributes:
         page_events, page_bytes: how much a page holds at most.
-        empty_every: every n-th page of GetLogEvents is empty though there is more, as AWS may do; 0 for none.
-        live_tail: whether Live Tail is allowed.
-        live_updates, live_seconds, live_most: how many updates a session lasts, how long it waits for news
-            before each, and how many events one shows.
+        empty_every: every n-th page of events is empty though there is more, as AWS may do; 0 for none.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = threading.RLock()
-        self._grown = threading.Condition(self._lock)
         self._groups: dict[str, dict[str, LogStream]] = {}
         self._sequence = 0
         self._page = 0
         self.page_events = PAGE_EVENTS
         self.page_bytes = PAGE_BYTES
         self.empty_every = 0
-        self.live_tail = True
-        self.live_updates = 10_000
-        self.live_most = 500
-        self.live_seconds = 0.05
-        self.closed = False
 
     # ---- what a test does
 
@@ -101,12 +91,6 @@ class Logs:
                 entry = Event(event_id, timestamp, message, now, self._now() + visible_after)
                 bisect.insort(target.events, entry)
             target.last_ingestion = now
-            self._grown.notify_all()
-
-    def close(self) -> None:
-        with self._lock:
-            self.closed = True
-            self._grown.notify_all()
 
     # ---- operations
 
@@ -147,6 +131,43 @@ class Logs:
         page.sort()
         shown = [{"timestamp": e.timestamp, "message": e.message, "ingestionTime": e.ingestion} for e in page]
         return {"events": shown, "nextForwardToken": tokens[0], "nextBackwardToken": tokens[1]}
+
+    def filter_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        names = params.get("logStreamNames", [])
+        if not 1 <= len(names) <= 100:
+            raise ApiError("InvalidParameterException", "1 to 100 logStreamNames are expected")
+        if params.get("startTime", 0) > params.get("endTime", 1 << 62):
+            raise ApiError("InvalidParameterException", "startTime is after endTime")
+        with self._lock:
+            found: list[tuple[Event, str]] = []
+            for name in names:
+                stream = self._stream(_group_name(params), name)
+                # unlike in GetLogEvents, the end is included
+                start, end = self._span(stream, params | {"endTime": params.get("endTime", 1 << 62) + 1})
+                found += [(event, name) for event in stream.events[start:end]]
+            _, place = _read_token(params.get("nextToken", ""))
+            found = sorted(item for item in found if item[0].id > place)
+            limit = min(params.get("limit", PAGE_EVENTS), self.page_events)
+            self._page += 1
+            if self.empty_every and self._page % self.empty_every == 0:
+                limit = 0
+            page, is_more = self._fill((event for event, _ in found), limit)
+        owners = {event.id: name for event, name in found}
+        shown = [
+            {
+                "logStreamName": owners[e.id],
+                "timestamp": e.timestamp,
+                "message": e.message,
+                "ingestionTime": e.ingestion,
+                "eventId": f"{e.id:056d}",
+            }
+            for e in page
+        ]
+        answer: dict[str, Any] = {"events": shown, "searchedLogStreams": []}
+        if is_more:
+            last = page[-1].id if page else place
+            answer["nextToken"] = f"f/{last:056d}/{uuid.uuid4().hex[:8]}"
+        return answer
 
     def describe_log_streams(self, params: dict[str, Any]) -> dict[str, Any]:
         group = _group_name(params)
@@ -196,58 +217,7 @@ class Logs:
             self.create_group(params["logGroupName"])
         return {}
 
-    def live_tail_messages(self, params: dict[str, Any]) -> Iterator[bytes]:
-        """Yield the messages of a Live Tail session; one that is not allowed raises at once."""
-        if not self.live_tail:
-            raise ApiError("AccessDeniedException", "not authorized to perform: logs:StartLiveTail")
-        arns = params["logGroupIdentifiers"]
-        groups = [arn.partition(":log-group:")[2] for arn in arns]
-        if not all(groups) or any(arn.endswith("*") for arn in arns):
-            raise ApiError("InvalidParameterException", "log groups are given by their ARN")
-        names = params.get("logStreamNames")
-        for group in groups:
-            for name in names or ():
-                self._stream(group, name)
-        return self._live(groups, names, params)
-
     # ---- parts
-
-    def _live(self, groups: list[str], names: list[str] | None, params: dict[str, Any]) -> Iterator[bytes]:
-        seen = self._sequence
-        yield eventstream.event("initial-response", {})
-        start = {"requestId": "r", "sessionId": "s", "logGroupIdentifiers": params["logGroupIdentifiers"]}
-        yield eventstream.event("sessionStart", start)
-        for _ in range(self.live_updates):
-            with self._lock:
-                if not self.closed:
-                    self._grown.wait(self.live_seconds)
-                if self.closed:
-                    return
-                fresh = self._fresh(groups, names, seen)
-                seen = self._sequence
-            content = {
-                "sessionMetadata": {"sampled": len(fresh) > self.live_most},
-                "sessionResults": fresh[: self.live_most],
-            }
-            yield eventstream.event("sessionUpdate", content)
-        yield eventstream.exception("SessionTimeoutException", "The session has timed out.")
-
-    def _fresh(self, groups: list[str], names: list[str] | None, seen: int) -> list[dict[str, Any]]:
-        mask = (1 << SEQUENCE_BITS) - 1
-        return [
-            {
-                "logStreamName": stream.name,
-                "logGroupIdentifier": f"{ACCOUNT}:{group}",
-                "message": event.message,
-                "timestamp": event.timestamp,
-                "ingestionTime": event.ingestion,
-            }
-            for group in groups
-            for stream in self._group(group).values()
-            if names is None or stream.name in names
-            for event in stream.events
-            if event.id & mask > seen
-        ]
 
     def _span(self, stream: LogStream, params: dict[str, Any]) -> tuple[int, int]:
         """Return where the events of the time that is asked for begin and end."""

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -83,7 +83,6 @@ class FakeAws:
 
     def close(self) -> None:
         """Stop serving and end all jobs."""
-        self.logs.close()
         self.batch.close()
         self._server.shutdown()
         self.break_connections()
@@ -110,8 +109,8 @@ class FakeAws:
         """Return how many requests for an operation came in."""
         return sum(call.operation == operation for call in self.calls)
 
-    def answer(self, method: str, path: str, headers: Any, body: bytes) -> Answer | Iterator[bytes] | str:
-        """Return the answer to a request, the messages of a stream, or how the connection breaks."""
+    def answer(self, method: str, path: str, headers: Any, body: bytes) -> Answer | str:
+        """Return the answer to a request, or how the connection breaks."""
         service = "batch"
         operation = ""
         try:
@@ -128,22 +127,18 @@ class FakeAws:
                 raise
             return wire.render_error(service, ApiError("FakeDefect", str(error), 501))
 
-    def _carry_out(
-        self, service: str, operation: str, params: dict[str, Any], fault: str
-    ) -> Answer | Iterator[bytes] | str:
+    def _carry_out(self, service: str, operation: str, params: dict[str, Any], fault: str) -> Answer | str:
         error = error_of(fault, service, operation, self.identity.user)
         if error is not None:
             raise error
         if fault == "drop":
             return fault
-        series = f"{operation} {params.get('logStreamName', '')} {params.get('jobQueue', '')}"
+        streams = params.get("logStreamName") or params.get("logStreamNames", "")
+        series = f"{operation} {streams} {params.get('jobQueue', '')}"
         if fault == "repeat" and series in self._last:
             return self._last[series]
         if fault == "empty_page":
             params = params | {"limit": 0, "maxResults": 0}
-        if operation == "StartLiveTail":
-            messages: Iterator[bytes] = self.logs.live_tail_messages(params)
-            return messages
         method = getattr(self._apis[service], _snake(operation), None)
         if method is None:
             raise ApiError("UnknownOperationException", f"the fake does not have {operation}", 501)
@@ -204,23 +199,13 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, str):
             self.close_connection = True
             return
-        if isinstance(answer, tuple):
-            status, headers, content = answer
-            self.send_response(status)
-            for name, value in ({"Content-Length": str(len(content))} | headers).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-            self.close_connection = headers.get("Content-Length") is not None
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "application/vnd.amazon.eventstream")
-        self.send_header("Transfer-Encoding", "chunked")
+        status, headers, content = answer
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(content))} | headers).items():
+            self.send_header(name, value)
         self.end_headers()
-        for message in answer:
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(message), message))
-        self.wfile.write(b"0\r\n\r\n")
-        self.close_connection = True
+        self.wfile.write(content)
+        self.close_connection = headers.get("Content-Length") is not None
 
     do_GET = do_POST = do_DELETE = _serve
 

@@ -8,7 +8,7 @@ from typing import Any
 from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.batch_jobs import seconds_of
-from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
+from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, read_streams
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.observe import ReplicaRef
@@ -24,12 +24,9 @@ def read_logs(
     job: dict[str, Any],
     places: Sequence[ReplicaRef],
     query: LogQuery,
-    *,
-    live: bool = False,
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of one job, if ``live`` with the help of CloudWatch Live Tail."""
-    streams = streams_of(session, observe.log_group(places[0]), live=live)
-    return streams.read(BatchLogs(session, job, places), query)
+    """Return the lines of replicas of one job."""
+    return read_streams(session, observe.log_group(places[0]), BatchLogs(session, job, places), query)
 
 
 class BatchLogs:

@@ -78,11 +78,6 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         default=None,
         needs_trust=DESTINATION,
     )
-    live_tail: bool = option(
-        "let CloudWatch Live Tail report new lines while a log is followed, so that they are seen sooner; "
-        "AWS charges for it by the minute. To be set in the configuration, where `log` finds it",
-        default=False,
-    )
     tags: dict[str, str] | None = option("tags of the job, in addition to ours", default=None)
     secrets: dict[str, str] | None = option(
         "environment variables that AWS fills in: NAME to the ARN of a Secrets Manager secret or SSM "

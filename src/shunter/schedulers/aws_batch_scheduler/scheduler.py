@@ -291,8 +291,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         """Return the lines of several replicas and all their attempts."""
         check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         session, job, places = self._find_replicas(app_id, replicas)
-        live = bool(self.context.configured_options().get("live_tail"))
-        return read_logs(session, job, places, query, live=live)
+        return read_logs(session, job, places, query)
 
     # ---- parts
 
