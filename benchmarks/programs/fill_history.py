@@ -16,7 +16,7 @@ from shunter.runner.records import JobRecord
 from shunter.runner.submit import intent_of
 from shunter.schedulers.ids import make_unique
 from shunter.specs.handles import make_app_handle
-from shunter.specs.status import AppState
+from shunter.specs.status import AppState, AppStatus
 
 number, names = map(int, sys.argv[1:])
 handle = ""
@@ -34,5 +34,5 @@ with get_runner() as runner:
         key = history.add_intent(record, durable=False)
         history.submitted(key, handle, app_id)
         state = AppState.FAILED if i % 10 == 9 else AppState.SUCCEEDED
-        history.observe([(handle, state, "", time.time())])
+        history.observe([(handle, AppStatus(state, ended_at=time.time()))])
 print(handle)

@@ -18,7 +18,7 @@ import pytest
 
 from shunter.docker import image_store
 from shunter.docker.engine import Engine
-from shunter.schedulers.exec.joined_terminal import run_joined
+from shunter.schedulers.joined_terminal import run_joined
 from tests.backends import lacks, need
 from tests.cli.conftest import DEADLINE, Cli, Terminal
 from tests.toolkit.image import make_image

@@ -11,7 +11,8 @@ import uuid
 import pytest
 
 from shunter.docker import image_store
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import Engine
 from tests.backends import need
 
 HELLO = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from shunter.docker import networks
-from shunter.docker.engine import Engine, NoSubnetLeftError
+from shunter.docker.daemon_errors import NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.errors import ConfigError
 from shunter.system import linux
 from tests.backends import need

@@ -14,8 +14,8 @@ from shunter import system
 from shunter.metrics.series import MetricTable
 from shunter.metrics.usage import UsageMetrics
 from shunter.runner import get_runner
-from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord, read_usage, replica_usage
 from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.usage_file import UsageFile, UsageRecord, read_usage, replica_usage
 from shunter.specs import AppDef, Role
 from shunter.system.nvml import GpuUsage, visible
 

@@ -4,7 +4,6 @@ import ast
 import inspect
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -105,67 +104,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-HOLDER = """
-import sys, time
-from shunter import system
-held = system.claim_name(sys.argv[1])
-print(held is not None, flush=True)
-time.sleep(float(sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize("switch", ["0", "1"])
-def test_a_name_belongs_to_one_process_until_it_ends(
-    switch: str, twin: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if (twin is portable) != (switch == "1"):
-        return
-    name = f"test/{tmp_path}"
-    environ = {**os.environ, system.SWITCH: switch}
-
-    def claim(seconds: float) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", HOLDER, name, str(seconds)]
-        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
-
-    assert twin.connect_to_name(name) is None
-    with claim(60) as first:
-        assert first.stdout.readline() == "True\n"
-        with claim(0) as second:
-            assert second.communicate()[0] == "False\n"
-        assert twin.claim_name(name) is None
-        visitor = twin.connect_to_name(name)
-        assert twin.pid_of_name(name, visitor) == first.pid
-        first.kill()
-        first.wait()
-        until(lambda: bool(select.select([visitor], [], [], 0)[0]))
-        visitor.close()
-    assert twin.connect_to_name(name) is None
-    with twin.claim_name(name) as door:
-        assert door.fileno() >= 0
-        assert twin.claim_name(name) is None
-    other = twin.claim_name(f"{name}/other")
-    again = twin.claim_name(name)
-    assert again is not None
-    again.close()
-    other.close()
-
-
-def test_files_of_names_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portable, "_names_folder", lambda: str(tmp_path / "names"))
-    for number in range(20):
-        portable.claim_name(str(number)).close()
-    assert len(os.listdir(tmp_path / "names")) <= 2
-
-
-def test_a_folder_of_names_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tmp_path.chmod(0o777)
-    monkeypatch.setattr(portable, "_names_folder", lambda: str(tmp_path))
-    with pytest.raises(PermissionError, match="others can use"):
-        portable.claim_name("x")
 
 
 def test_files(twin: ModuleType, tmp_path: Path) -> None:

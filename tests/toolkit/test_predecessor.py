@@ -83,8 +83,7 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
 CALLS = """
 import json, sys
 import numpy as np
-from sagemaker_training import encoders, errors, mapping, modules, process, recordio, timeout
-from io import BytesIO
+from sagemaker_training import encoders, errors, mapping, modules, process, timeout
 
 def value(function):
     try:
@@ -94,12 +93,6 @@ def value(function):
     if isinstance(result, np.ndarray):
         return [result.dtype.kind, list(result.shape), [str(x) for x in result.ravel().tolist()]]
     return result.hex() if isinstance(result, bytes) else repr(result)
-
-def rows(matrix, labels=None):
-    file = BytesIO()
-    recordio._write_numpy_to_dense_tensor(file, matrix, labels)
-    file.seek(0)
-    return [file.getvalue().hex(), [row.hex() for row in recordio._read_recordio(file)]]
 
 class Mixed(mapping.MappingMixin):
     @property
@@ -115,10 +108,6 @@ out.append(value(lambda: encoders.decode("x", "text/foo")))
 for array in ([[1, 2], [3, 4]], [1, 2], [["a,b", 'q"']], np.array([[1, 2.5]])):
     for kind in ("text/csv", "application/json", "application/x-npy", "text/foo"):
         out.append(value(lambda array=array, kind=kind: encoders.encode(array, kind)))
-out.append(rows(np.array([[1.5, 2], [3, -4]], dtype="float32"), np.array([99, 98], dtype="float64")))
-out.append(rows(np.array([[1, -2, 300]]), np.array([1])))
-out.append(rows(np.array([[0.0, 1e300]])))
-out.append(value(lambda: rows(np.array([[1]]), np.array([1, 2]))))
 for arguments in ({"return_code": 2, "output": b"boom"}, {"return_code": -9, "info": "more"}, {}):
     for name in ("ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"):
         error = getattr(errors, name)(["python", "x"], **arguments)

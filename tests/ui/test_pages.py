@@ -372,5 +372,5 @@ def test_a_search_goes_from_part_to_part(page: Page) -> None:
 def test_a_log_that_cannot_be_read_says_why(page: Page) -> None:
     handle = record(History(), "gone")
     tail = page.get("/job/log/tail", handle=handle, role="trainer", replica=0).text
-    assert "The log cannot be followed: there is no local job" in tail
+    assert "The log cannot be followed: local_cwd has no job" in tail
     assert tail.endswith("event: ended\ndata: the job has ended\n\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import EngineUnavailableError
+from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.errors import BackendError
 from tests.workspace.daemons import OwnDaemon, own_daemon, small_daemon
 from tests.workspace.machines import Shipper, Told, code, content_of, docker, make_base

@@ -72,7 +72,7 @@ def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from shunter._toolkit import secret_rules;"
         "import shunter.runner.preparation, shunter.cli.commands.run;"
-        "import shunter.schedulers.local_scheduler.submission;"
+        "import shunter.schedulers.supervisor.submission;"
         "print(secret_rules.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

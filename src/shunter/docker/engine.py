@@ -6,14 +6,17 @@ https://docs.docker.com/reference/api/engine/
 from __future__ import annotations
 
 import json as json_module
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from shunter.docker.daemon_address import DaemonAddress, find_daemon
-from shunter.errors import AccessError, BackendError
+from shunter.docker.daemon_errors import (
+    EngineError,
+    EngineForbiddenError,
+    EngineUnavailableError,
+)
 from shunter.http.connections import (
     BUFFER,
     Body,
@@ -33,26 +36,6 @@ OLDEST_API = (1, 40)
 CONNECT_SECONDS = 30.0
 #: How long the daemon may be silent before it counts as gone.
 REQUEST_SECONDS = 120.0
-
-
-class EngineError(BackendError):
-    """The daemon answered with an error. ``status`` is HTTP's; the message is the daemon's own."""
-
-    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-
-
-class EngineUnavailableError(BackendError):
-    """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
-
-
-class EngineForbiddenError(EngineUnavailableError, AccessError):
-    """This user may not use the daemon."""
-
-
-class NoSubnetLeftError(BackendError):
-    """All addresses for networks are in use; those of other jobs become free when the jobs end."""
 
 
 class DaemonAnswer:
@@ -111,10 +94,6 @@ class DaemonAnswer:
                 detail = item.get("errorDetail") or {}
                 raise EngineError(detail.get("code") or 500, str(detail.get("message") or item["error"]))
             yield item
-
-    def interrupt(self) -> None:
-        """Interrupt a read in which another thread is blocked."""
-        self._response.interrupt()
 
     def close(self) -> None:
         """Give the connection back, or close it if the body was not read to its end."""
@@ -233,7 +212,6 @@ class Engine:
         data: Body = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        unframed: bool = False,
     ) -> DaemonAnswer:
         """Send a request and return the answer before its body has come.
 
@@ -241,7 +219,6 @@ class Engine:
 
         Args:
             timeout: seconds between two parts of the answer; no limit by default.
-            unframed: have the body sent without framing, which is faster to read.
 
         Raises:
             EngineError: the daemon refused.
@@ -252,33 +229,11 @@ class Engine:
         if json is not None:
             data = json_module.dumps(json).encode()
             sent["Content-Type"] = "application/json"
-        answer = self._open(method, target, sent, data, timeout, "/_ping" if unframed else "")
+        answer = self._open(method, target, sent, data, timeout)
         if answer.status >= 400:
             with answer:
                 _raise_for_status(answer.status, answer.read())
         return answer
-
-    def upgrade(self, path: str, json: Any) -> Connection:
-        """Post a request whose connection then carries bytes both ways (``hijacking``); the caller closes it.
-
-        Raises:
-            EngineError: the daemon refused.
-            EngineUnavailableError: no daemon answers.
-        """
-        target, body = f"/v{self.api_version}{path}", json_module.dumps(json).encode()
-        headers = {"Content-Type": "application/json"}
-        pool = self._connections
-        if not isinstance(pool, Pool):  # another client manages its own connections
-            pool = Pool(lambda: _connect(find_daemon(self._environ or None)), "docker")
-        try:
-            status, answer, connection = pool.upgrade("POST", target, headers, body, REQUEST_SECONDS)
-            if status >= 400:
-                with Response(pool, connection, "POST", status, answer) as refused:
-                    parts = list(iter(refused.read1, b""))
-                _raise_for_status(status, b"".join(parts))
-        except OSError as error:
-            raise _lost(self.endpoint, error) from error
-        return connection
 
     def close(self) -> None:
         """Close the connections that are kept. May be called more than once."""
@@ -291,10 +246,9 @@ class Engine:
         headers: Mapping[str, str],
         data: Body,
         timeout: float | None,
-        probe: str = "",
     ) -> DaemonAnswer:
         try:
-            response = self._connections.request(method, target, headers, data, timeout, probe=probe)
+            response = self._connections.request(method, target, headers, data, timeout)
         except OSError as error:
             raise _lost(self.endpoint, error) from error
         return DaemonAnswer(response, self.endpoint)
@@ -400,8 +354,6 @@ class _AdoptedConnections:
         headers: Mapping[str, str],
         data: Any,
         timeout: float | None,
-        *,
-        probe: str,
     ) -> _AdoptedResponse:
         import requests
 
@@ -444,16 +396,6 @@ class _AdoptedResponse:
             self._pending = part
         data, self._pending = self._pending[:limit], self._pending[limit:]
         return data
-
-    def interrupt(self) -> None:
-        """Interrupt a read in which another thread is blocked. Closing would wait for that thread."""
-        reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)
-        connection = getattr(reader, "_sock", None)
-        try:
-            if connection is not None:
-                connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def close(self) -> None:
         self._response.close()

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 from shunter.docker.credentials import credentials_for, engine_auth_header
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.docker.image_reference import Reference
 from shunter.errors import BackendError
-from shunter.progress import Progress
+from shunter.progress import Progress, Silent
 
 #: Receives the objects of the daemon's progress stream: ``status``, ``id``, ``progressDetail``.
 Report = Callable[[dict[str, Any]], None]
@@ -173,6 +174,24 @@ def pull_image(engine: Engine, name: str, progress: Progress, platform: str | No
     if found is None:
         raise BackendError(f"the image {name} was pulled, but the daemon does not have it", hint="Try again.")
     return found
+
+
+def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dict[str, Any]:
+    """Pull an image if the daemon does not have it; returns what the daemon knows of it.
+
+    Raises:
+        BackendError: it cannot be pulled.
+        EngineUnavailableError: no daemon answers.
+    """
+    found = inspect_image(engine, image)
+    if found is not None:
+        return found
+    if image.startswith("sha256:"):
+        raise BackendError(
+            f"the daemon has no image {image}",
+            hint="Images named by their id cannot be pulled. Submit the job again.",
+        )
+    return pull_image(engine, image, Silent(), platform)
 
 
 def push_image(engine: Engine, name: str, progress: Progress) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from shunter import system
 from shunter.backoff import Backoff
-from shunter.docker.engine import Engine, EngineError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineError, NoSubnetLeftError
+from shunter.docker.engine import Engine
 from shunter.errors import ConfigError
 
 Subnet = ipaddress.IPv4Network

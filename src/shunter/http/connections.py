@@ -19,8 +19,6 @@ Body = bytes | IO[bytes] | Iterable[bytes] | None
 
 BUFFER = 256 << 10
 KEPT_CONNECTIONS = 8
-#: Timeout, in seconds, of the request that `Pool.probe` sends after a body without framing.
-PROBE_SECONDS = 120.0
 _LONGEST_HEAD = 1 << 20
 _PIECE = 1 << 20
 
@@ -46,16 +44,14 @@ class Connection:
 
     # ---- sending
 
-    def send(
-        self, method: str, target: str, headers: Mapping[str, str], body: Body = None, version: str = "1.1"
-    ) -> None:
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: Body = None) -> None:
         """Send a request. Returns quietly where the other side answers without reading all of the body.
 
         Raises:
             OSError: it could not be sent, and nothing was answered.
         """
         lines = [
-            f"{method} {target} HTTP/{version}",
+            f"{method} {target} HTTP/1.1",
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         is_chunked = False
@@ -166,18 +162,6 @@ class Connection:
         self._buffer.clear()
         return data
 
-    def receive_now(self) -> bytes | None:
-        """Return the bytes that have arrived, None if there are none yet; b"" at the end."""
-        self._socket.settimeout(0)
-        try:
-            return self._socket.recv(BUFFER)
-        except (BlockingIOError, TimeoutError):
-            return None
-        except OSError as error:
-            if type(error).__name__ == "SSLWantReadError":
-                return None
-            raise
-
     def send_now(self, data: bytes) -> int:
         """Send as much as can be sent now; returns how much."""
         self._socket.settimeout(0)
@@ -189,14 +173,6 @@ class Connection:
             if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
                 return 0
             raise
-
-    def end_sending(self) -> None:
-        """Tell the other side that nothing more comes. TLS cannot, without ending the other way too."""
-        if type(self._socket) is socket.socket:
-            try:
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass
 
     # ---- the connection itself
 
@@ -314,8 +290,6 @@ class Pool:
         headers: Mapping[str, str],
         body: Body = None,
         timeout: float | None = None,
-        *,
-        probe: str = "",
     ) -> Response:
         """Send a request and read the head of its answer.
 
@@ -327,9 +301,6 @@ class Pool:
             headers: headers, without ``Host``.
             body: what is sent.
             timeout: seconds between two parts of the answer; None for no limit.
-            probe: a target. With it, the answer is requested without framing (HTTP/1.0). That is faster to
-                read, but the answer ends the same way whether it is complete or the server has died. So at
-                its end this target is requested, over another connection to the same process, opened earlier.
 
         Raises:
             OSError: no connection, or no answer.
@@ -339,14 +310,11 @@ class Pool:
             connection = kept or self._connect()
             with self._lock:
                 self._busy.add(connection)
-            prober = None
             try:
                 connection.set_timeout(timeout)
                 sent = {"Host": self._host, **headers}
-                connection.send(method, target, sent, body, "1.0" if probe else "1.1")
+                connection.send(method, target, sent, body)
                 status, answer = connection.read_head()
-                if probe and "content-length" not in answer:
-                    prober = self._kept() or self._connect()
             except ConnectionError as error:
                 words = connection.last_words()
                 self.give_back(connection, reusable=False)
@@ -358,7 +326,7 @@ class Pool:
             except BaseException:
                 self.give_back(connection, reusable=False)
                 raise
-            return Response(self, connection, method, status, answer, prober, probe)
+            return Response(self, connection, method, status, answer)
 
     def upgrade(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, timeout: float
@@ -392,15 +360,6 @@ class Pool:
             if connection.is_idle():
                 return connection
             connection.close()
-
-    def probe(self, connection: Connection, target: str) -> None:
-        """Make a request whose answer does not matter."""
-        connection.set_timeout(PROBE_SECONDS)
-        connection.send("GET", target, {"Host": self._host})
-        _, headers = connection.read_head()
-        left = int(headers.get("content-length", "0"))
-        while left > 0:
-            left -= len(connection.read_some(left)) or left
 
     def give_back(self, connection: Connection, *, reusable: bool) -> None:
         """Keep a connection on which an answer was read to its end, or close it."""
@@ -444,16 +403,12 @@ class Response:
         method: str,
         status: int,
         headers: dict[str, str],
-        prober: Connection | None = None,
-        probe: str = "",
     ) -> None:
         self.status = status
         self.headers = headers
         self.url = ""
         self._pool = pool
         self._connection: Connection | None = connection
-        self._prober = prober
-        self._probe = probe
         self._keep = headers.get("connection", "").lower() != "close"
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "")
@@ -487,10 +442,6 @@ class Response:
         if not data:
             if self._left > 0:
                 raise ConnectionLost("the connection was closed")
-            if self._prober is not None:
-                self._pool.probe(self._prober, self._probe)
-                prober, self._prober = self._prober, None
-                self._pool.give_back(prober, reusable=True)
             self._finish(keep=False)
         elif self._left > 0:
             self._left -= len(data)
@@ -518,20 +469,11 @@ class Response:
             connection.read_line()
         return data
 
-    def interrupt(self) -> None:
-        """End a read that another thread waits in."""
-        connection = self._connection
-        if connection is not None:
-            connection.interrupt()
-
     def close(self) -> None:
         """Close the connection, unless the body was read to its end and the connection is kept."""
         self._finish(keep=False)
 
     def _finish(self, keep: bool = True) -> None:
         connection, self._connection = self._connection, None
-        prober, self._prober = self._prober, None
-        if prober is not None:
-            prober.close()
         if connection is not None:
             self._pool.give_back(connection, reusable=keep and self._keep)

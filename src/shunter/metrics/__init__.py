@@ -1,6 +1,6 @@
 """Metrics of jobs, without an SDK in the job: read from what it writes anyway, compared, drawn, forwarded.
 
-Not here: what samples processes on this machine (``schedulers/exec``), the search by regular expressions
+Not here: what samples jobs of this machine (``schedulers/supervisor``), the search by regular expressions
 (`shunter.metric_search`), and what jobs record with trackers (``toolkit``, `shunter.tracker`).
 """
 

@@ -277,7 +277,7 @@ class Scheduler(ABC, Generic[T]):
             k: index of the replica.
             command: program and arguments; empty for a shell.
             tty: give it a terminal, which is resized with this process's terminal and receives its Ctrl-C.
-                This process's stdin is then a terminal. See `shunter.schedulers.exec.joined_terminal`.
+                This process's stdin is then a terminal. See `shunter.schedulers.joined_terminal`.
 
         Returns:
             The exit code of the command; 128 + N if signal N ended it.

@@ -31,11 +31,11 @@ from shunter.runner.records import INTENT, REFUSED, SUBMITTED, JobRecord
 from shunter.runner.rerun import with_code_of
 from shunter.runner.submit import intent_of, jsonable, working_in
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
-from shunter.schedulers.exec.directories import remove_leftovers, size_of
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import check_replicas
 from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import Leftover
+from shunter.schedulers.supervisor.directories import remove_leftovers, size_of
 from shunter.schedulers.supervisor.documents import read_json, write_json
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo

@@ -1,4 +1,4 @@
-"""The operating system: processes, file events, names that only one process can hold, users and machines.
+"""The operating system: processes, file events, users and machines.
 
 Nothing here knows about jobs. Only `linux` uses what only Linux has; `portable` is its counterpart.
 """
@@ -23,8 +23,6 @@ __all__ = [
     "become_subreaper",
     "boot_id",
     "children_of",
-    "claim_name",
-    "connect_to_name",
     "data_ranges",
     "die_with_parent",
     "handles_sigterm",
@@ -38,7 +36,6 @@ __all__ = [
     "open_process",
     "out_of_memory_counters",
     "path_of_open_file",
-    "pid_of_name",
     "process_facts",
     "process_place",
     "process_usage",
@@ -51,6 +48,5 @@ __all__ = [
     "start_of",
     "unnamed_file",
     "user_of_peer",
-    "user_of_visitor",
     "wait_without_reaping",
 ]

@@ -1,4 +1,4 @@
-"""The primitives of Linux: /proc, pidfd, inotify, subreapers, abstract sockets, leases and shared blocks.
+"""The primitives of Linux: /proc, pidfd, inotify, subreapers, leases and shared blocks.
 
 `portable` has the same functions for other systems. Use them by way of `shunter.system`.
 """
@@ -455,51 +455,6 @@ def memory_directory() -> str:
 def is_pipe_path(path: str) -> bool:
     """Tell whether a path names an open descriptor, as a shell's ``<(...)`` does."""
     return path.startswith(("/dev/", "/proc/"))
-
-
-# ---- names that one process of this machine can have at a time
-
-
-def claim_name(name: str) -> socket.socket | None:
-    """Listen under a name until this process ends or closes the socket; None if another process does.
-
-    The name is an address in the kernel's abstract namespace (unix(7)): nothing is left on a disk.
-    """
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        door.bind(_address(name))
-    except OSError as error:
-        door.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    door.listen()
-    return door
-
-
-def connect_to_name(name: str) -> socket.socket | None:
-    """Return a connection to the process that has a name, or None if there is no such process."""
-    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        visitor.connect(_address(name))
-    except OSError:
-        visitor.close()
-        return None
-    return visitor
-
-
-def pid_of_name(name: str, connection: socket.socket) -> int:
-    """Return the pid of the process that has a name, given a connection to it."""
-    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
-
-
-def user_of_visitor(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end of a connection to a name."""
-    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-
-
-def _address(name: str) -> str:
-    return f"\0shunter/{name}"
 
 
 # ---- network

@@ -1,4 +1,4 @@
-"""What `linux` does, for macOS and other systems of POSIX: with `ps`, by polling, and with files as locks.
+"""What `linux` does, for macOS and other systems of POSIX: with psutil, and by polling.
 
 docs/schedulers/local_cwd.md says what is weaker. Use the functions by way of `shunter.system`.
 """
@@ -6,17 +6,15 @@ docs/schedulers/local_cwd.md says what is weaker. Use the functions by way of `s
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import os
-import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import IO
+
+import psutil
 
 from shunter.system.interface import FileEvents, ProcessFacts, ProcessPlace, ProcessUsage
 
@@ -27,16 +25,12 @@ SEES_CONTAINER_PROCESSES = False
 #: Whether a process can have an /opt/ml, a host name and names of hosts that others do not see.
 HAS_NAMESPACES = False
 
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-#: How long a start time from `ps` is trusted, in seconds, while the process's pid exists.
-_REMEMBER_SECONDS = 1.0
 #: Where the system's programs are searched, whatever the user's PATH is.
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _ZEROS = bytes(1 << 20)
 _BLOCK = 1 << 20
 _POLL_SECONDS = 0.02
 
-_starts: dict[int, tuple[float, int | None]] = {}
 _boot: list[str] = []
 
 
@@ -44,41 +38,30 @@ _boot: list[str] = []
 
 
 def boot_id() -> str:
-    """Return what changes with every boot of this machine; "" where the system does not say."""
+    """Return what changes with every boot of this machine."""
     if not _boot:
-        _boot.append(
-            _output("sysctl", "-n", "kern.bootsessionuuid").strip() if sys.platform == "darwin" else ""
-        )
+        is_darwin = sys.platform == "darwin"
+        _boot.append(_output("sysctl", "-n", "kern.bootsessionuuid").strip() if is_darwin else "")
     return _boot[0]
 
 
 def process_facts(pid: int) -> ProcessFacts | None:
     """Return the facts about a process, or None if it has ended. A zombie has ended."""
-    if not _exists(pid):
+    try:
+        return _facts_of(psutil.Process(pid))
+    except psutil.Error:
         return None
-    found = _ask_ps("-p", str(pid))
-    if found is None:  # there is no `ps` here, or it does not know these columns
-        return ProcessFacts(pid, 0, 0, _session_of(pid) or 0, 0, "")
-    return next(iter(found), None)
 
 
 def start_of(pid: int) -> int | None:
-    """Return when a process started, as the number that its date and time make, or None if it has ended."""
-    if pid != os.getpid() and not _exists(pid):
-        _starts.pop(pid, None)
-        return None
-    when, start = _starts.get(pid, (0.0, None))
-    now = time.monotonic()
-    if start is None or (now - when > _REMEMBER_SECONDS and pid != os.getpid()):
-        facts = process_facts(pid)
-        start = None if facts is None else facts.start
-        _starts[pid] = now, start
-    return start
+    """Return when a process started, in hundredths of a second since the epoch; None if it has ended."""
+    facts = process_facts(pid)
+    return None if facts is None else facts.start
 
 
 def all_processes() -> list[ProcessFacts]:
     """Return the facts about all processes that have not ended."""
-    return _ask_ps("-A") or []
+    return [facts for process in psutil.process_iter() if (facts := _facts_of(process)) is not None]
 
 
 def children_of(pid: int) -> list[ProcessFacts]:
@@ -86,12 +69,21 @@ def children_of(pid: int) -> list[ProcessFacts]:
     return sorted((facts for facts in all_processes() if facts.parent == pid), key=lambda facts: facts.start)
 
 
-def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
-    """Return what these processes use, each with its descendants: nothing unless psutil is installed."""
+def _facts_of(process: psutil.Process) -> ProcessFacts | None:
     try:
-        import psutil
-    except ImportError:
-        return {}
+        status = process.status()
+        if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return None
+        what = "stopped" if status == psutil.STATUS_STOPPED else ""
+        group, session = os.getpgid(process.pid), os.getsid(process.pid)
+        start = int(process.create_time() * 100)
+        return ProcessFacts(process.pid, process.ppid(), group, session, start, what)
+    except (psutil.Error, ProcessLookupError, PermissionError):
+        return None
+
+
+def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
+    """Return what these processes use, each with its descendants."""
     found = {}
     for root in roots:
         cpu, memory = 0.0, 0
@@ -108,23 +100,21 @@ def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
 
 
 def network_bytes() -> tuple[int, int]:
-    """Return how many bytes this machine has received and sent; nothing unless psutil is installed."""
-    try:
-        import psutil
-    except ImportError:
-        return 0, 0
+    """Return how many bytes this machine has received and sent."""
     counters = psutil.net_io_counters()
     return counters.bytes_recv, counters.bytes_sent
 
 
 def has_mark(pids: Sequence[int], variable: str, directory: str) -> set[int]:
-    """Return which processes have ``NAME=VALUE`` in their environment, as far as `ps` shows it."""
-    options = ("-A", "-E", "-ww") if sys.platform == "darwin" else ("axeww",)
-    wanted, found = set(pids), set()
-    for line in _output("ps", *options, "-o", "pid=,command=").splitlines():
-        pid, _, text = line.strip().partition(" ")
-        if pid.isdigit() and int(pid) in wanted and f" {variable} " in f"{text} ":
-            found.add(int(pid))
+    """Return which processes have ``NAME=VALUE`` in their environment, as far as the system shows it."""
+    name, _, value = variable.partition("=")
+    found = set()
+    for pid in pids:
+        try:
+            if psutil.Process(pid).environ().get(name) == value:
+                found.add(pid)
+        except (psutil.Error, OSError):
+            continue
     return found
 
 
@@ -168,49 +158,6 @@ def die_with_parent(parent: int) -> None:
 
 def set_title(title: str) -> None:
     """Do nothing: `ps` goes on showing the command line."""
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _session_of(pid: int) -> int | None:
-    """Return a process's session, 0 if it is not known, or None if it has ended."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        return 0
-
-
-def _ask_ps(*which: str) -> list[ProcessFacts] | None:
-    """Return what `ps` says of processes, or None if it says nothing that makes sense."""
-    text = _output("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=")
-    found = []
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) != 9 or fields[5] not in _MONTHS:
-            return None
-        pid, parent, group = (int(field) for field in fields[:3])
-        status = fields[3]
-        session = _session_of(pid)
-        if status[0] not in "ZX" and session is not None:  # `ps` itself has ended meanwhile
-            what = "stopped" if status[0] in "Tt" else "ending" if "E" in status else ""
-            found.append(ProcessFacts(pid, parent, group, session, _start(fields[5:]), what))
-    return found
-
-
-def _start(words: list[str]) -> int:
-    """Return a number for ``Nov 22 07:40:05 2026``; a later time has a higher one."""
-    month, day, clock, year = words
-    return int(f"{year}{_MONTHS.index(month) + 1:02}{int(day):02}{clock.replace(':', '')}")
 
 
 def _output(*command: str) -> str:
@@ -298,122 +245,6 @@ def memory_directory() -> str:
 def is_pipe_path(path: str) -> bool:
     """Tell whether a path names an open descriptor, as a shell's ``<(...)`` does."""
     return path.startswith("/dev/")
-
-
-# ---- names that one process of this machine can have at a time
-
-
-class _Door(socket.socket):
-    """A listening socket, whose name is locked until it is closed."""
-
-    lock = -1
-
-    def close(self) -> None:
-        super().close()
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
-
-
-def claim_name(name: str) -> socket.socket | None:
-    """Listen under a name until this process ends or closes the socket; None if another process does.
-
-    The name is a locked file of this user, so two users can have the same name at a time.
-    """
-    path = _path_of(name)
-    while True:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(f"{path}.lock")):
-                break
-        except FileNotFoundError:  # another process has just removed the unused lock file
-            pass
-        except OSError as error:
-            os.close(lock)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return None
-            raise
-        os.close(lock)
-    _tidy_up()
-    door = _Door(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.lock = lock
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        if os.path.lexists(path):
-            os.unlink(path)
-        door.bind(path)
-        door.listen()
-    except OSError:
-        door.close()
-        raise
-    return door
-
-
-def connect_to_name(name: str) -> socket.socket | None:
-    """Return a connection to the process that has a name, or None if there is no such process."""
-    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        visitor.connect(_path_of(name))
-    except OSError:
-        visitor.close()
-        return None
-    return visitor
-
-
-def pid_of_name(name: str, connection: socket.socket) -> int:
-    """Return the pid of the process that has a name, given a connection to it."""
-    with open(f"{_path_of(name)}.lock", encoding="ascii") as file:
-        return int(file.read())
-
-
-def user_of_visitor(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end of a connection to a name: no other can reach it."""
-    return os.geteuid()
-
-
-def _path_of(name: str) -> str:
-    """Return the path of a name's socket, in a directory of this user. Such paths have to be short.
-
-    Raises:
-        OSError: the directory cannot be made, or is another user's.
-    """
-    folder = _names_folder()
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        facts = os.lstat(folder)
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "others can use this directory", folder) from None
-    return os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:24])
-
-
-def _names_folder() -> str:
-    return f"/tmp/shunter-{os.getuid()}"
-
-
-def _tidy_up() -> None:
-    """Remove the files of names that no process has."""
-    folder = _names_folder()
-    for entry in os.listdir(folder):
-        if not entry.endswith(".lock"):
-            continue
-        path = os.path.join(folder, entry)
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                for leftover in (path.removesuffix(".lock"), path):
-                    if os.path.lexists(leftover):
-                        os.unlink(leftover)
-        except OSError:  # it is in use
-            pass
-        finally:
-            os.close(lock)
 
 
 # ---- network

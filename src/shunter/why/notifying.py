@@ -1,7 +1,7 @@
 """The program that sends notifications of a job's end: ``python notifying.py DIRECTORY``.
 
-`shunter.schedulers.exec.outbox` starts it as a separate process, so that its failures can neither change
-the job nor delay its end.
+`schedulers.supervisor.outbox` starts it as a process of its own, so that its failures neither change the job
+nor delay its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shunter.errors import ShunterError
 from shunter.redaction import Redactor, redact_text
 from shunter.runner import get_runner
 from shunter.runner.api import Runner
-from shunter.schedulers.exec import outbox
+from shunter.schedulers.supervisor import outbox
 from shunter.specs.status import AppState, AppStatus
 from shunter.why.explanation import explain_failed
 

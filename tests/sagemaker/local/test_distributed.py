@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -14,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces, reservations
+from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
-from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import PORTS, Reservations
+from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import (
+    NETWORKS,
+    PORTS,
+    free_ports,
+    loopback_network,
+)
 from tests.backends import need
 
 from .conftest import until
@@ -212,20 +218,13 @@ def test_mpi_that_cannot_be_is_refused_before_the_start(
     assert "Traceback" not in done.stderr
 
 
-def test_no_two_jobs_are_given_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reservations, "NETWORKS", range(32000, 32768))  # where other jobs never come
-    one, other = Reservations(), Reservations()
-    try:
-        ports = [each.port() for each in (one, other) for _ in range(20)]
-        assert len(set(ports)) == 40
-        assert set(ports) <= set(PORTS)
-        first, second = one.network(2), other.network(1)
-        assert not set(range(first, first + 2)) & {second}
-        one.close()
-        assert other.network(2) == first  # what is given back can be had again
-    finally:
-        one.close()
-        other.close()
+def test_ports_of_a_job_are_free_and_different() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert set(ports) <= set(PORTS)
+    with socket.create_server(("", ports[0])):
+        assert ports[0] not in free_ports(len(PORTS) // 2)
+    assert loopback_network(3) + 2 in NETWORKS
 
 
 def test_addresses_are_of_loopback_and_all_different() -> None:

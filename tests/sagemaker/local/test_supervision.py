@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.exec import outbox
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import SageMakerLocalScheduler, create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor import outbox
 from shunter.specs import AppDef, AppState, Role
 from tests.receiver import receiving
 

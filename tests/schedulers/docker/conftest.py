@@ -10,12 +10,13 @@ import uuid
 import pytest
 
 from shunter.docker import image_store
+from shunter.docker.command import DockerCommand, remove_containers
 from shunter.docker.engine import Engine
+from shunter.schedulers.docker_scheduler import labels
+from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
-from shunter.schedulers.exec.container import inventory as docker_jobs
-from shunter.schedulers.exec.container import labels
-from shunter.schedulers.exec.container.inventory import remove_job
 from shunter.specs import AppDef, Role, is_terminal
+from shunter.system.identity import Process
 from tests.backends import need
 from tests.toolkit.image import make_image
 
@@ -40,6 +41,10 @@ class Jobs:
         self.image = image
         self.session = f"test-{uuid.uuid4().hex[:12]}"
         self.scheduler = create_scheduler(self.session, **kwargs)
+
+    @property
+    def docker(self) -> DockerCommand:
+        return DockerCommand(self.engine.environ())
 
     @property
     def engine(self) -> Engine:
@@ -74,21 +79,26 @@ class Jobs:
             return next(lines)
 
     def container(self, app_id: str, role: str = "r", k: int = 0) -> dict:
-        job = docker_jobs.load_job(self.engine, app_id)
-        return self.engine.request("GET", f"/containers/{job.by_replica()[role, k].id}/json")
+        name = ContainerJob.of(app_id).read_request()["hostnames"][f"{role}/{k}"]
+        return self.docker.inspect("container", name)
 
     def containers(self) -> list[dict]:
         """All containers of this test's session."""
-        filters = labels.label_filter(labels.SESSION, self.session)
+        filters = {"label": [f"{labels.SESSION}={self.session}"]}
         return self.engine.request("GET", "/containers/json", params={"all": True, "filters": filters})
 
-    def networks(self, app_id: str) -> list[dict]:
-        filters = labels.label_filter(labels.APP_ID, app_id)
-        return self.engine.request("GET", "/networks", params={"filters": filters})
+    def networks(self, app_id: str) -> list[str]:
+        return self.docker.ids("network", labels.APP_ID, app_id)
 
     def remove_all(self) -> None:
         for app_id in {container["Labels"][labels.APP_ID] for container in self.containers()}:
-            remove_job(self.engine, app_id)
+            if self.scheduler.exists(app_id):
+                self.scheduler.cancel(app_id)
+                self.scheduler.wait(app_id, PATIENCE)
+                self.scheduler.delete(app_id)
+            else:
+                ContainerJob.of(app_id).remove_belongings()
+        remove_containers(self.docker, self.docker.ids("container", labels.SESSION, self.session))
         self.scheduler.close()
 
 
@@ -99,30 +109,15 @@ def jobs(image):
     jobs.remove_all()
 
 
-def watcher_pid(app_id: str) -> int:
-    """The process that watches a job; 0 if there is none."""
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-            if app_id.encode() in words and any(word.endswith(b"container/watcher.py") for word in words):
-                return int(name)
-    return 0
+def supervisor_of(app_id: str) -> int:
+    """The process that supervises a job."""
+    return Process.from_json(ContainerJob.of(app_id).read_state()["supervisor"]).pid
 
 
-def signal_watcher(app_id: str, signum: int) -> int:
-    """Signal the process that watches a job, once it is there."""
-    pid = 0
-    while not pid:  # 0 would be this test run
-        wait_until(lambda: watcher_pid(app_id), "a watcher")
-        pid = watcher_pid(app_id)
-    os.kill(pid, signum)
-    return pid
-
-
-def kill_watcher(app_id: str) -> int:
-    pid = signal_watcher(app_id, signal.SIGKILL)
-    wait_until(lambda: watcher_pid(app_id) != pid, "the watcher's end")
-    return pid
+def kill_supervisor(app_id: str) -> None:
+    pid = supervisor_of(app_id)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the supervisor's end")
 
 
 def wait_until(condition, what: str) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shunter.docker import image_store
-from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.specs import AppState
 from tests.backends import need
 
@@ -105,15 +106,16 @@ def test_daemon_restarted_while_a_job_runs_and_is_followed(daemon, image, signum
         reader.start()
         wait_until(lambda: len(jobs.log(app_id)) > 5, "some lines")
         daemon.stop(signum)
-        with pytest.raises(EngineUnavailableError):
-            jobs.scheduler.describe(app_id)
+        wait_until(lambda: "does not answer" in jobs.scheduler.describe(app_id).msg, "the loss")
+        assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
         daemon.start()
         response = jobs.end_of(app_id)
         assert response.state == AppState.SUCCEEDED, response
         reader.join(60)
         expected = [f"line {i}\n" for i in range(1, 61)]
-        assert found == expected
-        assert jobs.log(app_id) == expected
+        assert jobs.log(app_id, streams="stdout") == expected
+        # the command has said on stderr that it lost the daemon
+        assert [line for line in found if line.startswith("line")] == expected
     finally:
         jobs.remove_all()
 
@@ -131,12 +133,10 @@ def test_daemon_that_takes_the_job_down_with_it(daemon, image):
         reader.start()
         wait_until(lambda: jobs.log(app_id, k=1) and jobs.log(app_id), "both replicas")
         daemon.stop(signal.SIGTERM)
-        with pytest.raises(EngineUnavailableError):
-            jobs.scheduler.list()
         daemon.start("--live-restore=false")
         response = jobs.end_of(app_id)
         assert response.state == AppState.FAILED
         reader.join(60)
-        assert found == ["up\n"]
+        assert found[0] == "up\n"
     finally:
         jobs.remove_all()

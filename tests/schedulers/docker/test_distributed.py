@@ -12,7 +12,6 @@ import pytest
 from shunter.docker import image_store
 from shunter.docker.engine import Engine
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.exec.container.inventory import remove_job
 from shunter.specs import AppState, parse_app_handle
 from tests.backends import need
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
@@ -89,7 +88,7 @@ def submitter(tmp_path: Path) -> Iterator[Submitter]:
         engine = Engine.from_env()
         for handle in made.handles:
             record = runner.history.find(handle)
-            remove_job(engine, parse_app_handle(handle).app_id)
+            runner.delete(handle)
             for image in set(record.images.values()) if record and record.images else ():
                 image_store.remove(engine, image, force=True)
         engine.close()

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shunter.schedulers.api import LogQuery, Stream
-from shunter.schedulers.exec.container.logs import LogWindow, open_log, read_timed
 from shunter.specs import AppState
 
 from .conftest import wait_until
@@ -31,24 +30,6 @@ def test_nothing_is_thrown_away(jobs):
         count += block.data.count(b"x")
         lines += block.data.count(b"end")
     assert (count, lines) == (150_000_000, 6)
-
-
-def test_since_and_until_are_exact(jobs):
-    app_id, _ = jobs.run("for i in 1 2 3 4; do echo $$i; sleep 0.02; done")
-    params = {"stdout": True, "stderr": True, "timestamps": True}
-    container = jobs.container(app_id)["Id"]
-    with open_log(jobs.engine, container, params) as answer:
-        frames = answer.read()
-    stamps = [frame[:26].decode() for frame in frames.split(b"\n")[:-1] for frame in [frame[8:]]]
-    # to the microsecond, which is what a datetime holds: the moment before the line's, and the one after
-    third = datetime.fromisoformat(stamps[2]).replace(tzinfo=UTC)
-    later = third + timedelta(microseconds=1)
-    assert jobs.log(app_id, since=third) == ["3\n", "4\n"]
-    assert jobs.log(app_id, until=third) == ["1\n", "2\n"]
-    assert jobs.log(app_id, since=later) == ["4\n"]
-    assert jobs.log(app_id, since=third, until=later) == ["3\n"]
-    for _ in range(10):  # the time is up at once, whatever the reader does at that moment
-        assert jobs.log(app_id, since=third, until=later, should_tail=True) == ["3\n"]
 
 
 @pytest.mark.slow
@@ -76,18 +57,6 @@ def test_last_lines_and_then_what_follows(jobs):
 def test_last_lines_that_match(jobs):
     app_id, _ = jobs.run("seq 100")
     assert blocks(jobs, app_id, last=2, regex="5$") == b"85\n95\n"
-
-
-def test_replicas_are_merged_in_order_of_time(jobs):
-    program = "import time\nfor i in range(5): print(time.time_ns(), flush=True); time.sleep(0.05)"
-    app_id, _ = jobs.run(jobs.role("", entrypoint="python3", args=["-c", program], num_replicas=3))
-    replicas = [("r", k) for k in range(3)]
-    assert len(blocks(jobs, app_id, replicas).split()) == 15
-    stamps = []
-    for role, k in replicas:
-        container = jobs.container(app_id, role, k)["Id"]
-        stamps += list(read_timed(jobs.engine, container, LogWindow(LogQuery())))
-    assert blocks(jobs, app_id, replicas) == b"".join(line for _, line in sorted(stamps))
 
 
 def test_following_over_restarts(jobs):

@@ -7,7 +7,8 @@ import pytest
 
 from shunter.parallel import for_all
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
-from shunter.specs import AppDef, Resource, Role
+from shunter.schedulers.supervisor.resume_log import copy_rest
+from shunter.specs import AppDef, BindMount, Resource, Role
 
 # ---- doing things at once
 
@@ -70,29 +71,72 @@ def test_secrets_are_masked(monkeypatch):
         assert secret not in repr(info)
 
 
+def test_the_command_of_a_container(monkeypatch):
+    """Values of variables are not in it, since all users may read a program's arguments."""
+    role = Role(
+        "r",
+        "i:1",
+        entrypoint="e",
+        args=["-x", "a b"],
+        env={"SECRET_TOKEN": "abcdefgh1234", "PATH": "/own"},
+        mounts=[BindMount("/a,b", "/x", read_only=True)],
+    )
+    words = dryrun(role).request.containers[0].words()
+    assert words[-5:] == ["--entrypoint", "e", "i:1", "-x", "a b"]
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--env"][:2] == [
+        "SECRET_TOKEN",
+        "PATH=/own",
+    ]
+    assert 'type=bind,"source=/a,b",target=/x,readonly' in words
+    assert not [word for word in words if "abcdefgh1234" in word]
+
+
+def option(container, name):
+    words = container.options
+    return [words[i + 1] for i, word in enumerate(words) if word == name]
+
+
 def test_gpus_are_shared_out():
     gpu = Resource(-1, 2, -1)
     one = dryrun(Role("r", "i", entrypoint="e", resource=gpu)).request.containers[0]
-    assert one.body["HostConfig"]["DeviceRequests"][0]["Count"] == 2
+    assert (option(one, "--gpus"), one.gpus) == (["2"], "0,1")
     two = dryrun(Role("r", "i", entrypoint="e", resource=gpu, num_replicas=2)).request.containers
-    assert [c.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] for c in two] == [["0", "1"], ["2", "3"]]
+    assert [option(c, "--gpus") for c in two] == [['"device=0,1"'], ['"device=2,3"']]
+    assert [c.gpus for c in two] == ["0,1", "2,3"]
 
 
 def test_named_devices():
     devices = {"vpc.amazonaws.com/efa": 2, "example.com/unknown": 1}
     request = dryrun(Role("r", "i", entrypoint="e", resource=Resource(-1, -1, -1, devices=devices))).request
-    paths = [device["PathOnHost"] for device in request.containers[0].body["HostConfig"]["Devices"]]
-    assert paths == ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"]
+    paths = [f"/dev/infiniband/uverbs{k}" for k in (0, 1)]
+    assert option(request.containers[0], "--device") == [f"{path}:{path}:rwm" for path in paths]
     assert request.warnings == ["role 'r': local_docker ignores the device 'example.com/unknown'"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "count", "expected"),
-    [("ROLE", 1, "on-failure"), ("REPLICA", 2, "on-failure"), ("ROLE", 2, "no")],
-)
-def test_who_restarts(policy, count, expected):
-    from shunter.specs import RetryPolicy
+# ---- going on with a log
 
-    role = Role("r", "i", entrypoint="e", num_replicas=count, max_retries=3, retry_policy=RetryPolicy[policy])
-    container = dryrun(role).request.containers[0]
-    assert container.body["HostConfig"]["RestartPolicy"]["Name"] == expected
+
+@pytest.mark.parametrize(
+    ("there", "stream", "expected"),
+    [
+        (b"", b"a\nb\n", b"a\nb\n"),
+        (b"a\nb\n", b"a\nb\nc\n", b"a\nb\nc\n"),
+        (b"a\nerror: lost\n", b"a\nb\n", b"a\nerror: lost\nb\n"),
+        (b"a\nerror: lost\n", b"a\nerr\n", b"a\nerror: lost\nerr\n"),
+        (b"a\nb", b"a\nb and more\nc\n", b"a\nb and more\nc\n"),
+        (b"a\nb error: lost", b"a\nb and more\n", b"a\nb error: lost\nb and more\n"),
+    ],
+)
+def test_a_log_goes_on_where_it_stopped(tmp_path, there, stream, expected):
+    path, source = tmp_path / "log", tmp_path / "source"
+    path.write_bytes(there)
+    source.write_bytes(stream)
+    with source.open("rb", buffering=0) as file:
+        copy_rest(file, str(path))
+    assert path.read_bytes() == expected
+    # once more, after another loss
+    path.write_bytes(expected + b"lost again\n")
+    source.write_bytes(stream + b"end\n")
+    with source.open("rb", buffering=0) as file:
+        copy_rest(file, str(path))
+    assert path.read_bytes() == expected + b"lost again\nend\n"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.exec.container import housekeeping, submission
-from shunter.schedulers.exec.container.inventory import results_dir
+from shunter.schedulers.docker_scheduler import containers
+from shunter.schedulers.docker_scheduler.job import ContainerJob
+from shunter.schedulers.docker_scheduler.request import IN_CONTAINERS
+from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppState
 from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
@@ -77,13 +80,12 @@ def test_results_are_kept_here_and_go_with_the_job(
         if "4321" not in image_of:
             assert (tmp_path / "made/checkpoints/file").read_text() == "kept"
         app_id = handle.rpartition("/")[2]
-        engine = Engine.from_env()
-        (found,) = (item for item in housekeeping.leftovers(engine, 0) if item.app_id == app_id)
-        engine.close()
+        with contextlib.closing(create_scheduler("x")) as scheduler:
+            (found,) = (item for item in scheduler.leftovers({}, 0) if item.app_id == app_id)
         assert found.results
     finally:
         runner.delete(handle)
-    assert not Path(results_dir(app_id)).exists()
+    assert not ContainerJob.of(app_id).exists()
 
 
 def test_the_results_of_a_failure_are_there(
@@ -119,7 +121,7 @@ def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: 
     words = ["--image", image, "--script", "nosuch.py"]
     with pytest.raises(BackendError, match=r"there is no script /\S*nosuch\.py in its image"):
         runner.run_component("train.script", words, "local_docker", workspace=".")
-    assert list(Path(results_dir("")).glob("*")) == []
+    assert list(ContainerJob.all()) == []
     with pytest.raises(ConfigError, match="'BAD IMAGE' is not the name of an image"):
         runner.run_component(
             "train.script", ["--image", "BAD IMAGE", "--script", "train.py"], "local_docker", workspace="."
@@ -131,13 +133,13 @@ def test_a_daemon_that_sees_other_files_keeps_results_in_its_containers(
     runner: Runner, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # as seen from a container that was given the daemon's socket alone
-    monkeypatch.setattr(submission._Submission, "_make_directories", lambda self: None)
+    monkeypatch.setattr(containers.ContainerMaker, "_make_directories", lambda self: None)
     words = ["--image", image, "--script", "train.py"]
     handle = runner.run_component("train.script", words, "local_docker", workspace=".")
     try:
         status = runner.wait(handle)
         assert status is not None
-        assert (status.state, status.results) == (AppState.SUCCEEDED, submission.IN_CONTAINERS)
+        assert (status.state, status.results) == (AppState.SUCCEEDED, IN_CONTAINERS)
     finally:
         runner.delete(handle)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from shunter.schedulers.exec import outbox
-from shunter.schedulers.exec.container.inventory import results_dir
+from shunter.schedulers.docker_scheduler.job import ContainerJob
+from shunter.schedulers.supervisor import outbox
 from shunter.specs import AppState, Resource, RetryPolicy
 from tests.receiver import receiving
 
-from .conftest import kill_watcher, wait_until
+from .conftest import kill_supervisor, wait_until
 
 EXCEPTION = "printf 'Traceback (most recent call last):\\n  File\\nValueError: bad\\n' >&2; exit 1"
 
@@ -20,7 +20,7 @@ def test_notified_once_and_the_secret_is_removed(jobs):
     with receiving() as receiver:
         app_id, _ = jobs.run(EXCEPTION, notify=[receiver.url], notify_secret="hush-hush-1")
         [message] = receiver.wait_for(1)
-        settled = f"{results_dir(app_id)}/{outbox.SETTLED}"
+        settled = ContainerJob.of(app_id).file(outbox.SETTLED)
         wait_until(lambda: outbox.os.path.exists(settled), "the end of the sender")
         jobs.scheduler.describe(app_id)
         assert len(receiver.received) == 1
@@ -31,14 +31,13 @@ def test_notified_once_and_the_secret_is_removed(jobs):
 
 
 @pytest.mark.slow
-def test_notified_although_the_watcher_was_killed(jobs):
+def test_notified_although_the_supervisor_was_killed(jobs):
     with receiving() as receiver:
         app_id = jobs.submit("echo up; sleep 600", notify=[receiver.url])
         jobs.wait_for_line(app_id)
-        kill_watcher(app_id)
-        jobs.scheduler.cancel(app_id)
+        kill_supervisor(app_id)
         jobs.end_of(app_id)
-        assert [message["state"] for message in receiver.wait_for(1)] == ["CANCELLED"]
+        assert [message["state"] for message in receiver.wait_for(1)] == ["FAILED"]
 
 
 def test_memory_grows_up_to_the_bound(jobs):
@@ -64,7 +63,6 @@ def test_the_program_s_own_faults_are_not_retried(jobs, policy):
 def test_other_failures_are_retried_as_the_role_says(jobs):
     _, end = jobs.run(jobs.role("exit 9", max_retries=1), retry={"exception": "0"})
     assert (end.state, end.num_restarts) == (AppState.FAILED, 1)
-    assert len(notes(end)) == 2
 
 
 def test_a_container_that_hangs_is_stopped_and_its_stacks_are_in_its_log(jobs):

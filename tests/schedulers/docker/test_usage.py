@@ -1,76 +1,52 @@
-"""What containers use, as the real daemon measures it."""
+"""What containers use, as the kernel measures it."""
 
 from __future__ import annotations
 
 import pytest
 
-from shunter.schedulers.exec.container.container_usage import sample_of
-from shunter.schedulers.exec.container.inventory import gpus_of, usage_path
-from shunter.schedulers.exec.usage_file import replica_usage
+from shunter.schedulers.docker_scheduler.job import ContainerJob
+from shunter.system import cgroups
 
-#: Written after the documented answer of "Get container stats" (API 1.43, cgroups v2), shortened.
-STATS = {
-    "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}},
-    "memory_stats": {"usage": 5000, "stats": {"inactive_file": 1000}},
-    "blkio_stats": {
-        "io_service_bytes_recursive": [
-            {"major": 8, "minor": 0, "op": "read", "value": 7},
-            {"major": 8, "minor": 16, "op": "Read", "value": 3},
-            {"major": 8, "minor": 0, "op": "write", "value": 20},
-        ]
+from .conftest import wait_until
+
+V2 = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+    "memory.current": "5000\n",
+    "memory.stat": "anon 1\ninactive_file 1000\n",
+    "io.stat": "8:0 rbytes=7 wbytes=20 rios=1 wios=1\n8:16 rbytes=3 wbytes=0\n",
+}
+V1 = {
+    "cpuacct": {"cpuacct.usage": "2500000000\n"},
+    "memory": {"memory.usage_in_bytes": "5000\n", "memory.stat": "cache 9\ntotal_inactive_file 1000\n"},
+    "blkio": {
+        "blkio.throttle.io_service_bytes": "8:0 Read 7\n8:0 Write 20\n8:0 Total 27\n8:16 Read 3\nTotal 30\n"
     },
-    "networks": {"eth0": {"rx_bytes": 11, "tx_bytes": 12}, "eth1": {"rx_bytes": 1, "tx_bytes": 2}},
 }
 
 
-def test_an_answer_of_the_daemon():
-    sample = sample_of("r", 1, 2, STATS, 100.0)
-    assert (sample.role, sample.replica, sample.attempt, sample.time) == ("r", 1, 2, 100.0)
-    assert sample.levels == {"memory_bytes": 4000}
-    assert sample.totals == {
-        "cpu": 2.5,
-        "disk_read": 10,
-        "disk_written": 20,
-        "network_received": 12,
-        "network_sent": 14,
-    }
-    assert sample_of("r", 1, 0, {"memory_stats": {}, "cpu_stats": {}}, 0.0) is None
-
-
-def kept(app_id):
-    """Return the samples that are kept of a job of a role r."""
-    return list(replica_usage(usage_path(app_id), [("r", 0), ("r", 1)], 0.0))
-
-
-def test_gpus_of_a_container_are_those_that_were_asked_for():
-    def given(*requests):
-        return gpus_of([{"Capabilities": [["gpu", "compute", "utility"]], **each} for each in requests])
-
-    assert given() == ""
-    assert given({"Count": 2}) == "0,1"
-    assert given({"Count": 0, "DeviceIDs": ["3", "GPU-1"]}) == "3,GPU-1"
-    assert given({"Count": -1}) is None
-    assert gpus_of([{"Capabilities": [["tpu"]], "Count": -1}]) == ""
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_of_both_versions_of_cgroups(tmp_path, version):
+    places = {}
+    for name, files in (V1 if version == 1 else {"": V2}).items():
+        folder = tmp_path / (name or "all")
+        folder.mkdir()
+        places[name] = str(folder)
+        for file, content in files.items():
+            (folder / file).write_text(content)
+    assert cgroups._cpu_seconds(places) == 2.5
+    assert cgroups._memory(places) == 4000
+    assert cgroups._storage(places) == (10, 20)
 
 
 @pytest.mark.slow
 def test_running_containers_are_measured(jobs):
-    app_id = jobs.submit(jobs.role("exec sleep 1000", num_replicas=2))
-    seen = set()
-    while seen != {("r", 0), ("r", 1)}:  # until both have started, and their watcher has sampled them
-        found = list(jobs.scheduler.details(app_id).usage(0.0)) and kept(app_id)
-        seen = {(sample.role, sample.replica) for sample in found}
-    assert all(sample.levels["memory_bytes"] > 0 for sample in found)
+    script = "i=0; while [ $$i -lt 300000 ]; do i=$$((i+1)); done; exec sleep 1000"
+    app_id = jobs.submit(jobs.role(script, num_replicas=2))
+    samples = jobs.scheduler.details(app_id).usage
+    wait_until(lambda: {each.replica for each in samples(0.0)} == {0, 1}, "samples of both replicas")
+    found = list(samples(0.0))
+    assert all(sample.levels["memory_bytes"] > 0 and sample.totals["cpu"] > 0 for sample in found)
     jobs.scheduler.cancel(app_id)
-    jobs.scheduler.wait(app_id, 50)
-    assert list(jobs.scheduler.details(app_id).usage(0.0)) == kept(app_id)
-
-
-@pytest.mark.slow
-def test_a_job_without_a_watcher_is_given_one_for_samples(jobs):
-    app_id = jobs.submit(jobs.role("exec sleep 1000"))
-    while not kept(app_id):
-        list(jobs.scheduler.details(app_id).usage(0.0))  # of this moment, until there are some that are kept
-    jobs.scheduler.cancel(app_id)
-    jobs.scheduler.wait(app_id, 50)
-    assert all(sample.levels["memory_bytes"] > 0 for sample in jobs.scheduler.details(app_id).usage(0.0))
+    jobs.end_of(app_id)
+    assert list(samples(0.0))[: len(found)] == found
+    assert ContainerJob.of(app_id).usage_path()

@@ -30,7 +30,7 @@ SUBMIT += ["sleep 0.3; echo end"]
 DIES = """
 import os, signal, sys
 from shunter.cli import console_main
-from shunter.schedulers.local_scheduler import submission
+from shunter.schedulers.supervisor import submission
 
 how = sys.argv.pop(1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from shunter.errors import BackendError, StateStoreError
 from shunter.runner import get_runner
-from shunter.schedulers.local_scheduler import housekeeping
+from shunter.schedulers.supervisor import housekeeping
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppState
 
@@ -181,15 +181,15 @@ def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
     running = jobs.submit(role("exec sleep 300"))
     job = ProcessJob.of(old)
     job.write_state({**job.read_state(), "ended_at": time.time() - 1000})
-    found = housekeeping.leftovers(500)
+    found = housekeeping.leftovers(ProcessJob, 500)
     assert [item.app_id for item in found] == [old]
     assert found[0].size > 100_000
     assert found[0].age > 999
     assert jobs.scheduler.exists(old), "finding removes nothing"
-    assert housekeeping.remove(found) == found[0].size
+    assert housekeeping.remove(ProcessJob, found) == found[0].size
     assert not (tmp_path / "logs" / old).exists()
     assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
-    assert {item.app_id for item in housekeeping.leftovers(0)} == {new}
+    assert {item.app_id for item in housekeeping.leftovers(ProcessJob, 0)} == {new}
 
 
 def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
@@ -198,4 +198,4 @@ def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
         path = ProcessJob.of(name).path
         os.mkdir(path)
         os.utime(path, (time.time() - age,) * 2)
-    assert {item.app_id for item in housekeeping.leftovers(0)} == {app_id, "old-x"}
+    assert {item.app_id for item in housekeeping.leftovers(ProcessJob, 0)} == {app_id, "old-x"}

@@ -9,7 +9,7 @@ import pytest
 
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
-from shunter.schedulers.exec import outbox
+from shunter.schedulers.supervisor import outbox
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs import AppState, RetryPolicy
 from tests.receiver import receiving

@@ -25,8 +25,6 @@ _PREDECESSOR = (
     "logging_config",
     "modules",
     "params",
-    "record_pb2",
-    "recordio",
     "timeout",
     "trainer",
 )

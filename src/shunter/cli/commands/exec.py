@@ -12,7 +12,7 @@ from shunter.cli.console import OutputClosed
 from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import UsageError
 from shunter.runner import Runner, get_runner
-from shunter.schedulers.exec.joined_terminal import has_terminal
+from shunter.schedulers.joined_terminal import has_terminal
 
 
 def add_arguments(parser: Parser) -> None:

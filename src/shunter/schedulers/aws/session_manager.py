@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.exec.joined_terminal import run_joined
+from shunter.schedulers.joined_terminal import run_joined
 
 PLUGIN = "session-manager-plugin"
 _HELP = (

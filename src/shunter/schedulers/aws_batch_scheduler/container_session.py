@@ -12,7 +12,7 @@ from typing import Any
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws.session_manager import join_session, require_plugin
-from shunter.schedulers.exec.joined_terminal import SHELL
+from shunter.schedulers.joined_terminal import SHELL
 
 #: The member of Batch's containers that turns it on.
 MEMBER = "enableExecuteCommand"

@@ -1,6 +1,6 @@
-"""`local_docker`: options, and the request for the containers of a job.
+"""`local_docker`: options, the request for the containers of a job, and making them.
 
-How containers are run, judged, read and removed is in `schedulers/exec/container`.
+A supervisor runs them (`schedulers/supervisor`).
 """
 
 from shunter.schedulers.docker_scheduler.options import DockerOpts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shunter.docker.command import DockerCommand
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image, registry_platforms
 from shunter.errors import ShunterError
@@ -22,11 +23,11 @@ def examine(engine: Engine, cfg: Mapping[str, Any]) -> list[Check]:
     """Check the daemon, and the network of the options."""
     try:
         facts = engine.request("GET", "/info")
+        program = DockerCommand().program
     except ShunterError as error:
         return [Check("daemon", False, error.message, error.hint)]
-    about = (
-        f"Docker {facts.get('ServerVersion')} at {engine.endpoint}, {facts.get('OSType')}/{_processor(facts)}"
-    )
+    platform = f"{facts.get('OSType')}/{_processor(facts)}"
+    about = f"Docker {facts.get('ServerVersion')} at {engine.endpoint}, {platform}, by {program}"
     has = f"{facts.get('NCPU')} CPUs, {facts.get('MemTotal', 0) // _MIB} MiB"
     gpus = "the NVIDIA runtime" if _has_gpus(facts) else "no NVIDIA runtime"
     checks = [Check("daemon", True, about), Check("machine", None, f"{has}, {gpus}")]

@@ -1,25 +1,27 @@
-"""From a job to the request for its containers, which can be made in a dry run: it changes nothing."""
+"""From a job to the containers that are made for it. Making the request changes nothing: a dry run does."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import os
+import shlex
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+from shunter.docker.command import LOG_WORDS, bind, environment_words, mount_word
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.limits import seconds_problem
+from shunter.redaction import Redactor
+from shunter.schedulers.docker_scheduler import labels
+from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.options import DockerOpts
-from shunter.schedulers.exec.container import labels, submission
-from shunter.schedulers.exec.container.inventory import results_dir
-from shunter.schedulers.exec.container.logs import LOG_CONFIG
-from shunter.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.handles import make_app_handle
 from shunter.specs.macro_substitution import macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.resources import Resource
@@ -33,6 +35,10 @@ from shunter.specs.training import (
     specification,
 )
 
+#: Prefix of SageMaker's host names.
+HOST_PREFIX = "algo-"
+#: Where results are, in words, if not on this machine.
+IN_CONTAINERS = "its containers, in /opt/ml, until it is deleted (docker cp)"
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.
 LOOPBACK_HOSTS = 250
@@ -47,6 +53,98 @@ _DEVICE_FILES = {
 
 _PARTS = ("model", "output", "checkpoints", "input/config")
 _DATA = "input/data"  # only with channels: images may bring their own data
+
+
+@dataclass
+class ReplicaRequest:
+    """One container: what ``docker create`` is asked for."""
+
+    name: str
+    role: str
+    replica: int
+    image: str
+    env: dict[str, str]
+    #: Options of the command, without environment and mounts.
+    options: list[str]
+    #: Mounts, as the command takes them.
+    mounts: list[str]
+    #: Program and arguments.
+    command: list[str]
+    #: The script that its program reads, from the working directory; "" if that is not known.
+    script: str = ""
+    memory_mb: int = 0
+    gpus: str | None = ""
+
+    def words(self) -> list[str]:
+        """Return the words of the command; the values of the environment are not among them."""
+        entrypoint, *arguments = self.command
+        mounts = [word for mount in self.mounts for word in ("--mount", mount)]
+        options = [*self.options, *mounts, *environment_words(self.env), "--entrypoint", entrypoint]
+        return ["create", "--name", self.name, *options, self.image, *arguments]
+
+
+@dataclass
+class DockerRequest:
+    """All that is made for a job.
+
+    ``network`` is the name of the network to be made for it, which is the job's id, or "" for none.
+    """
+
+    app_id: str
+    containers: list[ReplicaRequest]
+    network: str = ""
+    platform: str | None = None
+    #: Directories of this machine that results are sent to, to be made if they do not exist.
+    folders: list[str] = field(default_factory=list)
+    #: Where its results will be, in words; "" if it has none.
+    results: str = ""
+    #: Retry policy and number of retries by role, and rules for retries by class of failure.
+    retries: dict[str, tuple[str, int]] = field(default_factory=dict)
+    rules: dict[str, dict[str, int]] = field(default_factory=dict)
+    timeout: float | None = None
+    grace_period: float = 10.0
+    fail_fast: bool = False
+    hang_timeout: float | None = None
+    on_hang: str = "report"
+    #: Ports by role: their numbers in the containers by name.
+    ports: dict[str, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    #: The targets of notifications, and the secret that signs them.
+    notify: list[str] = field(default_factory=list)
+    notify_secret: str = ""
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values for people, secrets masked."""
+        redactor = Redactor()
+        containers = []
+        for container in self.containers:
+            shown = redactor.json({**vars(container), "env": {}})
+            shown["env"] = {name: redactor.named(name, value) for name, value in container.env.items()}
+            masked = ReplicaRequest(**{**vars(container), **shown})
+            shown["create"] = shlex.join(["docker", *masked.words()])
+            containers.append(shown)
+        told = [redactor.text(target) for target in self.notify]
+        secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
+        return {**vars(self), "containers": containers, "notify": told, "notify_secret": secret}
+
+    def place_hosts(self, addresses: Iterator[str]) -> None:
+        """Give the containers addresses in their network, and pass these to the hosts of a training job.
+
+        The daemon resolves the name of a container only while it runs; the names added here always resolve.
+        """
+        known: dict[str, list[str]] = {}
+        for container, address in zip(self.containers, addresses, strict=False):
+            options = container.options
+            options += ["--ip", address]
+            aliases = [options[i + 1] for i, word in enumerate(options) if word == "--network-alias"]
+            known.setdefault(container.role, []).extend(
+                f"{alias}:{address}" for alias in aliases if alias.startswith(HOST_PREFIX)
+            )
+        for container in self.containers:
+            container.options += [word for host in known[container.role] for word in ("--add-host", host)]
 
 
 def make_request(
@@ -70,38 +168,45 @@ class _Plan:
         self.shares_files = shares_files
         self.opts = opts
         self.app_id = app_id
+        self.job = ContainerJob.of(app_id)
         self.names = labels.container_names(app_id, [(role.name, role.num_replicas) for role in app.roles])
-        is_group = len(self.names) > 1
-        rules = parse_retries(opts.retry)
-        #: The rules for retries as the watcher takes them, and what of them has no effect.
-        self.rules = {name: {**vars(rule)} for name, rule in rules.items()}
-        self.ignored_rules = without_effect("local_docker", rules, BY_SHUNTER["local_docker"])
-        asked = opts.timeout is not None or opts.hang_timeout is not None or opts.notify or self.rules
-        self.watched = is_group or bool(asked)
-        self.session = session
-        self.own_network = app_id if is_group and opts.network is None else ""
+        self.own_network = app_id if len(self.names) > 1 and opts.network is None else ""
         self.network = self.own_network or opts.network or ""
         first = next(iter(self.names.values()))
         self.rank0 = "localhost" if opts.network in ("host", "none") else first
         self.common_env = _common_env(opts)
-        self.labels = self._labels()
+        self.labels = {
+            labels.APP_ID: app_id,
+            labels.APP_NAME: app.name,
+            labels.SESSION: session,
+            labels.OWNER: labels.owner(),
+        }
         self.gpus = self._assign_gpus()
-        self.published = dict(opts.publish or {})
+        self.unpublished = dict(opts.publish or {})
+        self.ports: dict[str, dict[str, int]] = {}
 
     def request(self) -> DockerRequest:
-        roles = self.app.roles
+        opts, roles = self.opts, self.app.roles
+        rules = parse_retries(opts.retry)
+        ignored = without_effect("local_docker", rules, BY_SHUNTER["local_docker"])
         return DockerRequest(
             app_id=self.app_id,
             containers=[self.replica(role, k) for role in roles for k in range(role.num_replicas)],
             network=self.own_network,
-            platform=self.opts.platform,
-            watched=self.watched,
+            platform=opts.platform,
             folders=folders_of(self.app) if self.shares_files else [],
-            warnings=[*(warning for role in roles for warning in _ignored(role)), *self.ignored_rules],
-            notify=list(self.opts.notify or ()),
-            notify_secret=self.opts.notify_secret or "",
-            handle=make_app_handle("local_docker", self.session, self.app_id),
-            writes_stacks=self.opts.hang_timeout is not None,
+            results=place_of(self.app, self.job, kept_here=self.shares_files),
+            retries={role.name: (role.retry_policy.value, role.max_retries) for role in roles},
+            rules={name: {**vars(rule)} for name, rule in rules.items()},
+            timeout=opts.timeout,
+            grace_period=opts.grace_period,
+            fail_fast=opts.fail_fast,
+            hang_timeout=opts.hang_timeout,
+            on_hang=opts.on_hang,
+            ports=self.ports,
+            warnings=[*(warning for role in roles for warning in _ignored(role)), *ignored],
+            notify=list(opts.notify or ()),
+            notify_secret=opts.notify_secret or "",
         )
 
     def replica(self, role: Role, k: int) -> ReplicaRequest:
@@ -115,31 +220,51 @@ class _Plan:
             RANK0_ENV: self.rank0,
             IMAGE_ENV: role.image,
         }
-        body: dict[str, Any] = {
-            "Entrypoint": [role.entrypoint],
-            "Cmd": applied.args,
-            "StopSignal": STOP_SIGNAL,
-            "Labels": {
-                **self.labels,
-                labels.ROLE: role.name,
-                labels.REPLICA: str(k),
-                labels.OLD_ROLE: role.name,
-                labels.OLD_REPLICA: str(k),
-            },
-            "HostConfig": self._host_config(role, k),
-        }
-        if METADATA_KEY in role.metadata and (hosts := self._hosts_without_network(role)):
-            body["HostConfig"]["ExtraHosts"] = [f"{host}:{address}" for host, address in hosts.items()]
-        if self.opts.network != "host":
-            body["Hostname"] = name
-            self._add_ports(body, role)
-        if self.network and self.opts.network not in ("host", "none", "bridge"):
+        mounts = [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)]
+        if self.shares_files:
+            mounts += mounts_of(role, self.job.base_dir(role.name, k))
+        gpus = self.gpus.get((role.name, k), "")
+        return ReplicaRequest(
+            name,
+            role.name,
+            k,
+            role.image,
+            env,
+            [*self._options(role, k), *(["--gpus", _gpu_word(gpus)] if gpus else [])],
+            mounts,
+            [role.entrypoint, *applied.args],
+            script_of(applied.args, role.metadata),
+            max(0, role.resource.memMB),
+            ",".join(map(str, range(int(gpus)))) if gpus.isdecimal() else gpus.removeprefix("device="),
+        )
+
+    def _options(self, role: Role, k: int) -> list[str]:
+        """Return the options of a container, but for its mounts, its environment and its GPUs."""
+        held = {**self.labels, labels.ROLE: role.name, labels.REPLICA: str(k)}
+        words = ["--init", "--stop-signal", STOP_SIGNAL, *LOG_WORDS]  # init passes signals on, and reaps
+        words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
+        words += ["--platform", self.opts.platform] if self.opts.platform else []
+        words += ["--privileged"] if self.opts.privileged else []
+        words += ["--network", self.network] if self.network else []
+        if self.network and self.network not in ("host", "none", "bridge"):
             aliases = [f"{role.name}-{k}"]
             if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
                 aliases.append(f"{HOST_PREFIX}{k + 1}")
-            body["NetworkingConfig"] = submission.on_network(self.network, aliases)
-        script = script_of(applied.args, role.metadata)
-        return ReplicaRequest(name, role.name, k, role.image, env, body, script)
+            words += [word for alias in aliases for word in ("--network-alias", alias)]
+        if METADATA_KEY in role.metadata:
+            hosts = self._hosts_without_network(role).items()
+            words += [word for host, address in hosts for word in ("--add-host", f"{host}:{address}")]
+        if self.opts.network != "host":
+            words += ["--hostname", self.names[role.name, k], *self._publish(role)]
+        for device in _devices(role):
+            words += ["--device", f"{device.src_path}:{device.dst_path}:{device.permissions}"]
+        resource = role.resource
+        if resource.memMB > 0:
+            size = f"{resource.memMB}m"
+            words += ["--memory", size, "--memory-swap", size, "--shm-size", size]
+        if resource.cpu > 0:
+            words += ["--cpus", f"{resource.cpu:g}"]
+        return words
 
     def _hosts_without_network(self, role: Role) -> dict[str, str]:
         """Return the addresses of a training role's hosts, if no network of their job serves their names.
@@ -158,66 +283,8 @@ class _Plan:
         is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
         return {names[0]: "127.0.0.1"} if is_alone else {}
 
-    def _labels(self) -> dict[str, str]:
-        hangs = {"hang_timeout": self.opts.hang_timeout, "on_hang": self.opts.on_hang}
-        policy = {
-            "watched": self.watched,
-            "timeout": self.opts.timeout,
-            "grace": self.opts.grace_period,
-            "fail_fast": self.opts.fail_fast,
-            **({"rules": self.rules} if self.rules else {}),
-            **(hangs if self.opts.hang_timeout is not None else {}),
-            "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
-        }
-        layout = [[role.name, role.num_replicas] for role in self.app.roles]
-        place = place_of(self.app, self.app_id, kept_here=self.shares_files)
-        return {
-            labels.APP_ID: self.app_id,
-            labels.OLD_APP_ID: self.app_id,
-            labels.APP_NAME: self.app.name,
-            labels.SESSION: self.session,
-            labels.REPLICAS: str(len(self.names)),
-            labels.LAYOUT: json.dumps(layout),
-            labels.POLICY: json.dumps(policy),
-            labels.METADATA: json.dumps({key: str(value) for key, value in self.app.metadata.items()}),
-            **({labels.RESULTS: place} if place else {}),
-        }
-
-    def _host_config(self, role: Role, k: int) -> dict[str, Any]:
-        resource = role.resource
-        config: dict[str, Any] = {
-            "Init": True,  # passes signals on, and reaps what the program leaves behind
-            "LogConfig": LOG_CONFIG,
-            "Privileged": self.opts.privileged,
-            "NetworkMode": self.network or "default",
-            "Mounts": [
-                *(_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)),
-                *(mounts_of(role, k, self.app_id) if self.shares_files else ()),
-            ],
-            "Devices": _devices(role),
-            "RestartPolicy": self._restart_policy(role),
-        }
-        if resource.memMB > 0:
-            size = resource.memMB << 20
-            config |= {"Memory": size, "MemorySwap": size, "ShmSize": size}
-        if resource.cpu > 0:
-            config["NanoCpus"] = int(resource.cpu * 1_000_000_000)
-        if resource.gpu > 0:
-            config["DeviceRequests"] = [self.gpus[role.name, k]]
-        return config
-
-    def _restart_policy(self, role: Role) -> dict[str, Any]:
-        """Return what the daemon itself restarts: single replicas. The watcher restarts groups.
-
-        If there are rules, the watcher restarts everything: the daemon does not know the class of a failure.
-        """
-        restarts_alone = role.retry_policy.value == "REPLICA" or len(self.names) == 1
-        if role.max_retries and restarts_alone and not self.rules:
-            return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
-        return {"Name": "no"}
-
-    def _assign_gpus(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the request for each replica's GPUs, by ids: with a count, all would get the same ones."""
+    def _assign_gpus(self) -> dict[tuple[str, int], str]:
+        """Return each replica's GPUs by ids: with a number, all would get the same ones. One alone may."""
         wanted = {
             (role.name, k): role.resource.gpu
             for role in self.app.roles
@@ -225,29 +292,32 @@ class _Plan:
             if role.resource.gpu > 0
         }
         if len(wanted) == 1:
-            return {key: submission.gpus(count) for key, count in wanted.items()}
+            return {key: str(count) for key, count in wanted.items()}
         placed, first = {}, 0
         for key, count in wanted.items():
-            ids = [str(number) for number in range(first, first + count)]
-            placed[key] = submission.gpus(ids=ids)
+            placed[key] = "device=" + ",".join(str(number) for number in range(first, first + count))
             first += count
         return placed
 
-    def _add_ports(self, body: dict[str, Any], role: Role) -> None:
+    def _publish(self, role: Role) -> list[str]:
         """Publish a role's ports: at free ports of 127.0.0.1; the first replica's where asked for."""
-        bindings = {}
         ports = dict(role.port_map)
-        for name in list(self.published):
+        for name in list(self.unpublished):
             if name not in ports and name.isdecimal() and int(name) not in ports.values():
                 ports[name] = int(name)
+        words = []
         for name, port in ports.items():
-            where = self.published.pop(name, "") or self.published.pop(str(port), "")
+            where = self.unpublished.pop(name, "") or self.unpublished.pop(str(port), "")
             address, _, number = where.rpartition(":")
-            bindings[f"{port}/tcp"] = [{"HostIp": address or "127.0.0.1", "HostPort": number}]
-        if bindings:
-            body["ExposedPorts"] = {port: {} for port in bindings}
-            body["HostConfig"]["PortBindings"] = bindings
-            body["Labels"][labels.PORTS] = json.dumps(ports)
+            words += ["--publish", f"{address or '127.0.0.1'}:{number}:{port}"]
+        if ports:
+            self.ports.setdefault(role.name, {}).update(ports)
+        return words
+
+
+def _gpu_word(gpus: str) -> str:
+    """Return GPUs as the option takes them: a number, or ids, whose commas have to be quoted."""
+    return gpus if gpus.isdecimal() else f'"{gpus}"'
 
 
 def _common_env(opts: DockerOpts) -> dict[str, str]:
@@ -260,27 +330,21 @@ def _common_env(opts: DockerOpts) -> dict[str, str]:
     return {**copied, **(opts.env or {})}
 
 
-def _mount(mount: BindMount | VolumeMount) -> dict[str, Any]:
+def _mount(mount: BindMount | VolumeMount) -> str:
     if isinstance(mount, BindMount):
-        source = os.path.abspath(os.path.expanduser(mount.src_path))
-        return submission.bind(source, mount.dst_path, read_only=mount.read_only)
-    return {"Type": "volume", "Source": mount.src, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+        return bind(
+            os.path.abspath(os.path.expanduser(mount.src_path)), mount.dst_path, read_only=mount.read_only
+        )
+    return mount_word("volume", mount.src, mount.dst_path, read_only=mount.read_only)
 
 
-def _devices(role: Role) -> list[dict[str, str]]:
+def _devices(role: Role) -> list[DeviceMount]:
     mounts = [mount for mount in role.mounts if isinstance(mount, DeviceMount)]
     for name, count in role.resource.devices.items():
         if name in _DEVICE_FILES:
             paths = [_DEVICE_FILES[name].format(number) for number in range(count)]
             mounts += [DeviceMount(path, path) for path in paths]
-    return [
-        {
-            "PathOnHost": mount.src_path,
-            "PathInContainer": mount.dst_path,
-            "CgroupPermissions": mount.permissions,
-        }
-        for mount in mounts
-    ]
+    return mounts
 
 
 def _ignored(role: Role) -> list[str]:
@@ -351,7 +415,7 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
 # ---- results
 
 
-def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
+def place_of(app: AppDef, job: ContainerJob, *, kept_here: bool) -> str:
     """Return where the results of a job will be, in words, or "" if it has none.
 
     ``kept_here`` says whether they are kept on this machine.
@@ -359,28 +423,30 @@ def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
     trained = [role for role in app.roles if specification(role.metadata)]
     if not trained:
         return ""
-    sent = output_of(specification(trained[0].metadata), app_id)
+    sent = output_of(specification(trained[0].metadata), job.name)
     if sent:
         return sent
     if not kept_here:
-        return submission.IN_CONTAINERS
+        return IN_CONTAINERS
     if len(trained) == trained[0].num_replicas == 1:
-        return os.path.join(results_dir(app_id), f"{trained[0].name}-0")
-    return results_dir(app_id)
+        return job.base_dir(trained[0].name, 0)
+    return job.file("ml")
 
 
-def mounts_of(role: Role, replica: int, app_id: str) -> list[dict[str, Any]]:
-    """Return the mounts that bring a replica's results to this machine; the user's own have precedence."""
+def mounts_of(role: Role, own: str) -> list[str]:
+    """Return the mounts that bring a replica's results to a directory of this machine.
+
+    The user's own mounts have precedence.
+    """
     spec = specification(role.metadata)
     if not spec:
         return []
     base = role.env.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-    own = os.path.join(results_dir(app_id), f"{role.name}-{replica}")
     parts = [*_PARTS, *([_DATA] if spec.get("channels") else [])]
     wanted = {os.path.join(base, part): os.path.join(own, part) for part in parts}
     taken = [mount.dst_path.rstrip("/") + "/" for mount in role.mounts]
     return [
-        submission.bind(source, target)
+        bind(source, target)
         for target, source in wanted.items()
         if not any(f"{target}/".startswith(path) for path in taken)
     ]

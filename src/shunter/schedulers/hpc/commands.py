@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.schedulers.exec.joined_terminal import run_joined
+from shunter.schedulers.joined_terminal import run_joined
 
 #: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
 COMMAND_SECONDS = 60.0

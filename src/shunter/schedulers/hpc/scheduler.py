@@ -33,7 +33,6 @@ from shunter.schedulers.api import (
     not_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.exec.joined_terminal import SHELL
 from shunter.schedulers.hpc import follow_up_request, shared_folder, submission
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import QueueWords, command_after
@@ -48,6 +47,7 @@ from shunter.schedulers.hpc.ssh import commands_on
 from shunter.schedulers.hpc.storage import Storage, storage_of
 from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder, put_code
 from shunter.schedulers.ids import is_made_here, make_unique
+from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo

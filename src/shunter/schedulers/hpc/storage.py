@@ -19,8 +19,8 @@ from typing import IO, TypeVar
 
 from shunter.errors import BackendError, StateStoreError, UnreachableError
 from shunter.paths import LARGEST, remove_tree
-from shunter.schedulers.exec.directories import has_results, size_of
 from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.supervisor.directories import has_results, size_of
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from shunter.errors import ConfigError
-from shunter.schedulers.exec.joined_terminal import SHELL, STDERR, STDIN, STDOUT, join
+from shunter.schedulers.joined_terminal import SHELL, STDERR, STDIN, STDOUT, join
 from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.observe import core_path
 

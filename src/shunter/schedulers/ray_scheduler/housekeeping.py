@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from shunter.schedulers.exec import directories
 from shunter.schedulers.ray_scheduler.logs import kept_dir, kept_path
 from shunter.schedulers.responses import Leftover
+from shunter.schedulers.supervisor import directories
 
 
 def leftovers(older_than: float) -> list[Leftover]:

@@ -19,10 +19,10 @@ from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError, refuse
 from shunter.paths import read_regular_file
 from shunter.redaction import Redactor
-from shunter.schedulers.exec.outbox import SECRET_VARIABLE
 from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.rules import check_options, check_roles
 from shunter.schedulers.supervision import check_supervision
+from shunter.schedulers.supervisor.outbox import SECRET_VARIABLE
 from shunter.specs.app import AppDef, Role
 from shunter.specs.retries import parse_retries
 from shunter.specs.training import grace_variables, output_of, specification

@@ -1,6 +1,6 @@
 """SageMaker training jobs on this machine: turns a `CreateTrainingJob` request into hosts, data and programs.
 
-How processes and containers are run is in `schedulers/exec`.
+How processes are started and stopped is in `schedulers/supervisor`.
 """
 
 from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalOpts

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 
 from shunter import system
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
-from shunter.schedulers.exec.container.container_command import run_in_container
+from shunter.schedulers.joined_terminal import run_in_container
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import container_of
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import CURRENT_HOST
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
@@ -28,10 +27,10 @@ def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: boo
     """
     name = f"{job.name} {host}"
     if os.path.exists(job.file("work", ".docker")):
-        with contextlib.closing(Engine.from_env()) as engine:
-            container = container_of(engine, job.path, host)
-            if container is not None:
-                return run_in_container(engine, container, name, command, tty=tty)
+        docker = DockerCommand()
+        container = container_of(docker, job.path, host)
+        if container is not None:
+            return run_in_container(docker, container, name, command, tty=tty)
         raise ConfigError(f"no container of {name} runs on the Docker daemon")
     mark = os.fsencode(CURRENT_HOST), os.fsencode(host)
     for process in sorted(members_of_job(job.path), key=lambda process: process.start):

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from shunter._toolkit import stack_dump
 from shunter.errors import ShunterError
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import ContainerHost
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import ProcessHost, Running
@@ -21,8 +20,6 @@ from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 FIRST_SAMPLE = 2.0
 #: Seconds between two checks whether a program that writes stacks has ended.
 REAPING = 0.2
-#: A container's output appears in its log within this time.
-LOG_DELAY = 2.0
 _RESULTS = ("output", "model", "checkpoints")
 
 
@@ -41,7 +38,7 @@ class WatchedHost(Replica):
     def __init__(
         self, number: int, host: Running, log: str, started_at: float, restarts: int, results: list[str]
     ) -> None:
-        env = host.environ if isinstance(host, ProcessHost) else {}
+        env = host.environ if isinstance(host, ProcessHost) else dict(os.environ)
         super().__init__("", number, ReplicaPlan("", [], {}, ""), env)
         self.host, self.log, self.results = host, log, results
         self.pid = host.pid if isinstance(host, ProcessHost) else 0
@@ -58,6 +55,12 @@ class WatchedHost(Replica):
         """Whether its program runs."""
         return self._runs
 
+    def stack_program(self, headline: str, mode: str, program: list[str]) -> list[str]:
+        """Return the command that examines it; see `Replica.stack_program`."""
+        if isinstance(self.host, ContainerHost):
+            return self.host.stack_program(headline, mode, program)
+        return super().stack_program(headline, mode, program)
+
     @property
     def log_paths(self) -> tuple[str, str]:
         """Its log, for stdout and for stderr."""
@@ -69,8 +72,6 @@ class HostHangWatch(HangWatch):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
-        #: Containers that were found to hang, since the last look.
-        self.hung_containers: list[Replica] = []
 
     def last_sign(self, replica: Replica, results: str) -> float:
         """Return when a host was last active: wrote output, or a file of its results."""
@@ -91,22 +92,6 @@ class HostHangWatch(HangWatch):
     def is_busy(self) -> bool:
         """Whether programs run whose end is to be noted."""
         return bool(self._programs)
-
-    def _start(self, replica: Replica, mode: str) -> None:
-        host = replica.host if isinstance(replica, WatchedHost) else None
-        if not isinstance(host, ContainerHost):
-            super()._start(replica, mode)
-            return
-        if mode != stack_dump.DUMP:
-            return
-        if stack_dump.gpu_at_work(None):
-            self._alive[replica.name] = time.time()
-            return
-        headline = f"no output for {self.seconds:g} s and no GPU activity"
-        self.has_stacks = not host.write_stacks(headline)
-        self._alive[f"{replica.name} dumped"] = time.time() + LOG_DELAY
-        self.hung.add(replica.name)
-        self.hung_containers.append(replica)
 
 
 class HostWatch:
@@ -195,8 +180,6 @@ class HostWatch:
         running = [each for each in self._seen() if each.is_running]
         for host in hangs.check(running, {}):
             self._found(host.name, "")
-        while hangs.hung_containers:
-            self._note(hangs.hung_containers.pop())
 
     def _note(self, host: Replica | None) -> None:
         if host is None or self._hangs is None or self._closing.is_set():

@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from shunter.docker.command import DockerCommand, remove_containers
 from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Leftover
-from shunter.schedulers.exec import directories
-from shunter.schedulers.exec.container import inventory
 from shunter.schedulers.sagemaker_local_scheduler import object_cache, submission
-from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import all_of_jobs
+from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import all_of_jobs, remove_network
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor import directories
 from shunter.schedulers.supervisor.recovery import current_state
 
 #: The only thing in a directory of results, which is named by its job.
@@ -149,11 +149,11 @@ def _of_daemon() -> Iterator[Leftover]:
 
 
 def _remove_of_daemon(kind: str, item: str) -> None:
-    with closing(Engine.from_env()) as engine:
-        if kind == "container":
-            inventory.remove_container(engine, item)
-        else:
-            inventory.remove_network(engine, item)
+    docker = DockerCommand()
+    if kind == "container":
+        remove_containers(docker, [item])
+    else:
+        remove_network(docker, item)
 
 
 def _remove_job(name: str) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 from shunter.paths import existing
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
 from shunter.schedulers.aws_sagemaker_scheduler import observe as remote
-from shunter.schedulers.exec.outbox import send_if_waiting
 from shunter.schedulers.sagemaker_local_scheduler import description
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.outbox import send_if_waiting
 from shunter.specs.status import AppState, EarlierAttempt, ReplicaStatus, by_role, is_terminal
 
 

@@ -27,7 +27,6 @@ from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage, plan_code
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob
 from shunter.schedulers.capabilities import Capabilities
-from shunter.schedulers.exec.usage_file import replica_usage
 from shunter.schedulers.lines import check_combined, check_replicas
 from shunter.schedulers.responses import ReplicaUsage
 from shunter.schedulers.sagemaker_local_scheduler import doctor, housekeeping, logs, observe, submission
@@ -37,6 +36,7 @@ from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalO
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.job_watch import wait_for_end
+from shunter.schedulers.supervisor.usage_file import replica_usage
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace

@@ -19,7 +19,6 @@ from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage
 from shunter.schedulers.aws_sagemaker_scheduler.option_rules import check_options
 from shunter.schedulers.aws_sagemaker_scheduler.options import QUEUE_OPTIONS
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob, Needs, make_job, settle
-from shunter.schedulers.exec import outbox
 from shunter.schedulers.sagemaker_local_scheduler import filesystems, rules
 from shunter.schedulers.sagemaker_local_scheduler.job_start import (
     ACCOUNT,
@@ -31,7 +30,7 @@ from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalO
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check_request
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervision import check_supervision
-from shunter.schedulers.supervisor import job_python
+from shunter.schedulers.supervisor import job_python, outbox
 from shunter.schedulers.supervisor.job_python import JobPython
 from shunter.specs.app import NO_IMAGE, AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo

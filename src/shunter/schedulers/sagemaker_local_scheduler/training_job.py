@@ -25,16 +25,15 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError, ShunterError
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.schedulers.exec import reasons
 from shunter.schedulers.sagemaker_local_scheduler.hosts import container_host
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL, finish
-from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor import reasons, recovery
 from shunter.schedulers.supervisor.documents import read_json, write_json
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.system import processes
@@ -171,10 +170,10 @@ class TrainingJob(JobDirectory):
             return True
         request = (self.read_request() or {}).get("request", {})
         try:
-            with closing(Engine.from_env()) as engine:
-                container_host.remove_all(engine, self.path)
-                image = request.get("AlgorithmSpecification", {}).get("TrainingImage", "")
-                container_host.reclaim(engine, image, self.path, self.work)
+            docker = DockerCommand()
+            container_host.remove_all(docker, self.path)
+            image = request.get("AlgorithmSpecification", {}).get("TrainingImage", "")
+            container_host.reclaim(docker, image, self.path, self.work)
         except ShunterError:
             return False  # the next reader tries again
         return True

@@ -10,9 +10,10 @@ from typing import Any
 
 from shunter import system
 from shunter._toolkit import script_text, stack_dump
-from shunter.docker.engine import Engine, EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
+from shunter.docker.engine import Engine
+from shunter.docker.image_store import ensure_image
 from shunter.errors import ShunterError
-from shunter.schedulers.exec.container.submission import ensure_image
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
     Cluster,
     ContainerHost,
@@ -43,7 +44,7 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import (
     can_show_at,
     write_hosts_file,
 )
-from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import Reservations
+from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import free_ports, loopback_network
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 
@@ -88,7 +89,6 @@ class Platform:
         self._engine: Engine | None = None
         self.cluster: Cluster | None = None
         self._is_chosen = False
-        self._reservations = Reservations()
         self._network = 0
         self._ports: dict[str, str] = {}
         os.makedirs(job.work, exist_ok=True)
@@ -149,9 +149,10 @@ class Platform:
         if self.cluster is None:
             if not self._network:
                 blocks = (len(hosts) + HOSTS_PER_NETWORK - 1) // HOSTS_PER_NETWORK
-                self._network = self._reservations.network(blocks)
+                self._network = loopback_network(blocks)
             if len(hosts) > 1 and not self._ports:
-                self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
+                ports = free_ports(len(PORT_VARIABLES))
+                self._ports = {name: str(port) for name, port in zip(PORT_VARIABLES, ports, strict=True)}
             return
         image = self._request["AlgorithmSpecification"].get("TrainingImage", "")
         try:
@@ -291,7 +292,7 @@ class Platform:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
             reclaim(
-                self.cluster.engine,
+                self.cluster.docker,
                 self._request["AlgorithmSpecification"]["TrainingImage"],
                 self._job.path,
                 self._job.work,
@@ -300,9 +301,8 @@ class Platform:
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            remove_all(self.cluster.engine, self._job.path)
+            remove_all(self.cluster.docker, self._job.path)
         self._close_engine()
-        self._reservations.close()
         shutil.rmtree(self._secrets, ignore_errors=True)
         shutil.rmtree(self._job.work)
 

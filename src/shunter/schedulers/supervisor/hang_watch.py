@@ -95,10 +95,10 @@ class HangWatch:
         if mode == stack_dump.GPU and not os.path.exists(_GPU_DRIVER):
             return
         headline = f"no output for {self.seconds:g} s and no GPU activity"
-        argv = [sys.executable, "-I", "-S", os.path.abspath(stack_dump.__file__), mode]
-        argv += [str(replica.pid), replica.log_paths[1], headline]
+        program = [sys.executable, "-I", "-S", os.path.abspath(stack_dump.__file__)]
+        argv = replica.stack_program(headline, mode, program)
         try:
-            pid = os.posix_spawn(sys.executable, argv, replica.env)
+            pid = os.posix_spawn(argv[0], argv, replica.env)
         except OSError:
             return
         assert replica.started_at is not None

@@ -1,6 +1,6 @@
 r"""The directory of a job, which contains all that is known about it.
 
-Every job of the executor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
+Every job of a supervisor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
 
     NAME/
         state.json        its state; replaced whole at every change
@@ -15,7 +15,7 @@ Every job of the executor has one, with these files among others; `ProcessJob` a
         python/           what Python processes import at startup, if hangs are detected
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results; in a sweep also ``code``,
                           the working directory of the point
-        usage             what the replicas have used over time (`exec.usage_file`)
+        usage             what the replicas have used over time (`supervisor.usage_file`)
         index/ROLE/K      order and times of replica K's output (`log_index`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
@@ -29,14 +29,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from shunter.paths import jobs_dir, state_error
-from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.reasons import STATE_LOST, describe, state_of
+from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.documents import (
     read_json,
     reserve,
     write_json,
     write_json_last,
 )
+from shunter.schedulers.supervisor.reasons import STATE_LOST, describe, state_of
 from shunter.specs.status import AppState, is_terminal
 from shunter.system.identity import machine
 
@@ -180,7 +180,11 @@ class JobDirectory:
         return state
 
     def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove what a job without a supervisor left behind besides processes; record that in its state."""
+        """Remove what a job without a supervisor left behind besides processes; record that in its state.
+
+        Raises:
+            ShunterError: that cannot be done now, so the job may still run.
+        """
 
 
 class ProcessJob(JobDirectory):
@@ -190,11 +194,24 @@ class ProcessJob(JobDirectory):
     STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
     ENDS_WITH_SUPERVISOR = True
     STOP, STOP_SIGNAL = "cancel", "SIGUSR1"  # SIGTERM alone is a shutdown of the machine
+    #: Whether jobs of this kind may have working directories of their own beside their directories.
+    HAS_VIEWS = True
 
     @staticmethod
     def root() -> str:
         """Return the directory of all local jobs."""
         return jobs_dir()
+
+    def remove_belongings(self) -> None:
+        """Remove what a job that has ended has outside of its directory, besides logs.
+
+        Raises:
+            ShunterError: something cannot be removed.
+        """
+
+    def live_places(self, state: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """Return where the ports of replicas that run are found from outside, by ``ROLE/K`` and name."""
+        return {}
 
     def index_path(self, role: str, replica: int) -> str:
         """Return the path of a replica's log index."""

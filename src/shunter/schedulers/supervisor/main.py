@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from shunter import system
-from shunter.schedulers.exec import outbox
+from shunter.schedulers.supervisor import outbox
 from shunter.schedulers.supervisor.job_directory import JobDirectory, log_exception
 from shunter.schedulers.supervisor.start import READY
 from shunter.system import processes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from shunter import system
 from shunter.errors import ConfigError
-from shunter.schedulers.exec.joined_terminal import SHELL, run_joined
+from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.system.processes import find_program
 
 #: This variable is set in a script that the toolkit has started, but not in the toolkit itself.

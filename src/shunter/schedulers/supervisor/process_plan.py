@@ -7,6 +7,19 @@ from typing import Any, Self
 
 
 @dataclass
+class ContainerPlan:
+    """The container that a replica is, and that its command starts: its name and its limit of memory.
+
+    ``memory_mb`` is 0 without a limit; ``gpus`` names those that it gets, as CUDA_VISIBLE_DEVICES does, None
+    means all.
+    """
+
+    name: str
+    memory_mb: int = 0
+    gpus: str | None = ""
+
+
+@dataclass
 class ReplicaPlan:
     """One process. ``env`` holds only what differs from the environment that the job is started in."""
 
@@ -16,6 +29,7 @@ class ReplicaPlan:
     log_dir: str
     #: Its own working directory, which is made when it starts; "" for the job's.
     cwd: str = ""
+    container: ContainerPlan | None = None
 
 
 @dataclass
@@ -53,6 +67,7 @@ class ProcessPlan:
             which this one was submitted; None without a queue.
         own_directories: of a sweep, the ``template`` of the points' directories, the directory whose
             neighbours they see (``beside``), and the ``names`` in which their paths end. See `own_directory`.
+        network: the containers' network that is to be removed when the job has ended; "" without one.
     """
 
     app_id: str
@@ -72,6 +87,15 @@ class ProcessPlan:
     max_running: int | None = None
     slots: dict[str, Any] | None = None
     own_directories: dict[str, Any] | None = None
+    network: str = ""
+
+    def layout(self) -> list[tuple[str, int, str]]:
+        """Return role, index and log directory of every replica, in order."""
+        return [
+            (role.name, index, replica.log_dir)
+            for role in self.roles
+            for index, replica in enumerate(role.replicas)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -81,7 +105,12 @@ class ProcessPlan:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild what `to_json` returned."""
         roles = [
-            RolePlan(**{**role, "replicas": [ReplicaPlan(**replica) for replica in role["replicas"]]})
+            RolePlan(**{**role, "replicas": [_replica(replica) for replica in role["replicas"]]})
             for role in data["roles"]
         ]
         return cls(**{**data, "roles": roles})
+
+
+def _replica(data: dict[str, Any]) -> ReplicaPlan:
+    container = data.get("container")
+    return ReplicaPlan(**{**data, "container": None if container is None else ContainerPlan(**container)})

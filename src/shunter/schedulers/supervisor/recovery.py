@@ -13,11 +13,17 @@ import signal
 import time
 from typing import Any
 
-from shunter.errors import StateStoreError
-from shunter.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
+from shunter.backoff import polling
+from shunter.errors import ShunterError, StateStoreError
 from shunter.schedulers.supervisor.job_directory import JobDirectory
+from shunter.schedulers.supervisor.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
+from shunter.specs.status import AppState
 from shunter.system import processes
 from shunter.system.identity import Process, machine
+
+#: For how long a command waits for a replica that was submitted just now.
+STARTING_SECONDS = 5.0
+_STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 
 
 def current_state(job: JobDirectory) -> dict[str, Any] | None:
@@ -29,6 +35,18 @@ def current_state(job: JobDirectory) -> dict[str, Any] | None:
     if state["host"] != here["host"]:
         return job.state_elsewhere(state)
     return state if _is_run(job, state, here["boot_id"]) else end_orphan(job)
+
+
+def await_start(job: JobDirectory, role: str, index: int) -> dict[str, Any]:
+    """Return a replica of the job's state document; waits for a moment if it was submitted just now."""
+    polls = polling(STARTING_SECONDS)
+    while True:
+        state = current_state(job) or {"state": AppState.UNKNOWN.name, "roles": [], "msg": ""}
+        found = {(group["role"], item["id"]): item for group in state["roles"] for item in group["replicas"]}
+        # there are no roles before the supervisor writes them
+        replica: dict[str, Any] = found.get((role, index), {"state": state["state"], "pid": 0})
+        if replica["state"] not in _STARTING or state["msg"] or not polls.pause():
+            return replica
 
 
 def has_ended(job: JobDirectory) -> bool:
@@ -52,8 +70,12 @@ def end_orphan(job: JobDirectory) -> dict[str, Any] | None:
         if _is_run(job, state, machine()["boot_id"]):
             return state
         killed = processes.kill_members_of_job(job.path)
-        state = _ended(job, state, time.time() if killed else job.last_written())
-        job.clean_up(state)
+        ended = _ended(job, state, time.time() if killed else job.last_written())
+        try:
+            job.clean_up(ended)
+        except ShunterError as error:  # what is left of it may still run
+            return {**state, "state": AppState.UNREACHABLE.name, "msg": error.message}
+        state = ended
         try:
             job.write_final_state(state)
         except OSError:  # the next reader tries again

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shunter.schedulers.exec import reasons
+from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.log_index import LOG_NAMES
 from shunter.schedulers.supervisor.log_recorder import ReplicaRecorder
 from shunter.schedulers.supervisor.process_group import ProcessGroup
@@ -73,6 +73,11 @@ class Replica(ProcessGroup):
         return self.pid != 0 and not is_terminal(self.state)
 
     @property
+    def process_pid(self) -> int:
+        """The process of this machine that it is, as far as it has been started."""
+        return self.pid
+
+    @property
     def was_stopped(self) -> bool:
         """Whether the present attempt was asked to end."""
         return self.ended_by is not None
@@ -108,7 +113,6 @@ class Replica(ProcessGroup):
     def ended(self, status: int, oom_evidence: str) -> str:
         """Record how the main process ended; returns the reason."""
         self.exit_code, signum = processes.exit_code_of(status)
-        self.ended_at = time.time()
         detail = ""
         if self.ended_by is not None:
             reason, detail = self.ended_by
@@ -121,21 +125,29 @@ class Replica(ProcessGroup):
         else:
             reason = reasons.SUCCEEDED
         name = processes.signal_name(signum) if signum else ""
-        self.reason = reasons.describe(reason, code=self.exit_code, signal=name, detail=detail)
-        self.state = reasons.state_of(reason)
+        self.end_with(reason, reasons.describe(reason, code=self.exit_code, signal=name, detail=detail))
         # After a stop, the rest of its group has received SIGTERM and may be handling it.
         self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
         return reason
 
     def never_ran(self, problem: str) -> None:
         """Record that no process could be started."""
-        self.reason = reasons.describe(reasons.NOT_STARTED, detail=problem)
-        self.state = reasons.state_of(reasons.NOT_STARTED)
-        self.ended_at = time.time()
+        self.end_with(reasons.NOT_STARTED, reasons.describe(reasons.NOT_STARTED, detail=problem))
+
+    def end_with(self, reason: str, text: str) -> None:
+        """Record that the attempt has ended, why, and the same in words."""
+        self.reason, self.state, self.ended_at = text, reasons.state_of(reason), time.time()
 
     def note(self, text: str) -> None:
         """Record what happened to the replica; only the last `MOST_NOTES` notes are kept."""
         self.notes = [*self.notes, text][-MOST_NOTES:]
+
+    def stack_program(self, headline: str, mode: str, program: list[str]) -> list[str]:
+        """Return the command that examines it, and writes its stacks to its log if ``mode`` says so.
+
+        ``program`` runs `stack_dump`.
+        """
+        return [*program, mode, str(self.pid), self.log_paths[1], headline]
 
     def log_end(self) -> list[str]:
         """Return the last lines of the present attempt, those of stderr after those of stdout."""

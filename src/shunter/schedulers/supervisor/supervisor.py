@@ -17,8 +17,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shunter import system
-from shunter.schedulers.exec import reasons
-from shunter.schedulers.exec.retry_counts import RetryCounts
+from shunter.schedulers.supervisor import reasons
+from shunter.schedulers.supervisor.container_replica import (
+    ContainerReplica,
+    containers_of,
+    inspect,
+    replica_of,
+    run_docker,
+    signal_containers,
+)
+from shunter.schedulers.supervisor.container_usage import usage_of
 from shunter.schedulers.supervisor.hang_watch import HangWatch
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.schedulers.supervisor.log_recorder import LogRecorder, ReplicaRecorder
@@ -27,6 +35,7 @@ from shunter.schedulers.supervisor.own_directory import make_own
 from shunter.schedulers.supervisor.parents import Parents
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.retry_counts import RetryCounts
 from shunter.schedulers.supervisor.slots import SlotQueue, Ticket
 from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 from shunter.specs.status import AppState, is_terminal
@@ -42,6 +51,10 @@ STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
 #: Seconds until a queue of slots that cannot be used is tried again.
 SLOTS_PAUSE = 1.0
+#: Seconds until a container is asked for, or signalled, again.
+CONTAINER_PAUSE = 0.2
+#: The same while its daemon is away.
+DAEMON_PAUSE = 1.0
 #: `poll` takes at most 24 days; jobs may run longer.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
@@ -68,7 +81,7 @@ class Supervisor:
         self.plan = ProcessPlan.from_json(plan)
         self.roles = {role.name: role for role in self.plan.roles}
         self.replicas = [
-            Replica(role.name, index, replica, self.plan.env)
+            replica_of(role.name, index, replica, self.plan.env)
             for role in self.plan.roles
             for index, replica in enumerate(role.replicas)
         ]
@@ -96,6 +109,7 @@ class Supervisor:
         self._recorder = LogRecorder(system.open_file_events())
         self._sampler: UsageSampler | None = None
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
+        self._is_daemon_away = False
         self._dirty = True
         self._last_write = 0.0
         self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
@@ -311,6 +325,9 @@ class Supervisor:
         for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
             self._give_back(place)
         self.job.write_final_state(self._document(self._final_state()))
+        containers = containers_of(self.replicas)
+        if self.plan.network and containers:
+            run_docker(containers[0], "network", "rm", self.plan.network)
 
     def _final_state(self) -> AppState:
         if self.stopping is not None:
@@ -323,7 +340,8 @@ class Supervisor:
         if self._sampler is None:
             self._sampler = UsageSampler(self.job.usage_path())
         try:
-            self._after(self._sampler.sample(self.replicas), self._sample_usage)
+            records = usage_of(self.replicas)
+            self._after(self._sampler.sample(self.replicas, records), self._sample_usage)
         except OSError:  # the system does not tell: the job does not depend on it
             pass
 
@@ -343,6 +361,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         by_pid = {replica.pid: replica for replica in self.replicas if replica.is_running}
+        ended: list[ContainerReplica] = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -351,10 +370,16 @@ class Supervisor:
             if pid == 0:
                 break
             replica = by_pid.get(pid)
-            if replica is not None:
+            if isinstance(replica, ContainerReplica):
+                if not replica.is_lost:  # else it is another program, with the number of its last one
+                    replica.is_lost = True
+                    ended.append(replica)
+            elif replica is not None:
                 self._replica_ended(replica, status)
             elif self._hangs is not None:
                 self._handle_hang(self._hangs.program_ended(pid, os.waitstatus_to_exitcode(status)))
+        if ended:
+            self._look_at_containers(ended)
         for replica in self.replicas:
             if replica.has_leftovers:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
@@ -423,6 +448,51 @@ class Supervisor:
         if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
             self._failed(replica)
 
+    def _look_at_containers(self, lost: list[ContainerReplica]) -> None:
+        """Ask the daemon for containers whose command has ended, until it says how they fare."""
+        lost = [replica for replica in lost if replica.is_lost]
+        if not lost:
+            return
+        found = inspect(lost)
+        if self._is_daemon_away != (found is None):
+            self._is_daemon_away, self._dirty = found is None, True
+        if found is None:
+            self._after(DAEMON_PAUSE, lambda: self._look_at_containers(lost))
+            return
+        for replica in lost:
+            details = found.get(replica.container.name)
+            try:
+                reason = replica.look(None if details is None else details["State"])
+            except OSError as error:
+                replica.never_ran(f"{replica.program}: {error.strerror or error}")
+                reason = reasons.NOT_STARTED
+            if reason is not None:
+                self._dirty = True
+                if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
+                    self._failed(replica, may_retry=reason != reasons.NOT_STARTED)
+            elif not replica.is_lost:
+                self._dirty = True
+                if replica.was_stopped:  # it has not heard of that
+                    self._signal([replica], "KILL" if replica.grace_is_over else "TERM")
+        if any(replica.is_lost for replica in lost):
+            self._after(CONTAINER_PAUSE, lambda: self._look_at_containers(lost))
+        self._restart_if_ready()
+
+    def _signal(self, group: Iterable[Replica], signum: str) -> None:
+        """Signal the containers of a group; those that cannot get the signal now get it later."""
+        attempts = [(replica, replica.started_at) for replica in signal_containers(group, signum)]
+
+        def again() -> None:
+            stopped = [
+                replica
+                for replica, started_at in attempts
+                if replica.is_running and replica.started_at == started_at and not replica.is_lost
+            ]
+            self._signal([each for each in stopped if signum == "KILL" or not each.grace_is_over], signum)
+
+        if attempts:
+            self._after(CONTAINER_PAUSE, again)
+
     def _kill_leftovers(self, replica: Replica) -> None:
         if replica.has_leftovers:
             replica.kill()
@@ -471,12 +541,15 @@ class Supervisor:
         """Decide by the class of a failure whether to try again; None if its class has no rule."""
         if self._retries is None:
             self._retries = RetryCounts(self.plan.retry)
-        decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end)
+        memory = replica.memory_mb if isinstance(replica, ContainerReplica) else 0
+        decided = self._retries.decide(scope, replica.role, replica.to_json(), replica.log_end, memory)
         if decided is None:
             return None
-        again, words = decided
-        replica.note(words)
-        return again
+        replica.note(decided.words)
+        for member in containers_of(self._group(replica)):
+            if member.role == replica.role:
+                member.container.memory_mb = max(member.memory_mb, decided.memory_mb)
+        return decided.again
 
     def _restart_if_ready(self) -> None:
         """Restart a group when all of it has ended."""
@@ -571,14 +644,17 @@ class Supervisor:
         running = [replica for replica in group if replica.is_running and not replica.was_stopped]
         for replica in running:
             replica.stop(reason, detail)
-        attempts = [(replica, replica.pid) for replica in running]
+        self._signal(running, "TERM")
+        attempts = [(replica, replica.started_at) for replica in running]
 
         def kill() -> None:
-            for replica, pid in attempts:
-                if replica.pid == pid:
+            for replica, started_at in attempts:
+                if replica.started_at == started_at:
                     replica.grace_is_over = True
                     if replica.is_running or replica.has_leftovers:
                         replica.kill()
+            present = [each for each, started_at in attempts if each.started_at == started_at]
+            self._signal([replica for replica in present if replica.is_running], "KILL")
             self._end_orphans()
 
         if running:
@@ -609,7 +685,7 @@ class Supervisor:
             "app_id": self.plan.app_id,
             "state": state.name,
             "reason": self.stopping[0] if self.stopping else "",
-            "msg": self._message() if final else self._waits_for,
+            "msg": self._message() if final else self._waits_for or self._daemon_words(),
             "num_restarts": max(restarts),
             "started_at": self.started_at,
             "ended_at": time.time() if final else None,
@@ -620,6 +696,10 @@ class Supervisor:
                 for name in self.roles
             ],
         }
+
+    def _daemon_words(self) -> str:
+        away = "the Docker daemon does not answer; how the containers fare is not known until it does"
+        return away if self._is_daemon_away else ""
 
     def _message(self) -> str:
         """Return the reason why the job ended."""

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from shunter import system
-from shunter.schedulers.exec.usage_file import UsageFile, UsageRecord
 from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.usage_file import UsageFile, UsageRecord
 from shunter.system.nvml import Gpus, used, visible
 
 
@@ -33,9 +33,9 @@ class UsageSampler:
 
     def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
         running = {
-            replica.pid: number
+            replica.process_pid: number
             for number, replica in enumerate(replicas)
-            if replica.is_running and replica.pid
+            if replica.is_running and replica.process_pid
         }
         now = time.time()
         received, sent = system.network_bytes()

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from shunter.docker.engine import DaemonAnswer, Engine, EngineError, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
+from shunter.docker.engine import DaemonAnswer, Engine
 from shunter.image_registry.blobs import BlobStream
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import RegistryImage

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from shunter.docker.credentials import credentials_for, engine_auth_header
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.docker.image_reference import IMAGE_ID, Reference
 from shunter.docker.image_store import inspect_image, tag
 from shunter.errors import BackendError, ConfigError

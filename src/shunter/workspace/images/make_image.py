@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shunter.docker.engine import Engine, EngineUnavailableError
+from shunter.docker.daemon_errors import EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.docker.image_reference import Reference
 from shunter.docker.image_store import inspect_image, pull_image, push_image, tag
 from shunter.errors import ConfigError

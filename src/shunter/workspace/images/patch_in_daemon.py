@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from shunter.docker.engine import Engine, EngineError
+from shunter.docker.daemon_errors import EngineError
+from shunter.docker.engine import Engine
 from shunter.docker.image_store import inspect_image, is_out_of_space, load, out_of_space, remove, tag
 from shunter.errors import BackendError
 from shunter.image_registry.image_manifest import encode_config

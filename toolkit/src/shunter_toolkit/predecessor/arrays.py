@@ -9,7 +9,6 @@ from typing import Any
 from ..errors import UnsupportedFormatError
 from ..serving import content_types, encoders
 from ..serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
-from . import recordio
 
 __all__ = ["csv_to_numpy", "json_to_numpy", "npy_to_numpy"]
 
@@ -31,16 +30,6 @@ def array_to_json(array_like: Any) -> str:
 def array_to_csv(array_like: Any) -> str:
     """One line per row, with commas between values."""
     return encoders.array_to_csv(array_like).decode("utf-8")
-
-
-def array_to_recordio_protobuf(array_like: Any, labels: Any = None) -> bytes:
-    """RecordIO-protobuf, as SageMaker's built-in algorithms read it.
-
-    Args:
-        array_like: shape (columns) or (rows, columns), or a sparse matrix of SciPy.
-        labels: one number per row.
-    """
-    return recordio.encode(array_like, labels)
 
 
 encoders_map: dict[str, Callable[[Any], Any]] = {

@@ -1,6 +1,6 @@
 """Hosts that are containers: what a CreateTrainingJob request means for those, and what they share.
 
-How a container is run is in `shunter.schedulers.exec.container`.
+How one is run is in `attached`.
 """
 
 from __future__ import annotations
@@ -8,17 +8,22 @@ from __future__ import annotations
 import os
 import re
 import time
+from datetime import datetime
 from typing import Any
 
-from shunter.docker.engine import Engine, EngineError, EngineUnavailableError
+from shunter.docker.command import (
+    LOG_WORDS,
+    DockerCommand,
+    DockerRefused,
+    bind,
+    environment_words,
+    remove_containers,
+)
+from shunter.docker.daemon_errors import EngineUnavailableError
+from shunter.docker.engine import Engine
 from shunter.docker.networks import make_network, shared_network
 from shunter.errors import BackendError
-from shunter.schedulers.exec.container import inventory, submission
-from shunter.schedulers.exec.container.attached import AttachedContainer, ContainerLost
-from shunter.schedulers.exec.container.container_hangs import write_stacks
-from shunter.schedulers.exec.container.container_usage import record_of
-from shunter.schedulers.exec.container.logs import LOG_CONFIG
-from shunter.schedulers.exec.usage_file import UsageRecord
+from shunter.schedulers.sagemaker_local_scheduler.hosts.attached import AttachedContainer, ContainerLost
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import Exit, PlatformFailure, StartFailure
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     BASE,
@@ -28,10 +33,14 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     checkpoint_path,
     command_of,
 )
+from shunter.schedulers.supervisor.container_stacks import stack_command
+from shunter.schedulers.supervisor.container_usage import record_of
+from shunter.schedulers.supervisor.usage_file import UsageRecord
 from shunter.system.processes import signal_name
 
 #: Marks containers and networks; its value is the job's directory.
 LABEL = "shunter.sagemaker.job"
+HOST_LABEL = "shunter.sagemaker.host"
 #: For how many seconds a daemon may be away, at most.
 LONGEST_PATIENCE = 60.0
 #: Shared networks of hosts that are the only one of their job: the usual one, and one that leads nowhere.
@@ -52,6 +61,10 @@ class Cluster:
         job_dir: the job's directory.
         request: the request.
         patience: seconds for which the daemon may be away, at most a minute.
+
+    Raises:
+        EngineUnavailableError: no daemon answers.
+        ConfigError: there is no ``docker`` command.
     """
 
     def __init__(
@@ -59,6 +72,8 @@ class Cluster:
     ) -> None:
         self.patience = min(patience, LONGEST_PATIENCE)
         self.engine = engine
+        self.docker = DockerCommand(engine.environ())
+        self.docker.program  # noqa: B018 - without the command there are no containers
         self.labels = {LABEL: job_dir}
         self.request = request
         self.network = ""
@@ -100,7 +115,7 @@ class Cluster:
             self.addresses = {host.name: address for host, address in pairs}
         self.network, self.gateway = made.id, made.gateway
 
-    def renew_network(self, error: EngineError) -> bool:
+    def renew_network(self, error: DockerRefused) -> bool:
         """Join the shared network again if it was removed, or another one if it is full.
 
         Returns:
@@ -109,7 +124,7 @@ class Cluster:
         Raises:
             PlatformFailure: there are no addresses for another one.
         """
-        is_gone = error.status == 404 and "network" in error.message
+        is_gone = error.is_absent and "network" in error.message
         is_full = _FULL.search(error.message) is not None
         self._renewals += 1
         if self._only_host is None or not (is_gone or is_full) or self._renewals > MOST_RENEWALS:
@@ -156,7 +171,7 @@ class ContainerHost:
         self._environ = environ
         self._shown = shown
         self._credentials = credentials
-        container = AttachedContainer(cluster.engine, plan.name, f"{log_path}.log", cluster.patience)
+        container = AttachedContainer(cluster.docker, plan.name, f"{log_path}.log", cluster.patience)
         self._container = container
         self.is_alive, self.terminate, self.kill = container.is_alive, container.terminate, container.kill
         self.remove = container.remove
@@ -168,11 +183,12 @@ class ContainerHost:
 
     def usage(self, number: int, attempt: int) -> UsageRecord | None:
         """Return what it uses now; see `record_of`."""
-        return record_of(self._cluster.engine, self._container.id, number, attempt)
+        return record_of(self._container.first_pid, self._container.id, number, attempt)
 
-    def write_stacks(self, headline: str) -> str:
-        """Write the stacks of its processes to its log; returns what went wrong, or ""."""
-        return write_stacks(self._cluster.engine, self._container.id, headline)
+    def stack_program(self, headline: str, mode: str, program: list[str]) -> list[str]:
+        """Return the command that writes the stacks of its processes to its log; see `stack_command`."""
+        docker = self._cluster.docker.program
+        return stack_command(docker, self._container.id, headline, mode, program)
 
     def start(self) -> None:
         """Create and start the container.
@@ -183,10 +199,10 @@ class ContainerHost:
         """
         while True:
             try:
-                self._container.start(self._definition())
+                self._container.start(*self._definition())
             except EngineUnavailableError as error:
                 raise PlatformFailure(error.message) from error
-            except EngineError as error:
+            except DockerRefused as error:
                 if self._cluster.has_init and "docker-init" in error.message:
                     self._cluster.has_init = False  # the daemon reports an init that it does not have
                 elif not self._cluster.renew_network(error):
@@ -195,36 +211,32 @@ class ContainerHost:
             else:
                 return
 
-    def _definition(self) -> dict[str, Any]:
+    def _definition(self) -> tuple[list[str], dict[str, str]]:
+        """Return the words of ``docker create``, and the container's variables."""
         cluster, request, name = self._cluster, self._cluster.request, self.plan.name
         entrypoint, arguments = command_of(request)
         environ = {**cluster.endpoint_variables(), **self._environ}
         if self._credentials:
             environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
         address = cluster.addresses.get(name, "")
-        others = [(host, place) for host, place in cluster.addresses.items() if host != name]
-        has_gpus = cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p"))
-        return {
-            "Image": request["AlgorithmSpecification"]["TrainingImage"],
-            **({} if entrypoint is None else {"Entrypoint": entrypoint}),
-            "Cmd": arguments,
-            "Env": [f"{variable}={value}" for variable, value in environ.items()],
-            "Hostname": name,
-            "Labels": cluster.labels,
-            "HostConfig": {
-                "Mounts": self._mounts(),
-                "NetworkMode": cluster.network,
-                "ExtraHosts": [f"{host}:{place}" for host, place in others],
-                "ShmSize": cluster.shared_memory,
-                "Init": cluster.has_init,
-                "LogConfig": LOG_CONFIG,
-                "DeviceRequests": [submission.gpus()] if has_gpus else [],
-            },
-            "NetworkingConfig": submission.on_network(cluster.network, [name] if address else [], address),
-        }
+        held = {**cluster.labels, HOST_LABEL: name}
+        words = ["--hostname", name, "--network", cluster.network, "--shm-size", str(cluster.shared_memory)]
+        words += [*LOG_WORDS, *(["--init"] if cluster.has_init else [])]
+        words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
+        words += [word for mount in self._mounts() for word in ("--mount", mount)]
+        words += ["--ip", address, "--network-alias", name] if address else []
+        for host, place in cluster.addresses.items():
+            words += ["--add-host", f"{host}:{place}"] if host != name else []
+        if cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p")):
+            words += ["--gpus", "all"]
+        words += environment_words(environ)
+        if entrypoint:
+            program, *first = entrypoint
+            words, arguments = [*words, "--entrypoint", program], [*first, *arguments]
+        return [*words, request["AlgorithmSpecification"]["TrainingImage"], *arguments], environ
 
-    def _mounts(self) -> list[dict[str, Any]]:
-        tree, bind = self._tree, submission.bind
+    def _mounts(self) -> list[str]:
+        tree = self._tree
         checkpoints = checkpoint_path(self._cluster.request)
         mounts = [bind(tree.part(name), f"{BASE}/{name}") for name in ("input", "model", "output")]
         mounts.append(bind(tree.config, f"{BASE}/input/config"))
@@ -251,57 +263,54 @@ class ContainerHost:
         if end.error:
             return Exit(end.code, end.error)
         reasons = [f"ended by {signal_name(end.signum)}"] if end.signum else []
-        if end.lost_bytes:
-            reasons.append(f"{end.lost_bytes} bytes of its log are lost, since the disk was full")
+        if end.has_lost_lines:
+            reasons.append("lines of its log are lost, since the disk was full")
         # A program that handled SIGTERM has written what it wanted to write.
         return Exit(end.code, "; ".join(reasons), was_killed=bool(end.signum) and not end.handled)
 
 
-def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
+def reclaim(docker: DockerCommand, image: str, job_dir: str, folder: str) -> None:
     """Give files that containers have left in a folder to this user, by the image's ``chown``."""
     if os.geteuid() == 0:
         return
-    definition = {
-        "Image": image,
-        "Entrypoint": ["chown", "-R", f"{os.geteuid()}:{os.getegid()}", "/shunter"],
-        "Cmd": [],
-        "User": "0:0",
-        "Labels": {LABEL: job_dir},
-        "HostConfig": {"Mounts": [submission.bind(folder, "/shunter")], "NetworkMode": "none"},
-    }
-    created = ""
+    options = ["--rm", "--user", "0:0", "--network", "none", "--label", f"{LABEL}={job_dir}"]
+    owner = f"{os.geteuid()}:{os.getegid()}"
     try:
-        created = engine.request("POST", "/containers/create", json=definition)["Id"]
-        engine.request("POST", f"/containers/{created}/start")
-        engine.request("POST", f"/containers/{created}/wait")
-    except EngineError:  # an image without chown: what cannot be read is missed later, and named
+        mount = bind(folder, "/shunter")
+        docker.run("run", *options, "--mount", mount, "--entrypoint", "chown", image, "-R", owner, "/shunter")
+    except DockerRefused:  # an image without chown: what cannot be read is missed later, and named
         pass
-    finally:
-        if created:
-            inventory.remove_container(engine, created)
 
 
-def container_of(engine: Engine, job_dir: str, host: str) -> str | None:
+def container_of(docker: DockerCommand, job_dir: str, host: str) -> str | None:
     """Return the id of the container that is a host and runs, if there is one."""
-    for item in inventory.containers_with(engine, LABEL, job_dir):
-        if item["State"] == "running":
-            details = engine.request("GET", f"/containers/{item['Id']}/json")
-            if details["Config"]["Hostname"] == host:
-                return str(item["Id"])
-    return None
+    chosen = ["--filter", f"label={LABEL}={job_dir}", "--filter", f"label={HOST_LABEL}={host}"]
+    found = docker.run("container", "ls", "--quiet", "--no-trunc", *chosen).split()
+    return found[0] if found else None
 
 
-def remove_all(engine: Engine, job_dir: str) -> None:
+def remove_all(docker: DockerCommand, job_dir: str) -> None:
     """Remove all containers and networks of a job.
 
     Raises:
         BackendError: one cannot be removed, or no daemon answers.
     """
-    for item in inventory.containers_with(engine, LABEL, job_dir):
-        inventory.remove_container(engine, item["Id"])
-    for item in inventory.networks_with(engine, LABEL, job_dir):
-        if not inventory.remove_network(engine, item["Id"]):
-            raise BackendError(f"the network {item['Name']} cannot be removed: containers still use it")
+    remove_containers(docker, docker.ids("container", LABEL, job_dir))
+    for network in docker.ids("network", LABEL, job_dir):
+        remove_network(docker, network)
+
+
+def remove_network(docker: DockerCommand, network: str) -> None:
+    """Remove a network. It is no error if it is gone.
+
+    Raises:
+        BackendError: containers still use it, or no daemon answers.
+    """
+    try:
+        docker.run("network", "rm", network)
+    except DockerRefused as error:
+        if not error.is_absent:
+            raise BackendError(f"the network {network} cannot be removed: {error.message}") from error
 
 
 def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
@@ -310,8 +319,10 @@ def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
     Raises:
         EngineUnavailableError: no daemon answers.
     """
-    containers = [("container", c, c["Created"]) for c in inventory.containers_with(engine, LABEL)]
-    networks = inventory.networks_with(engine, LABEL)
-    items = [*containers, *(("network", n, inventory.parse_time(n["Created"]) / 1e9) for n in networks)]
+    filters = {"label": [LABEL]}
+    containers = engine.request("GET", "/containers/json", params={"all": True, "filters": filters})
+    networks = engine.request("GET", "/networks", params={"filters": filters})
+    items = [("container", item, float(item["Created"])) for item in containers]
+    items += [("network", item, datetime.fromisoformat(item["Created"]).timestamp()) for item in networks]
     now = time.time()
     return [(kind, item["Id"], item["Labels"][LABEL], now - created) for kind, item, created in items]

@@ -1,14 +1,13 @@
-"""Ports and loopback addresses that are reserved for one job, among all jobs of all users of this machine.
+"""Ports and loopback addresses for the hosts of a job that are processes of this machine.
 
-Each is a name (`shunter.system.claim_name`) that is free again when the process that has it ends.
+Nothing reserves them: they are chosen at random among those that are free, so that two jobs rarely meet.
 """
 
 from __future__ import annotations
 
-import os
+import random
 import socket
 
-from shunter import system
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import PlatformFailure
 
 #: Below the kernel's ephemeral ports (ip_local_port_range), above the ports of well-known services.
@@ -18,51 +17,24 @@ PORTS = range(20000, 32000)
 NETWORKS = range(256, 32768)
 
 
-class Reservations:
-    """Ports and networks that a job has until it closes this, or its process ends."""
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports that are free.
 
-    def __init__(self) -> None:
-        self._held: list[socket.socket] = []
+    Raises:
+        PlatformFailure: there are not so many.
+    """
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        if _is_free(port):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise PlatformFailure(f"{count} ports of {PORTS.start} to {PORTS.stop - 1} are not free on this machine")
 
-    def port(self) -> int:
-        """Return a TCP port that is free and that no other job has.
 
-        Raises:
-            PlatformFailure: all are in use.
-        """
-        start = int.from_bytes(os.urandom(2), "big") % len(PORTS)
-        ports: list[int] = [*PORTS[start:], *PORTS[:start]]
-        for port in ports:
-            if _is_free(port) and self._hold("port", port):
-                return port
-        raise PlatformFailure(f"no port of {PORTS.start} to {PORTS.stop - 1} is free on this machine")
-
-    def network(self, count: int) -> int:
-        """Return the first of ``count`` consecutive numbers of loopback networks that no other job has.
-
-        Raises:
-            PlatformFailure: all are in use.
-        """
-        for first in range(NETWORKS.start, NETWORKS.stop - count, count):
-            held = len(self._held)
-            if all(self._hold("network", first + more) for more in range(count)):
-                return first
-            self._release(held)
-        raise PlatformFailure("no loopback addresses are left on this machine")
-
-    def close(self) -> None:
-        """Free all ports and networks."""
-        self._release(0)
-
-    def _hold(self, kind: str, number: int) -> bool:
-        mark = system.claim_name(f"{kind}/{number}")
-        if mark is not None:
-            self._held.append(mark)
-        return mark is not None
-
-    def _release(self, held: int) -> None:
-        while len(self._held) > held:
-            self._held.pop().close()
+def loopback_network(count: int) -> int:
+    """Return the first of ``count`` consecutive numbers of loopback networks."""
+    return random.randrange(NETWORKS.start, NETWORKS.stop - count)
 
 
 def _is_free(port: int) -> bool:

@@ -16,10 +16,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from shunter.docker.command import DockerCommand, DockerRefused
+from shunter.errors import ConfigError
 from shunter.system.wakeup import Wakeup
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _PIECE = 32 * 1024
+#: Exit codes of ``docker exec`` if a program cannot be executed, or is not found.
+_NOT_STARTED = (126, 127)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 #: The command that starts a shell where the program runs.
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
@@ -231,3 +235,25 @@ def run_joined(words: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
         for signum, handler in before.items():
             signal.signal(signum, handler)
     return 128 - code if code < 0 else code
+
+
+def run_in_container(
+    docker: DockerCommand, container: str, name: str, command: Sequence[str], *, tty: bool
+) -> int:
+    """Run a command, or a shell, in a container that runs, on this process's terminal or streams.
+
+    ``name`` is what the container is called in messages. Returns the exit code.
+
+    Raises:
+        ConfigError: the container has no such program.
+    """
+    words = list(command or SHELL)
+    options = ["--interactive", *(["--tty"] if tty else [])]
+    code = run_joined([docker.program, "exec", *options, container, *words], {**os.environ, **docker.environ})
+    if code in _NOT_STARTED:
+        try:
+            docker.run("exec", container, "sh", "-c", 'command -v -- "$0"', words[0])
+        except DockerRefused:
+            hint = "Its image has no shell: name a program after `--`." if not command else ""
+            raise ConfigError(f"there is no program {words[0]!r} in {name}", hint=hint) from None
+    return code

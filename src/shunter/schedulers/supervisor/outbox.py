@@ -1,8 +1,7 @@
 """The notifications of a job of this machine: a private document, and starting the program that sends them.
 
-The process that sees the job end starts the program: a supervisor, the watcher of containers, or the next
-command that asks for the job. A lock lets only one of them send. The toolkit's `notification` has what is
-sent, and notifies each target once.
+The process that sees the job end starts the program: a supervisor, or the next command that asks for the job.
+A lock lets only one of them send. The toolkit's `notification` has what is sent, once for each target.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from shunter.errors import StateStoreError
 from shunter.paths import remove_tree, view_dir
 from shunter.schedulers.api import Leftover
-from shunter.schedulers.exec import directories
-from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor import directories, recovery
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.specs.status import AppState, is_terminal
 from shunter.workspace.directory_shipment import remove_view
@@ -20,16 +19,16 @@ from shunter.workspace.directory_shipment import remove_view
 SUBMISSION_SECONDS = 3600.0
 
 
-def leftovers(older_than: float) -> list[Leftover]:
-    """Return jobs that ended more than this many seconds ago, and what interrupted submissions left."""
-    found = [item for item in _ended_jobs() if item.age >= older_than]
+def leftovers(kind: type[ProcessJob], older_than: float) -> list[Leftover]:
+    """Return jobs of a kind that ended so many seconds ago, and what interrupted submissions left."""
+    found = [item for item in _ended_jobs(kind) if item.age >= older_than]
     limit = max(older_than, SUBMISSION_SECONDS)
-    return found + [item for item in _interrupted_submissions() if item.age >= limit]
+    return found + [item for item in _interrupted_submissions(kind) if item.age >= limit]
 
 
-def _ended_jobs() -> Iterator[Leftover]:
+def _ended_jobs(kind: type[ProcessJob]) -> Iterator[Leftover]:
     now = time.time()
-    for job in ProcessJob.all():
+    for job in kind.all():
         state = recovery.current_state(job)
         if state is not None and is_terminal(AppState[state["state"]]):
             age = now - (state["ended_at"] or now)
@@ -52,30 +51,30 @@ def _points_wrote(job: ProcessJob) -> bool:
     return False
 
 
-def _interrupted_submissions() -> Iterator[Leftover]:
+def _interrupted_submissions(kind: type[ProcessJob]) -> Iterator[Leftover]:
     """Yield directories without a job in them, and working directories without a job's directory."""
     now = time.time()
-    for job in ProcessJob.directories():
+    for job in kind.directories():
         if not job.exists():
             age = now - os.stat(job.path).st_mtime
             yield Leftover(job.name, job.path, age, size_of(job), job.name)
     try:
-        names = sorted(os.listdir(os.path.dirname(view_dir(""))))
+        names = sorted(os.listdir(os.path.dirname(view_dir("")))) if kind.HAS_VIEWS else []
     except OSError:
         return
     for name in names:
-        job, view = ProcessJob.of(name), view_dir(name)
+        job, view = kind.of(name), view_dir(name)
         if not name.startswith(".") and not os.path.lexists(job.path):
             yield Leftover(name, view, now - os.lstat(view).st_ctime, size_of(job), name)
 
 
-def remove(items: Iterable[Leftover]) -> int:
+def remove(kind: type[ProcessJob], items: Iterable[Leftover]) -> int:
     """Remove what `leftovers` found; returns how many bytes that frees.
 
     Raises:
         StateStoreError: one cannot be removed; the others are.
     """
-    return directories.remove_leftovers(items, lambda item: remove_job(ProcessJob.of(item.app_id)))
+    return directories.remove_leftovers(items, lambda item: remove_job(kind.of(item.app_id)))
 
 
 def remove_job(job: ProcessJob) -> None:
@@ -84,6 +83,7 @@ def remove_job(job: ProcessJob) -> None:
     Raises:
         StateStoreError: something cannot be removed.
     """
+    job.remove_belongings()
     if os.path.lexists(view_dir(job.name)):
         remove_view(job.name)
     for path in dict.fromkeys([job.log_root(job.layout()), job.path]):

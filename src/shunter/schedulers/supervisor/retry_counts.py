@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shunter._toolkit import retry_rule
 from shunter.diagnosis.causes import Cause
 from shunter.diagnosis.failures import explain_failure
-from shunter.specs.retries import RetryRule
+from shunter.specs.retries import OOM, RetryRule
 from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+
+
+class Decision(NamedTuple):
+    """Whether there is another attempt, why, in words, and how many MB of memory it gets (0: as before)."""
+
+    again: bool
+    words: str
+    memory_mb: int
 
 
 class RetryCounts:
@@ -24,9 +32,14 @@ class RetryCounts:
         self._used: dict[tuple[str, str], int] = {}
 
     def decide(
-        self, scope: str, role: str, replica: Mapping[str, Any], log_end: Callable[[], Sequence[str]]
-    ) -> tuple[bool, str] | None:
-        """Return whether there is another attempt, which is counted, and why, in words.
+        self,
+        scope: str,
+        role: str,
+        replica: Mapping[str, Any],
+        log_end: Callable[[], Sequence[str]],
+        memory_mb: int = 0,
+    ) -> Decision | None:
+        """Decide whether there is another attempt, which is counted.
 
         None if there is no rule for the class of this failure.
 
@@ -35,16 +48,19 @@ class RetryCounts:
             role: the replica's role.
             replica: ``id``, ``exit_code`` and ``reason`` of the replica that failed.
             log_end: reads the last lines that it wrote.
+            memory_mb: the limit of its memory; 0 without one.
         """
         cause, evidence = cause_of(role, replica, log_end)
         rule = self.rules.get(cause.retry_class)
         if rule is None:
             return None
         used = self._used.get((scope, cause.retry_class), 0)
-        against = rule.verdict(used, 0)
+        memory = memory_mb if cause.retry_class == OOM else 0
+        against = rule.verdict(used, memory)
         if not against:
             self._used[scope, cause.retry_class] = used + 1
-        return not against, words(cause, evidence, rule, used, against)
+        more = rule.more_memory(memory) if not against else 0
+        return Decision(not against, words(cause, evidence, rule, used, against, memory), more)
 
 
 def words(cause: Cause, evidence: str, rule: RetryRule, used: int, against: str, memory_mb: int = 0) -> str:

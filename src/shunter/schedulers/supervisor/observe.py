@@ -8,8 +8,8 @@ from typing import Any
 
 from shunter.paths import existing
 from shunter.schedulers.api import DescribeAppResponse
-from shunter.schedulers.exec.outbox import send_if_waiting
 from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.outbox import send_if_waiting
 from shunter.schedulers.supervisor.recovery import current_state, stopped_text
 from shunter.specs.status import (
     NONE,
@@ -35,10 +35,17 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
     log_dirs = {(role, index): log_dir for role, index, log_dir in layout}
     roles = [
         RoleStatus(
-            role["role"], [_replica_status(job, role["role"], item, log_dirs) for item in role["replicas"]]
+            role["role"],
+            [_replica_status(job, document, role["role"], item, log_dirs) for item in role["replicas"]],
         )
         for role in state["roles"] or _planned_roles(layout, state["state"])
     ]
+    places = job.live_places(state)
+    for role in roles:
+        for replica in role.replicas:
+            found = places.get(f"{role.role}/{replica.id}", {})
+            replica.reason = replica.reason or ", ".join(f"{name}: {place}" for name, place in found.items())
+    ports = {f"port.{k}.{name}": place for k, found in places.items() for name, place in found.items()}
     if is_terminal(AppState[state["state"]]):
         send_if_waiting(job.path)
     stopped = stopped_text(job, state) if state["state"] == AppState.RUNNING.name else ""
@@ -48,9 +55,11 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
         num_restarts=state["num_restarts"],
         msg=state["msg"] or stopped or NONE,
         structured_error_msg=first_report(roles),
-        ui_url=f"file://{job.log_root(layout)}",
+        ui_url=f"http://{next(iter(ports.values()))}"
+        if len(ports) == 1
+        else f"file://{job.log_root(layout)}",
         roles_statuses=roles,
-        metadata=document.get("app", {}).get("metadata", {}),
+        metadata={**document.get("app", {}).get("metadata", {}), **ports},
         results=_results_of(job, document),
         ended_at=state["ended_at"],
     )
@@ -62,13 +71,14 @@ def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
     What has failed may have sent nothing to its output.
     """
     is_sweep = bool(document.get("own_directories"))
-
     roles = document.get("app", {}).get("roles", [])
     found = [(role, specification(role["metadata"])) for role in roles]
     trained = [(role, spec) for role, spec in found if spec]
     if not trained:
         return existing(job.file("ml")) if is_sweep else None
     role, spec = trained[0]
+    if elsewhere := document.get("results_in"):
+        return existing(output_of(spec, job.name)) or str(elsewhere)
     own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
     return existing(output_of(spec, job.name), own)
 
@@ -82,7 +92,11 @@ def _planned_roles(layout: list[tuple[str, int, str]], state: str) -> list[dict[
 
 
 def _replica_status(
-    job: ProcessJob, role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]
+    job: ProcessJob,
+    document: dict[str, Any],
+    role: str,
+    item: dict[str, Any],
+    log_dirs: dict[tuple[str, int], str],
 ) -> ReplicaStatus:
     state = AppState[item["state"]]
     log_dir = log_dirs.get((role, item["id"]))
@@ -96,7 +110,7 @@ def _replica_status(
         item["id"],
         state,
         role,
-        hostname="localhost",
+        hostname=document.get("hostnames", {}).get(f"{role}/{item['id']}", "localhost"),
         structured_error_msg=error,
         exit_code=item.get("exit_code"),
         reason=item["reason"],

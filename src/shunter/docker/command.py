@@ -1,0 +1,251 @@
+"""Running the ``docker`` command, and what its refusals mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shunter.docker.daemon_errors import EngineForbiddenError, EngineUnavailableError
+from shunter.errors import BackendError, ConfigError
+
+#: Options of a container's log. It keeps bytes that are not UTF-8, and everything: by default old lines are
+#: dropped, and "unlimited" is refused.
+LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
+#: How long the command may take; the daemon of a loaded machine takes long to set up a container.
+COMMAND_SECONDS = 300.0
+_UNREACHABLE = re.compile(
+    r"Cannot connect to the Docker daemon|Is the docker daemon running|error during connect"
+    r"|failed to connect to the docker API|connection refused|unexpected EOF|connection reset",
+    re.IGNORECASE,
+)
+_FORBIDDEN = re.compile(r"permission denied while trying to connect", re.IGNORECASE)
+_ABSENT = re.compile(r"No such (?:container|object|network)|network \S+ not found", re.IGNORECASE)
+#: Variables that the command itself reads; a container's of these names are given in its arguments.
+_OF_THE_COMMAND = re.compile(
+    r"(?:DOCKER_|BUILDKIT_|LD_|DYLD_|GO|OTEL_|SSH_|SSL_|XDG_).*|PATH|HOME|TMPDIR|(?:HTTPS?|NO|ALL)_PROXY",
+    re.IGNORECASE,
+)
+
+# Tried in this order; the first that is found in the daemon's message counts.
+_ADVICE: list[tuple[str, str]] = [
+    (
+        r"could not select device driver",
+        (
+            "Docker cannot hand GPUs to containers here: install the NVIDIA Container Toolkit "
+            "(`sudo nvidia-ctk runtime configure --runtime=docker`, then restart Docker), or ask for no GPU."
+        ),
+    ),
+    (
+        r"nvidia-container-cli",
+        "The job asks for more GPUs than there are, or the driver does not work: nvidia-smi",
+    ),
+    (
+        r"bind source path does not exist",
+        "The path must exist on the Docker daemon's machine. Create it, or correct the mount's src.",
+    ),
+    (
+        r"port is already allocated|address already in use",
+        "Another program uses that port. Publish another one, or stop it: `docker ps` shows the ports.",
+    ),
+    (
+        r"unable to apply caps|operation not permitted",
+        "This machine does not let Docker grant all capabilities. Run without the option privileged.",
+    ),
+    (
+        r"Range of CPUs is from",
+        "Ask for no more CPUs than the machine has (the role's resource.cpu), or set no limit with -1.",
+    ),
+    (
+        r"docker-init",
+        "The daemon has no docker-init, which comes with Docker: install the package tini-static.",
+    ),
+    (
+        r"executable file not found|no such file or directory.*unknown|not found in \$PATH",
+        "The image has no such program. Check the image; the program must be in the image's PATH.",
+    ),
+    (r"permission denied", "The image's program is not executable (chmod +x), or the mount is not readable."),
+    (r"network .* not found|No such network", "`docker network ls` shows the networks."),
+    (r"error gathering device information", "The Docker daemon's machine has no such device."),
+    (r"no space left on device", "Free space on the disk of the daemon: `docker system df`, `shunter gc`."),
+    (r"platform|exec format error", "The image is for another platform; set the option platform."),
+]
+
+
+class DockerRefused(BackendError):
+    """The daemon refused what the ``docker`` command was asked for; the message is the daemon's own.
+
+    Attributes:
+        is_absent: whether it says that there is no such container or network.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint=advice(message))
+        self.is_absent = _ABSENT.search(message) is not None
+
+
+class DockerCommand:
+    """The ``docker`` command for one daemon. Safe for use by several threads.
+
+    Args:
+        environ: variables that say where the daemon is, in addition to this process's.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self.environ = dict(environ or {})
+        self._program = ""
+
+    @property
+    def program(self) -> str:
+        """The path of the command.
+
+        Raises:
+            ConfigError: it is not installed.
+        """
+        if not self._program:
+            found = shutil.which("docker")
+            if found is None:
+                raise ConfigError(
+                    "containers are run by the command `docker`, which is not in PATH",
+                    hint="Install Docker: https://docs.docker.com/engine/install/",
+                )
+            self._program = found
+        return self._program
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        """Run the command with these words; returns what it prints.
+
+        ``env`` has variables that the words name without a value (``--env NAME``).
+
+        Raises:
+            DockerRefused: the daemon refuses.
+            EngineUnavailableError: no daemon answers, or none that this user may use.
+            ConfigError: the command is not installed.
+        """
+        environ = {**(env or {}), **os.environ, **self.environ}
+        environ |= {name: value for name, value in (env or {}).items() if not _OF_THE_COMMAND.fullmatch(name)}
+        try:
+            done = subprocess.run(
+                [self.program, *words],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+                start_new_session=True,  # Ctrl-C reaches us, and not the command in the middle of its work
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineUnavailableError(
+                f"the Docker daemon did not answer `docker {words[0]}` within {COMMAND_SECONDS:g} s"
+            ) from None
+        if done.returncode != 0:
+            raise refusal(done.stderr.decode("utf-8", "replace"))
+        return done.stdout.decode("utf-8", "replace")
+
+    def inspect(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return what the daemon knows of a ``container``, ``image`` or ``network``; None if it has none.
+
+        Raises:
+            EngineUnavailableError: no daemon answers.
+        """
+        try:
+            found: list[dict[str, Any]] = json.loads(self.run(kind, "inspect", name))
+        except DockerRefused:
+            return None
+        return found[0] if found else None
+
+    def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
+        """Return the ids of all containers or networks (``kind``) that have a label."""
+        words = ["container", "ls", "--all"] if kind == "container" else [kind, "ls"]
+        chosen = label if value is None else f"{label}={value}"
+        return self.run(*words, "--quiet", "--no-trunc", "--filter", f"label={chosen}").split()
+
+
+def environment_words(env: Mapping[str, str]) -> list[str]:
+    """Return the words that give a container its variables.
+
+    Values are not among them, since every user of a machine may read the arguments of programs: the command
+    takes them from its own environment. What it would take for its own is the exception.
+    """
+    words = []
+    for name, value in env.items():
+        words += ["--env", f"{name}={value}" if _OF_THE_COMMAND.fullmatch(name) else name]
+    return words
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> str:
+    """Return the mount of a file or directory of the daemon's machine, as ``--mount`` takes it."""
+    return mount_word("bind", source, target, read_only=read_only)
+
+
+def mount_word(kind: str, source: str, target: str, *, read_only: bool = False) -> str:
+    """Return a mount as ``--mount`` takes it: fields as in a CSV file."""
+    buffer = io.StringIO()
+    fields = [f"type={kind}", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
+    csv.writer(buffer, lineterminator="").writerow(fields)
+    return buffer.getvalue()
+
+
+def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:
+    """Remove containers, whether they run or not. What is gone already is no error.
+
+    Raises:
+        DockerRefused: one cannot be removed.
+        EngineUnavailableError: no daemon answers.
+    """
+    for name in names:
+        try:
+            docker.run("rm", "--force", "--volumes", name)
+        except DockerRefused as error:
+            if not error.is_absent and "already in progress" not in error.message:
+                raise
+
+
+def refusal(stderr: str) -> BackendError:
+    """Return the error that the command's message on standard error stands for."""
+    text = tidy(stderr)
+    if _FORBIDDEN.search(text):
+        return EngineForbiddenError(
+            f"this user may not use the Docker daemon: {text}",
+            hint="Add the user to the group docker, or set DOCKER_HOST to a daemon of your own.",
+        )
+    if _UNREACHABLE.search(text):
+        return EngineUnavailableError(
+            f"cannot reach a Docker daemon: {text}", hint="Start it, or set DOCKER_HOST to where it is."
+        )
+    return DockerRefused(text)
+
+
+def is_unreachable(stderr: str) -> bool:
+    """Tell whether a message of the command says that the daemon does not answer."""
+    return _UNREACHABLE.search(stderr) is not None
+
+
+def tidy(message: str) -> str:
+    """Return the daemon's message without the prefixes of the layers that it came through."""
+    lines = [line for line in message.strip().splitlines() if line.strip() and "--help" not in line]
+    text = " ".join(line.strip() for line in lines)
+    text = re.sub(
+        r"^(?:docker: |Error: failed to start containers: \S+|Error response from daemon: |Error: )*",
+        "",
+        text,
+    )
+    text = re.sub(
+        r"^(?:OCI runtime create failed|failed to create (?:shim(?: task)?|task for container)|driver failed "
+        r"programming external connectivity on endpoint \S+ \(\w+\)|invalid mount config for type "
+        r"\"\w+\"): ",
+        "",
+        text,
+    )
+    return text.removesuffix(" Error: failed to start containers").removesuffix(": unknown")
+
+
+def advice(message: str) -> str:
+    """Return what to do about a refusal, "" if that is not known."""
+    return next((words for pattern, words in _ADVICE if re.search(pattern, message, re.IGNORECASE)), "")
