@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from shunter.backoff import Clock
 from shunter.schedulers.api import LogBlock, LogQuery
-from shunter.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
+from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, read_streams
+from shunter.schedulers.aws.session import ATTEMPTS, AwsSession, check_answers
 from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
@@ -30,15 +33,17 @@ def logs_client(aws: FakeAws, **more: Any) -> Any:
 
     config = Config(
         inject_host_prefix=False,
-        retries={"total_max_attempts": 1},
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         connect_timeout=5,
         read_timeout=20,
         max_pool_connections=16,
     )
     keys = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "example"} | more
-    return sdk_session().create_client(
+    client = sdk_session().create_client(
         "logs", region_name=REGION, endpoint_url=aws.url, config=config, **keys
     )
+    check_answers(client)
+    return client
 
 
 class Rig:
@@ -48,6 +53,7 @@ class Rig:
         self.aws = aws
         self.clock = clock
         self.client = logs_client(aws)
+        self.session = AwsSession(REGION, None, {"logs": self.client})
         self.attempts: dict[int, list[AttemptLog]] = {
             k: [AttemptLog(f"job/default/{k}")] for k in range(replicas)
         }
@@ -79,13 +85,12 @@ class Rig:
         for runs in self.attempts.values():
             runs[-1] = AttemptLog(runs[-1].stream, self.clock.time() - 3600)
 
-    def blocks(self, *, options: dict[str, Any] | None = None, **query: Any) -> Iterator[LogBlock]:
-        reader = LogStreams(self.client, GROUP, clock=self.clock, **(options or {}))
-        return reader.read(self, LogQuery(**query))
+    def blocks(self, **query: Any) -> Iterator[LogBlock]:
+        return read_streams(self.session, GROUP, self, LogQuery(**query), self.clock)
 
-    def read(self, *, options: dict[str, Any] | None = None, **query: Any) -> dict[int, bytes]:
+    def read(self, **query: Any) -> dict[int, bytes]:
         texts: dict[int, bytes] = dict.fromkeys(self.attempts, b"")
-        for block in self.blocks(options=options, **query):
+        for block in self.blocks(**query):
             assert block.role == "node"
             texts[block.replica] += block.data
         return texts
@@ -104,7 +109,8 @@ def clock_of(job: Rig) -> FakeClock:
 def rig(replicas: int = 1) -> Iterator[Rig]:
     """Give a job on a fake whose time passes only where the reader waits."""
     clock = FakeClock()
-    with FakeAws(now=clock.time) as aws:
+    sdk_time = SimpleNamespace(sleep=clock.sleep, time=clock.time)
+    with FakeAws(now=clock.time) as aws, mock.patch("botocore.endpoint.time", sdk_time):
         made = Rig(aws, clock, replicas)
         yield made
         made.client.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from shunter.errors import BackendError
+from shunter.schedulers.aws import cloudwatch
+from shunter.schedulers.aws.aws_errors import AwsCredentialsError, AwsForbiddenError
 from tests.aws.logtools import Rig, clock_of, logs_client, rig
 
 
@@ -28,88 +32,68 @@ def test_faults_are_survived(job: Rig, kind: str, query: dict[str, Any]) -> None
     if not query.get("should_tail"):
         job.end_long_ago()
     for skip in (0, 3, 4, 5, 12):
-        job.aws.faults.add("GetLogEvents", kind, skip=skip)
-    job.aws.faults.add("DescribeLogStreams", kind, times=2)
+        job.aws.faults.add("", kind, skip=skip)
     assert job.text(**query).split() == lines
     assert len(job.aws.faults.happened) >= 3
-
-
-def test_a_token_that_has_expired(job: Rig) -> None:
-    lines = [f"{i // 3}" for i in range(500)]
-    job.put(0, *lines)
-    job.end_long_ago()
-    job.aws.logs.page_events = 50
-    is_going_on = lambda params: "nextToken" in params  # noqa: E731
-    job.aws.faults.add("GetLogEvents", "invalid_page_token", skip=2, when=is_going_on)
-    job.aws.faults.add("GetLogEvents", "invalid_page_token", skip=5, when=is_going_on)
-    assert job.text().split() == lines
-    job.aws.faults.add("GetLogEvents", "invalid_page_token", skip=2, when=is_going_on)
-    assert job.text(last=400).split() == lines[-400:]
-    assert len(job.aws.faults.happened) == 3
 
 
 def test_credentials_that_expire_are_renewed(job: Rig) -> None:
     job.put(0, *(f"{i}" for i in range(100)))
     job.end_long_ago()
     job.aws.logs.page_events = 10
-    job.aws.faults.add("GetLogEvents", "expired_token", skip=5)
-    made = []
-
-    def renew() -> Any:
-        made.append(logs_client(job.aws))
-        return made[-1]
-
-    assert job.text(options={"renew": renew}).split() == [f"{i}" for i in range(100)]
-    assert len(made) == 1
+    job.aws.faults.add("FilterLogEvents", "expired_token", skip=5)
+    with mock.patch.dict(os.environ, job.aws.environ()):
+        assert job.text(should_tail=True).split() == [f"{i}" for i in range(100)]
+    assert job.session.client("logs") is not job.client
+    job.session.close()
 
 
-@pytest.mark.parametrize("with_renewal", [True, False])
-def test_credentials_that_cannot_be_renewed(job: Rig, with_renewal: bool) -> None:
+def test_credentials_that_cannot_be_renewed(job: Rig) -> None:
     job.put(0, "one")
-    job.aws.faults.add("GetLogEvents", "expired_token", times=None)
-    options = {"renew": lambda: logs_client(job.aws)} if with_renewal else {}
-    with pytest.raises(BackendError, match=r"GetLogEvents.*expired"):
-        job.read(options=options, should_tail=True)
-    assert clock_of(job).elapsed < 1
+    job.aws.faults.add("FilterLogEvents", "expired_token", times=None)
+    with (
+        mock.patch.dict(os.environ, job.aws.environ()),
+        pytest.raises(AwsCredentialsError, match=r"FilterLogEvents.*expired"),
+    ):
+        job.read(should_tail=True)
+    assert clock_of(job).elapsed < 10
+    job.session.close()
 
 
 def test_no_permission_is_said_at_once(job: Rig) -> None:
     job.put(0, "one")
-    job.aws.faults.add("GetLogEvents", "denied", times=None)
-
-    def translate(error: Exception, operation: str) -> Exception:
-        return BackendError(f"may not {operation}: {error}")
-
-    with pytest.raises(
-        BackendError, match=r"may not GetLogEvents.*not authorized to perform: logs:GetLogEvents"
-    ):
-        job.read(options={"translate": translate}, should_tail=True)
-    assert job.aws.count("GetLogEvents") == 1
-
-
-@pytest.mark.parametrize("kind", ["denied", "server_error"])
-def test_what_only_helps_to_wait_is_not_needed(job: Rig, kind: str) -> None:
-    job.aws.faults.add("DescribeLogStreams", kind, times=None)
-    job.put(0, "one")
-    job.put(0, "two", visible_after=4)
-    job.end()
-    assert job.text().split() == ["one", "two"]
+    job.aws.faults.add("FilterLogEvents", "denied", times=None)
+    with pytest.raises(AwsForbiddenError, match="lacks the permission logs:FilterLogEvents"):
+        job.read(should_tail=True)
+    assert job.aws.count("FilterLogEvents") == 1
 
 
 def test_a_service_that_never_answers_is_given_up_soon(job: Rig) -> None:
-    job.aws.faults.add("GetLogEvents", "drop", times=None)
-    with pytest.raises(BackendError, match="GetLogEvents"):
+    job.aws.faults.add("FilterLogEvents", "drop", times=None)
+    with pytest.raises(BackendError, match="FilterLogEvents"):
         job.read(should_tail=True)
     assert 30 <= clock_of(job).elapsed < 90
 
 
 def test_a_service_that_did_answer_is_given_longer(job: Rig) -> None:
     job.put(0, "one")
-    job.aws.faults.add("GetLogEvents", "server_error", times=None, skip=3)
+    job.aws.faults.add("FilterLogEvents", "server_error", times=None, skip=3)
     clock_of(job).at(300, job.aws.faults.clear)
     clock_of(job).at(310, lambda: job.put(0, "two"))
     clock_of(job).at(320, job.end)
     assert job.text(should_tail=True).split() == ["one", "two"]
+
+
+def test_following_goes_on_where_it_failed(job: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloudwatch, "REMEMBERED", 50)
+    clock = clock_of(job)
+    lines = [f"{i}" for i in range(500)]
+    job.put(0, *((clock.ms(i / 100 - 1000), line) for i, line in enumerate(lines)))
+    job.aws.logs.page_events = 20
+    job.aws.faults.add("FilterLogEvents", "server_error", times=12, skip=8)
+    clock.at(200, job.end)
+    assert job.text(should_tail=True).split() == lines
+    assert len(job.aws.faults.happened) == 12
 
 
 def test_a_job_out_of_sight_goes_on_being_read(job: Rig) -> None:

@@ -41,7 +41,7 @@ def test_each_node_has_its_log(still: FakeAws, scheduler: AWSBatchScheduler) -> 
         still.batch.finish(f"{job_id}#{2 - child}", 0)
     assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["node 1\n"]
     assert list(scheduler.log_iter(app_id, "reader", 0)) == ["node 2\n"]
-    groups = {call.params["logGroupName"] for call in still.calls if call.operation == "GetLogEvents"}
+    groups = {call.params["logGroupName"] for call in still.calls if call.operation == "FilterLogEvents"}
     assert groups == {"/jobs/mine"}
 
 

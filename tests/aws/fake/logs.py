@@ -41,7 +41,7 @@ class Logs:
 
     Attributes:
         page_events, page_bytes: how much a page holds at most.
-        empty_every: every n-th page of GetLogEvents is empty though there is more, as AWS may do; 0 for none.
+        empty_every: every n-th page of events is empty though there is more, as AWS may do; 0 for none.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -131,6 +131,43 @@ class Logs:
         page.sort()
         shown = [{"timestamp": e.timestamp, "message": e.message, "ingestionTime": e.ingestion} for e in page]
         return {"events": shown, "nextForwardToken": tokens[0], "nextBackwardToken": tokens[1]}
+
+    def filter_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        names = params.get("logStreamNames", [])
+        if not 1 <= len(names) <= 100:
+            raise ApiError("InvalidParameterException", "1 to 100 logStreamNames are expected")
+        if params.get("startTime", 0) > params.get("endTime", 1 << 62):
+            raise ApiError("InvalidParameterException", "startTime is after endTime")
+        with self._lock:
+            found: list[tuple[Event, str]] = []
+            for name in names:
+                stream = self._stream(_group_name(params), name)
+                # unlike in GetLogEvents, the end is included
+                start, end = self._span(stream, params | {"endTime": params.get("endTime", 1 << 62) + 1})
+                found += [(event, name) for event in stream.events[start:end]]
+            _, place = _read_token(params.get("nextToken", ""))
+            found = sorted(item for item in found if item[0].id > place)
+            limit = min(params.get("limit", PAGE_EVENTS), self.page_events)
+            self._page += 1
+            if self.empty_every and self._page % self.empty_every == 0:
+                limit = 0
+            page, is_more = self._fill((event for event, _ in found), limit)
+        owners = {event.id: name for event, name in found}
+        shown = [
+            {
+                "logStreamName": owners[e.id],
+                "timestamp": e.timestamp,
+                "message": e.message,
+                "ingestionTime": e.ingestion,
+                "eventId": f"{e.id:056d}",
+            }
+            for e in page
+        ]
+        answer: dict[str, Any] = {"events": shown, "searchedLogStreams": []}
+        if is_more:
+            last = page[-1].id if page else place
+            answer["nextToken"] = f"f/{last:056d}/{uuid.uuid4().hex[:8]}"
+        return answer
 
     def describe_log_streams(self, params: dict[str, Any]) -> dict[str, Any]:
         group = _group_name(params)

@@ -110,7 +110,7 @@ class FakeAws:
         return sum(call.operation == operation for call in self.calls)
 
     def answer(self, method: str, path: str, headers: Any, body: bytes) -> Answer | str:
-        """Return the answer to a request, the messages of a stream, or how the connection breaks."""
+        """Return the answer to a request, or how the connection breaks."""
         service = "batch"
         operation = ""
         try:
@@ -133,7 +133,8 @@ class FakeAws:
             raise error
         if fault == "drop":
             return fault
-        series = f"{operation} {params.get('logStreamName', '')} {params.get('jobQueue', '')}"
+        streams = params.get("logStreamName") or params.get("logStreamNames", "")
+        series = f"{operation} {streams} {params.get('jobQueue', '')}"
         if fault == "repeat" and series in self._last:
             return self._last[series]
         if fault == "empty_page":

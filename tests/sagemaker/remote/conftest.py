@@ -23,11 +23,11 @@ _TRUST = (
     '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
     ' "Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
 )
-SETTLE, LATE = 0.2, 0.5
+SETTLE = 0.2
 #: The command line as a program that knows this too: ``python -c COMMAND_LINE run ...``.
 COMMAND_LINE = (
     "import sys; from shunter.schedulers.aws import cloudwatch; from shunter.cli import main; "
-    f"cloudwatch.SETTLE, cloudwatch.LATE = {SETTLE}, {LATE}; sys.argv[0] = 'shunter'; sys.exit(main())"
+    f"cloudwatch.SETTLE = {SETTLE}; sys.argv[0] = 'shunter'; sys.exit(main())"
 )
 
 
@@ -107,7 +107,6 @@ def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here no agent sends the last lines late, as on AWS."""
 
     monkeypatch.setattr(cloudwatch, "SETTLE", SETTLE)
-    monkeypatch.setattr(cloudwatch, "LATE", LATE)
 
 
 @pytest.fixture

@@ -249,6 +249,7 @@ def test_roles(
         ("sagemaker:ListTags", "caller"),
         ("iam:PassRole", "caller"),
         ("logs:GetLogEvents", "caller"),
+        ("logs:FilterLogEvents", "caller"),
         ("s3:PutObject", "caller"),
         ("s3:GetObject", "role"),
         ("s3:ListBucket", "role"),

@@ -222,7 +222,7 @@ def failure_kind(error: BaseException) -> str:
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
-    # The last three pass through botocore unchanged when a stream of events breaks off.
+    # The last three pass through botocore unchanged when an answer breaks off.
     transient = (
         HTTPClientError,
         NoConnectionError,

@@ -106,12 +106,11 @@ class AwsSession:
         """Return our error for one that a client of this session raised."""
         return translate(error, f"{service}:{operation}", self.identity, self.profile)
 
-    def renewed_client(self, service: str) -> Any:
-        """Return a client that does not repeat requests, with credentials read again."""
+    def renew(self) -> None:
+        """Read the credentials again: calls from now on are made by new clients."""
         with self._lock:
             self._session = None
-            self._clients.pop((service, False), None)
-            return self.client(service, repeats=False)
+            self._clients.clear()
 
     def pages(self, service: str, operation: str, items: str, **params: Any) -> Iterator[list[Any]]:
         """Return the items of all pages of an operation, a page at a time.
@@ -168,10 +167,11 @@ class AwsSession:
         session = self._sdk()
         from botocore.config import Config
 
+        mode = "adaptive" if service == "logs" else "standard"  # which also keeps a rate while throttled
         config = Config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS if repeats else 1},
+            retries={"mode": mode, "total_max_attempts": ATTEMPTS if repeats else 1},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"shunter/{__version__}",
             # some operations add a host prefix, which a configured endpoint does not have

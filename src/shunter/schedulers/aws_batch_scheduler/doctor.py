@@ -218,7 +218,7 @@ def minimal_policy(
         _allow(
             "ReadLogs",
             "logs",
-            ["DeleteLogStream", "DescribeLogStreams", "GetLogEvents"],
+            ["DeleteLogStream", "FilterLogEvents", "GetLogEvents"],
             [group, f"{group}:*"],
         ),
     ]

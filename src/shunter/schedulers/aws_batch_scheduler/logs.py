@@ -8,7 +8,7 @@ from typing import Any
 from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.batch_jobs import seconds_of
-from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
+from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, read_streams
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.observe import ReplicaRef
@@ -20,11 +20,13 @@ MOST_MISSES = 10
 
 
 def read_logs(
-    session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef], query: LogQuery
+    session: AwsSession,
+    job: dict[str, Any],
+    places: Sequence[ReplicaRef],
+    query: LogQuery,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job."""
-    streams = streams_of(session, observe.log_group(places[0]))
-    return streams.read(BatchLogs(session, job, places), query)
+    return read_streams(session, observe.log_group(places[0]), BatchLogs(session, job, places), query)
 
 
 class BatchLogs:

@@ -7,7 +7,7 @@ from typing import Any
 
 from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, streams_of
+from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, read_streams
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler.names import LOG_GROUP
 from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, layout
@@ -45,7 +45,7 @@ def read_runs(
     """Return the lines of replicas of a job that is one training job or, in a queue, several."""
     known = {(role, index): host for role, index, host in places}
     hosts = {replica: known[replica] for replica in replicas}
-    return streams_of(session, LOG_GROUP).read(_TrainingLogs(session, hosts, runs), query)
+    return read_streams(session, LOG_GROUP, _TrainingLogs(session, hosts, runs), query)
 
 
 class _TrainingLogs:

@@ -149,7 +149,7 @@ QUEUED_JOBS = (
 #: The first is called before a submission, and both by `list`.
 READ_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
 EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
-READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
+READ_LOGS = ("logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents")
 WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
 PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 PUSH = ("ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart")
