@@ -27,6 +27,8 @@ from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, compile_r
 Key = tuple[str, int]
 
 STREAMS_PER_CALL = 100
+#: Lines of one replica that are passed on together.
+LINES_PER_BLOCK = 1000
 #: Seconds between two looks for new lines, at first and at most, and between two requests for the job.
 FIRST_LOOK, LONGEST_LOOK, REFRESH = 1.0, 5.0, 5.0
 #: How long looks and requests for the job may fail in a row (s) before following ends with the error, of a
@@ -136,9 +138,8 @@ class _Reading:
         delay = FIRST_LOOK
         while True:
             try:
-                for event in self._new_events(is_final):
-                    delay = FIRST_LOOK
-                    key, lines = self._keys[event.stream], self._lines_of(event.time, event.message)
+                for key, lines in self._new_lines(is_final):
+                    delay = FIRST_LOOK if lines else delay
                     if key in tails:
                         tails[key].extend(lines)
                     else:
@@ -198,6 +199,21 @@ class _Reading:
             self._ended = self._clock.monotonic() - age
         patience = SETTLE if self._existing.issuperset(self._keys) else MISSING
         return self._clock.monotonic() - self._ended >= patience
+
+    def _new_lines(self, is_final: bool) -> Iterator[tuple[Key, list[bytes]]]:
+        """Look at all streams, and yield new lines with their replica; all that came before an error, too."""
+        key, lines = ("", 0), list[bytes]()
+        try:
+            for event in self._new_events(is_final):
+                own = self._keys[event.stream]
+                if own != key or len(lines) >= LINES_PER_BLOCK:
+                    yield key, lines
+                    key, lines = own, []
+                lines += self._lines_of(event.time, event.message)
+        except Exception:
+            yield key, lines
+            raise
+        yield key, lines
 
     def _new_events(self, is_final: bool) -> Iterator[_Event]:
         """Look at all streams, and yield the events that were not given before."""
