@@ -112,7 +112,7 @@ class Recording:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connections, name)
 
-    def request(self, method: str, target: str, headers: Any, data: Any, timeout: Any, *, probe: str) -> Any:
+    def request(self, method: str, target: str, headers: Any, data: Any, timeout: Any) -> Any:
         line = f"{method} {target.partition('?')[0]}"
         self.requests.append(line)
         for part, status in self.refuse.items():
@@ -120,7 +120,7 @@ class Recording:
                 for _ in data or ():
                     pass
                 return Refusal(status)
-        return self._connections.request(method, target, headers, data, timeout, probe=probe)
+        return self._connections.request(method, target, headers, data, timeout)
 
     @property
     def changing(self) -> list[str]:
