@@ -26,7 +26,7 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _FORBIDDEN = re.compile(r"permission denied while trying to connect", re.IGNORECASE)
-_ABSENT = re.compile(r"No such (?:container|object|network)|network \S+ not found", re.IGNORECASE)
+_ABSENT = re.compile(r"No such (?:container|image|object|network)|network \S+ not found", re.IGNORECASE)
 #: Variables that the command itself reads; a container's of these names are given in its arguments.
 _OF_THE_COMMAND = re.compile(
     r"(?:DOCKER_|BUILDKIT_|LD_|DYLD_|GO|OTEL_|SSH_|SSL_|XDG_).*|PATH|HOME|TMPDIR|(?:HTTPS?|NO|ALL)_PROXY",
@@ -87,7 +87,7 @@ class DockerRefused(BackendError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint=advice(message))
-        self.is_absent = _ABSENT.search(message) is not None
+        self.is_absent = is_absent(message)
 
 
 class DockerCommand:
@@ -152,12 +152,15 @@ class DockerCommand:
         """Return what the daemon knows of a ``container``, ``image`` or ``network``; None if it has none.
 
         Raises:
+            DockerRefused: it does not say.
             EngineUnavailableError: no daemon answers.
         """
         try:
             found: list[dict[str, Any]] = json.loads(self.run(kind, "inspect", name))
-        except DockerRefused:
-            return None
+        except DockerRefused as error:
+            if error.is_absent:
+                return None
+            raise
         return found[0] if found else None
 
     def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
@@ -220,6 +223,11 @@ def refusal(stderr: str) -> BackendError:
             f"cannot reach a Docker daemon: {text}", hint="Start it, or set DOCKER_HOST to where it is."
         )
     return DockerRefused(text)
+
+
+def is_absent(stderr: str) -> bool:
+    """Tell whether a message of the command says that there is no such thing."""
+    return _ABSENT.search(stderr) is not None
 
 
 def is_unreachable(stderr: str) -> bool:

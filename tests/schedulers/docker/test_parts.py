@@ -7,6 +7,8 @@ import pytest
 
 from shunter.parallel import for_all
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
+from shunter.schedulers.supervisor.container_replica import ContainerReplica, inspect
+from shunter.schedulers.supervisor.process_plan import ContainerPlan, ReplicaPlan
 from shunter.schedulers.supervisor.resume_log import copy_rest
 from shunter.specs import AppDef, BindMount, Resource, Role
 
@@ -140,3 +142,19 @@ def test_a_log_goes_on_where_it_stopped(tmp_path, there, stream, expected):
     with source.open("rb", buffering=0) as file:
         copy_rest(file, str(path))
     assert path.read_bytes() == expected + b"lost again\nend\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Error response from daemon: No such container: gone", {}),
+        ("Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?", None),
+        ("error: something that nobody has heard of", None),
+    ],
+)
+def test_a_container_that_cannot_be_seen_has_not_ended(tmp_path, said, expected):
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho '{said}' >&2\necho '[]'\nexit 1\n")
+    docker.chmod(0o755)
+    plan = ReplicaPlan(str(docker), [str(docker)], {}, str(tmp_path), container=ContainerPlan("gone"))
+    assert inspect([ContainerReplica("r", 0, plan, {})]) == expected

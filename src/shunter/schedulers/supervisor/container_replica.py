@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shunter.docker.command import advice, is_unreachable, tidy
+from shunter.docker.command import advice, is_absent, is_unreachable, tidy
 from shunter.schedulers.supervisor import reasons, resume_log
 from shunter.schedulers.supervisor.container_stacks import stack_command
 from shunter.schedulers.supervisor.process_plan import ContainerPlan, ReplicaPlan
@@ -197,10 +197,13 @@ def run_docker(replica: ContainerReplica, *words: str) -> subprocess.CompletedPr
 
 
 def inspect(replicas: list[ContainerReplica]) -> dict[str, dict[str, Any]] | None:
-    """Return what the daemon knows of containers by name, without those that are gone; None if it is away."""
+    """Return what the daemon knows of containers by name, without those that are gone.
+
+    None if it does not say: a container that cannot be seen has not ended.
+    """
     names = [replica.container.name for replica in replicas]
     done = run_docker(replicas[0], "container", "inspect", *names)
-    if done is None:
+    if done is None or (done.returncode and not is_absent(done.stderr)):
         return None
     try:
         return {found["Name"].lstrip("/"): found for found in json.loads(done.stdout or "[]")}

@@ -200,7 +200,7 @@ class ContainerHost:
         while True:
             try:
                 self._container.start(*self._definition())
-            except EngineUnavailableError as error:
+            except (ContainerLost, EngineUnavailableError) as error:
                 raise PlatformFailure(error.message) from error
             except DockerRefused as error:
                 if self._cluster.has_init and "docker-init" in error.message:
