@@ -69,6 +69,8 @@ class ContainerReplica(Replica):
         self.gpus = plan.container.gpus
         #: The command that copied its output has ended, and how the container fares is not known yet.
         self.is_lost = False
+        #: The daemon did not answer since that command ended, which may have missed the end of the log.
+        self.was_unseen = False
         self._memory_mb = plan.container.memory_mb
         self._looks = 0
 
@@ -92,7 +94,7 @@ class ContainerReplica(Replica):
             size = f"{self.memory_mb}m"
             run_docker(self, "update", "--memory", size, "--memory-swap", size, self.container.name)
             self._memory_mb = self.memory_mb
-        self.is_lost, self._looks = False, 0
+        self.is_lost, self.was_unseen, self._looks = False, False, 0
         super().start()
 
     def terminate(self) -> None:
@@ -107,7 +109,7 @@ class ContainerReplica(Replica):
         Raises:
             OSError: the program cannot be executed.
         """
-        self.is_lost, self._looks = False, 0
+        self.is_lost, self.was_unseen, self._looks = False, False, 0
         program = os.path.abspath(resume_log.__file__)
         argv = [sys.executable, "-I", "-S", program, self.program, self.container.name, *self.log_paths]
         self.spawn(sys.executable, argv, self.env, (os.devnull, os.devnull))
@@ -139,6 +141,9 @@ class ContainerReplica(Replica):
             self.is_lost = False
             self.spawn(self.program, self.argv, self.env, self.log_paths)
             return None  # the daemon went away before it had started it
+        if status == "exited" and self.was_unseen:
+            self.resume()
+            return None
         may_lack_memory = code == _KILLED and self.memory_mb > 0 and not state.get("OOMKilled")
         if may_lack_memory and not self.was_stopped and self._looks <= MEMORY_LOOKS:
             self.is_lost = True

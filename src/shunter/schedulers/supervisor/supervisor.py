@@ -457,6 +457,8 @@ class Supervisor:
         if self._is_daemon_away != (found is None):
             self._is_daemon_away, self._dirty = found is None, True
         if found is None:
+            for replica in lost:
+                replica.was_unseen = True
             self._after(DAEMON_PAUSE, lambda: self._look_at_containers(lost))
             return
         for replica in lost:

@@ -133,18 +133,21 @@ class AttachedContainer:
         assert self._command is not None
         result = self._command.wait()
         backoff = Backoff(RETRY_SECONDS, jitter=0, limit=self._patience)
+        was_unseen = _lost_its_daemon(self._log_path)
         while True:
             try:
                 state = self._state()
                 is_running = state["Status"] in ("running", "paused")
-                if not is_running and result == state["ExitCode"] and not _is_full(self._log_path):
+                is_whole = not was_unseen and not _is_full(self._log_path)
+                if not is_running and result == state["ExitCode"] and is_whole:
                     break
             except EngineUnavailableError as error:
+                was_unseen = True
                 if not backoff.pause():
                     raise ContainerLost(error.message) from error
                 continue
             # the command has lost the daemon, or the disk was full
-            began = time.monotonic()
+            began, was_unseen = time.monotonic(), False
             result = self._resume() or int(state["ExitCode"])
             if not is_running and result == state["ExitCode"]:
                 break
@@ -235,6 +238,13 @@ class AttachedContainer:
         if self._id:
             remove_containers(self._docker, [self._id])
             self._id = ""
+
+
+def _lost_its_daemon(path: str) -> bool:
+    """Tell whether a log ends with what the command says that loses its daemon; it may exit with 0 then."""
+    with open(path, "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - 512))
+        return b"error waiting for container" in log.read()
 
 
 def _is_full(path: str) -> bool:
