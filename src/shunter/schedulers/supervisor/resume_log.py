@@ -23,9 +23,16 @@ SUFFIX = ".taken"
 
 
 def main(docker: str, name: str, *paths: str) -> int:
-    """Copy the streams of a container to two files, or both to one; returns an exit code."""
+    """Copy the streams of a container to two files, or both to one; returns an exit code.
+
+    First while it runs, and then what is left: a follower may miss the end of a log.
+    """
+    return _copy(docker, ["--follow", name], paths) or _copy(docker, [name], paths)
+
+
+def _copy(docker: str, words: list[str], paths: tuple[str, ...]) -> int:
     following = subprocess.Popen(
-        [docker, "logs", "--follow", name],
+        [docker, "logs", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if len(paths) > 1 else subprocess.STDOUT,
