@@ -60,7 +60,7 @@ def copy_missing_lines(stream: IO[bytes], path: str) -> None:
     """Append to a file the lines of a stream that it does not have, each as often as they are missing."""
     with open(path, "rb") as file:
         present = Counter(map(hash, file))
-    with open(path, "ab", buffering=0) as log:
+    with open(path, "a+b", buffering=0) as log:
         size = log.tell()
         if size and os.pread(log.fileno(), 1, size - 1) != b"\n":
             log.write(b"\n")
