@@ -98,7 +98,7 @@ def note_times(job: Rig) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, 16, 21, 31])  # the last three: lines come between two pages
 def test_whatever_goes_wrong(seed: int) -> None:
     with rig(5) as job:
         writers = Writers(job, seed, 150, late=True)

@@ -220,6 +220,9 @@ class _Reading:
         now = self._clock.monotonic()
         recent = min(self._newest, int(self._clock.time() * 1000)) - OVERLAP
         recent = self._floor if is_final else max(self._floor, recent)
+        horizon = None
+        if self._query.should_tail and not is_final:
+            horizon = int((self._clock.time() - SETTLE) * 1000)
         starts = dict.fromkeys(self._existing, recent)
         missing = self._keys.keys() - self._existing
         if is_final or now >= self._probe_due:
@@ -229,22 +232,34 @@ class _Reading:
         # streams whose starts are in the same minute share calls
         for _, near in groupby(sorted(starts, key=starts.__getitem__), lambda name: starts[name] // 60_000):
             while streams := list(islice(near, STREAMS_PER_CALL)):
-                looks.append(self._events(streams, starts[streams[0]], is_final))
+                looks.append(self._events(streams, starts[streams[0]], is_final, horizon))
         return filter(self._is_new, heapq.merge(*looks))
 
-    def _events(self, streams: list[str], start: int, is_final: bool) -> Iterator[_Event]:
-        """Yield the events of at most a hundred streams from a time on, in order of time."""
+    def _events(
+        self, streams: list[str], start: int, is_final: bool, horizon: int | None
+    ) -> Iterator[_Event]:
+        """Yield the events of at most a hundred streams from a time on, in order of time.
+
+        Between two pages, earlier events may become visible. So those after the horizon that are not on the
+        first page are left to the next look.
+        """
         if self._until is not None and start >= self._until:
             return
         end = {} if self._until is None else {"endTime": self._until - 1}  # unlike GetLogEvents', included
         params = {"logGroupName": self._group, "logStreamNames": streams, "startTime": start, **end}
         time = start
         try:
-            for page in self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params):
+            pages = self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params)
+            for number, page in enumerate(pages):
                 for row in page:
                     time = int(row["timestamp"])  # servers other than AWS give fractions
+                    if horizon is not None and number and time > horizon:
+                        break
                     yield _Event(time, row["logStreamName"], row["eventId"], row["message"])
-                self._starts |= dict.fromkeys(streams, time)  # where to go on if the next page fails
+                else:
+                    self._starts |= dict.fromkeys(streams, time)  # where to go on if the next page fails
+                    continue
+                break
             self._existing.update(streams)
         except AwsError as error:
             if error.code != "ResourceNotFoundException":
@@ -257,7 +272,7 @@ class _Reading:
                     ) from error
             elif len(streams) > 1:  # one of them does not exist, or not yet
                 halves = (streams[: len(streams) // 2], streams[len(streams) // 2 :])
-                looks = [self._events(half, start, is_final) for half in halves]
+                looks = [self._events(half, start, is_final, horizon) for half in halves]
                 yield from heapq.merge(*looks)
 
     def _is_new(self, event: _Event) -> bool:
