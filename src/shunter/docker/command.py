@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shunter.docker.daemon_errors import EngineForbiddenError, EngineUnavailableError
@@ -26,7 +27,9 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _FORBIDDEN = re.compile(r"permission denied while trying to connect", re.IGNORECASE)
-_ABSENT = re.compile(r"No such (?:container|image|object|network)|network \S+ not found", re.IGNORECASE)
+_ABSENT = re.compile(
+    r"No such (?:container|image|object|network)|network \S+ not found|could not find the file", re.IGNORECASE
+)
 #: Variables that the command itself reads; a container's of these names are given in its arguments.
 _OF_THE_COMMAND = re.compile(
     r"(?:DOCKER_|BUILDKIT_|LD_|DYLD_|GO|OTEL_|SSH_|SSL_|XDG_).*|PATH|HOME|TMPDIR|(?:HTTPS?|NO|ALL)_PROXY",
@@ -82,12 +85,12 @@ class DockerRefused(BackendError):
     """The daemon refused what the ``docker`` command was asked for; the message is the daemon's own.
 
     Attributes:
-        is_absent: whether it says that there is no such container or network.
+        is_absent: whether it says that there is no such container, network or file.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint=advice(message))
-        self.is_absent = is_absent(message)
+        self.is_absent = _ABSENT.search(message) is not None
 
 
 class DockerCommand:
@@ -95,11 +98,12 @@ class DockerCommand:
 
     Args:
         environ: variables that say where the daemon is, in addition to this process's.
+        program: the path of the command; looked up in PATH by default.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, program: str = "") -> None:
         self.environ = dict(environ or {})
-        self._program = ""
+        self._program = program
 
     @property
     def program(self) -> str:
@@ -118,50 +122,67 @@ class DockerCommand:
             self._program = found
         return self._program
 
-    def run(self, *words: str, env: Mapping[str, str] | None = None) -> str:
-        """Run the command with these words; returns what it prints.
+    def call(
+        self, *words: str, env: Mapping[str, str] | None = None, seconds: float = COMMAND_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command with these words, whatever the daemon answers.
 
-        ``env`` has variables that the words name without a value (``--env NAME``).
+        Args:
+            words: the command's arguments.
+            env: variables that the words name without a value (``--env NAME``).
+            seconds: how long it may take.
+
+        Raises:
+            EngineUnavailableError: no daemon answers, or none that this user may use.
+            ConfigError: the command is not installed.
+        """
+        named = {name: value for name, value in (env or {}).items() if not _OF_THE_COMMAND.fullmatch(name)}
+        try:
+            done = subprocess.run(
+                [self.program, *words],
+                env={**os.environ, **named, **self.environ},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+                start_new_session=True,  # Ctrl-C reaches us, and not the command in the middle of its work
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineUnavailableError(
+                f"the Docker daemon did not answer `docker {words[0]}` within {seconds:g} s"
+            ) from None
+        if done.returncode and isinstance(error := refusal(done.stderr), EngineUnavailableError):
+            raise error
+        return done
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        """Run the command; returns what it prints. The arguments are those of `call`.
 
         Raises:
             DockerRefused: the daemon refuses.
             EngineUnavailableError: no daemon answers, or none that this user may use.
             ConfigError: the command is not installed.
         """
-        environ = {**(env or {}), **os.environ, **self.environ}
-        environ |= {name: value for name, value in (env or {}).items() if not _OF_THE_COMMAND.fullmatch(name)}
-        try:
-            done = subprocess.run(
-                [self.program, *words],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=COMMAND_SECONDS,
-                check=False,
-                start_new_session=True,  # Ctrl-C reaches us, and not the command in the middle of its work
-            )
-        except subprocess.TimeoutExpired:
-            raise EngineUnavailableError(
-                f"the Docker daemon did not answer `docker {words[0]}` within {COMMAND_SECONDS:g} s"
-            ) from None
-        if done.returncode != 0:
-            raise refusal(done.stderr.decode("utf-8", "replace"))
-        return done.stdout.decode("utf-8", "replace")
+        done = self.call(*words, env=env)
+        if done.returncode:
+            raise refusal(done.stderr)
+        return done.stdout
 
-    def inspect(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return what the daemon knows of a ``container``, ``image`` or ``network``; None if it has none.
+    def inspect(self, kind: str, *names: str, seconds: float = COMMAND_SECONDS) -> list[dict[str, Any]]:
+        """Return what the daemon knows of containers or networks (``kind``), without those that it lacks.
 
         Raises:
             DockerRefused: it does not say.
             EngineUnavailableError: no daemon answers.
         """
-        try:
-            found: list[dict[str, Any]] = json.loads(self.run(kind, "inspect", name))
-        except DockerRefused as error:
-            if error.is_absent:
-                return None
-            raise
-        return found[0] if found else None
+        done = self.call(kind, "inspect", *names, seconds=seconds)
+        error = refusal(done.stderr) if done.returncode else None
+        if isinstance(error, DockerRefused) and not error.is_absent:
+            raise error
+        found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        return found
 
     def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
         """Return the ids of all containers or networks (``kind``) that have a label."""
@@ -182,17 +203,21 @@ def environment_words(env: Mapping[str, str]) -> list[str]:
     return words
 
 
-def bind(source: str, target: str, *, read_only: bool = False) -> str:
-    """Return the mount of a file or directory of the daemon's machine, as ``--mount`` takes it."""
-    return mount_word("bind", source, target, read_only=read_only)
+@dataclass(frozen=True)
+class Mount:
+    """A mount: its kind (``bind`` or ``volume``), a path or volume of the daemon's machine, where it goes."""
 
+    kind: str
+    source: str
+    target: str
+    read_only: bool = False
 
-def mount_word(kind: str, source: str, target: str, *, read_only: bool = False) -> str:
-    """Return a mount as ``--mount`` takes it: fields as in a CSV file."""
-    buffer = io.StringIO()
-    fields = [f"type={kind}", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
-    csv.writer(buffer, lineterminator="").writerow(fields)
-    return buffer.getvalue()
+    def word(self) -> str:
+        """Return it as ``--mount`` takes it: fields as in a CSV file."""
+        buffer = io.StringIO()
+        fields = [f"type={self.kind}", f"source={self.source}", f"target={self.target}"]
+        csv.writer(buffer, lineterminator="").writerow([*fields, *(["readonly"] if self.read_only else [])])
+        return buffer.getvalue()
 
 
 def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:
@@ -210,6 +235,21 @@ def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:
                 raise
 
 
+def remove_networks(docker: DockerCommand, names: Iterable[str]) -> None:
+    """Remove networks. What is gone already is no error.
+
+    Raises:
+        DockerRefused: containers still use one.
+        EngineUnavailableError: no daemon answers.
+    """
+    for name in names:
+        try:
+            docker.run("network", "rm", name)
+        except DockerRefused as error:
+            if not error.is_absent:
+                raise
+
+
 def refusal(stderr: str) -> BackendError:
     """Return the error that the command's message on standard error stands for."""
     text = tidy(stderr)
@@ -223,16 +263,6 @@ def refusal(stderr: str) -> BackendError:
             f"cannot reach a Docker daemon: {text}", hint="Start it, or set DOCKER_HOST to where it is."
         )
     return DockerRefused(text)
-
-
-def is_absent(stderr: str) -> bool:
-    """Tell whether a message of the command says that there is no such thing."""
-    return _ABSENT.search(stderr) is not None
-
-
-def is_unreachable(stderr: str) -> bool:
-    """Tell whether a message of the command says that the daemon does not answer."""
-    return _UNREACHABLE.search(stderr) is not None
 
 
 def tidy(message: str) -> str:

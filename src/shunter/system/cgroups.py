@@ -19,7 +19,7 @@ def container_usage(pid: int, container_id: str) -> ProcessUsage | None:
 
     Args:
         pid: its first process, as its daemon numbers it.
-        container_id: its id, all of it, by which another machine's processes are told apart.
+        container_id: its full id, which distinguishes it from another machine's process with this number.
     """
     places = _cgroups(pid, container_id)
     if not places:

@@ -1,7 +1,7 @@
 """The program that sends notifications of a job's end: ``python notifying.py DIRECTORY``.
 
-`schedulers.supervisor.outbox` starts it as a process of its own, so that its failures neither change the job
-nor delay its end.
+`schedulers.supervisor.outbox` starts it as a separate process: its failures neither change the job nor delay
+its end.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces
-from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
-from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import (
+from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import (
     NETWORKS,
     PORTS,
     free_ports,
     loopback_network,
 )
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
 from tests.backends import need
 
 from .conftest import until

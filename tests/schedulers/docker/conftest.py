@@ -80,7 +80,7 @@ class Jobs:
 
     def container(self, app_id: str, role: str = "r", k: int = 0) -> dict:
         name = ContainerJob.of(app_id).read_request()["hostnames"][f"{role}/{k}"]
-        return self.docker.inspect("container", name)
+        return self.docker.inspect("container", name)[0]
 
     def containers(self) -> list[dict]:
         """All containers of this test's session."""

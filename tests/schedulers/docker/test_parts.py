@@ -1,5 +1,7 @@
 """Doing things at once, and what a dry run shows."""
 
+import json
+import shlex
 import signal
 import threading
 
@@ -83,7 +85,8 @@ def test_the_command_of_a_container(monkeypatch):
         env={"SECRET_TOKEN": "abcdefgh1234", "PATH": "/own"},
         mounts=[BindMount("/a,b", "/x", read_only=True)],
     )
-    words = dryrun(role).request.containers[0].words()
+    info = dryrun(role)
+    words = info.request.containers[0].words()
     assert words[-5:] == ["--entrypoint", "e", "i:1", "-x", "a b"]
     assert [words[i + 1] for i, word in enumerate(words) if word == "--env"][:2] == [
         "SECRET_TOKEN",
@@ -91,6 +94,9 @@ def test_the_command_of_a_container(monkeypatch):
     ]
     assert 'type=bind,"source=/a,b",target=/x,readonly' in words
     assert not [word for word in words if "abcdefgh1234" in word]
+    shown = json.loads(repr(info))["containers"][0]["create"]
+    assert shlex.split(shown)[:3] == ["docker", "create", "--name"]
+    assert shown.endswith("--entrypoint e i:1 -x 'a b'")
 
 
 def option(container, name):

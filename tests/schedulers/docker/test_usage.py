@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.system import cgroups
 
 from .conftest import wait_until
@@ -49,4 +48,3 @@ def test_running_containers_are_measured(jobs):
     jobs.scheduler.cancel(app_id)
     jobs.end_of(app_id)
     assert list(samples(0.0))[: len(found)] == found
-    assert ContainerJob.of(app_id).usage_path()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Mapping
 
 from shunter._toolkit import stack_dump
-from shunter.docker.command import DockerCommand, DockerRefused
+from shunter.docker.command import DockerCommand, DockerRefused, Mount
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import ensure_image
 from shunter.docker.networks import make_network
@@ -26,11 +25,7 @@ PYTHON_DIR = "/opt/shunter-python"
 
 
 class ContainerMaker:
-    """Makes the containers of a request, which a supervisor starts.
-
-    Attributes:
-        has_results_here: whether the daemon sees the directories of the job's results.
-    """
+    """Makes the containers of a request, which a supervisor starts."""
 
     def __init__(self, engine: Engine, docker: DockerCommand, request: DockerRequest) -> None:
         self._engine = engine
@@ -40,7 +35,6 @@ class ContainerMaker:
         self._lock = threading.Lock()
         #: By image: its working directory, and its PYTHONPATH.
         self._images: dict[str, tuple[str, str]] = {}
-        self.has_results_here = True
 
     def find_images(self) -> None:
         """Pull the images that the daemon does not have.
@@ -55,10 +49,10 @@ class ContainerMaker:
         """Refuse a network that the daemon does not have; a container would only fail to start.
 
         Raises:
-            BackendError: there is none of this name.
+            BackendError: it has no network of this name.
             EngineUnavailableError: no daemon answers.
         """
-        if name and self._docker.inspect("network", name) is None:
+        if name and not self._docker.inspect("network", name):
             raise BackendError(
                 f"the Docker daemon has no network {name!r}", hint="`docker network ls` shows the networks."
             )
@@ -110,17 +104,19 @@ class ContainerMaker:
                 ) from error
         results = self._job.file("ml")
         try:
-            for source in self._result_folders():
+            for mount in filter(self._is_of_results, self._mounts()):
                 make_private_dir(results)
-                os.makedirs(source, exist_ok=True)
-                os.chmod(source, 0o777)
+                os.makedirs(mount.source, exist_ok=True)
+                os.chmod(mount.source, 0o777)
         except OSError as error:
             raise state_error("make the directory of the job's results", results, error) from error
 
-    def _result_folders(self) -> list[str]:
-        prefix = f"source={self._job.file('ml')}{os.sep}"
-        fields = [part for c in self._request.containers for mount in c.mounts for part in mount.split(",")]
-        return [part.removeprefix("source=") for part in fields if part.startswith(prefix)]
+    def _mounts(self) -> list[Mount]:
+        return [mount for container in self._request.containers for mount in container.mounts]
+
+    def _is_of_results(self, mount: Mount) -> bool:
+        """Tell whether a mount brings results of the job here."""
+        return mount.source.startswith(self._job.file("ml") + os.sep)
 
     def _make_container(self, replica: ReplicaRequest) -> None:
         if self._request.hang_timeout is not None:
@@ -143,33 +139,25 @@ class ContainerMaker:
             self._docker.run("cp", self._job.python_dir(), f"{replica.name}:{PYTHON_DIR}")
 
     def _leave_results_in_containers(self) -> None:
-        prefix = f"source={self._job.file('ml')}{os.sep}"
         for container in self._request.containers:
-            container.mounts = [mount for mount in container.mounts if prefix not in mount]
-        self.has_results_here = False
+            container.mounts = [mount for mount in container.mounts if not self._is_of_results(mount)]
+        self._request.shares_files = False
 
     def _check_script(self, replica: ReplicaRequest) -> None:
         """Refuse a container whose script is missing, before it is started, unless a mount may hold it."""
         if not replica.script or replica.replica:
             return
         path = os.path.normpath(os.path.join(self._images[replica.image][0], replica.script))
-        fields = [part for mount in replica.mounts for part in mount.split(",")]
-        targets = [part.removeprefix("target=") for part in fields if part.startswith("target=")]
-        if any(path.startswith(target.rstrip("/") + "/") for target in targets):
+        if any(path.startswith(mount.target.rstrip("/") + "/") for mount in replica.mounts):
             return
-        done = subprocess.run(
-            [self._docker.program, "cp", f"{replica.name}:{path}", "-"],
-            env={**os.environ, **self._docker.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-        if b"could not find the file" in done.stderr.lower() or b"no such" in done.stderr.lower():
-            raise BackendError(
-                f"cannot start {replica.role}/{replica.replica}: there is no script {path} in its image",
-                hint="Name a script of the workspace, relative to its top, or one that the image has.",
-            )
+        try:
+            self._docker.run("cp", f"{replica.name}:{path}", "-")
+        except DockerRefused as error:
+            if error.is_absent:
+                raise BackendError(
+                    f"cannot start {replica.role}/{replica.replica}: there is no script {path} in its image",
+                    hint="Name a script of the workspace, relative to its top, or one that the image has.",
+                ) from error
 
     def plan(self, environ: Mapping[str, str]) -> ProcessPlan:
         """Return what the supervisor is to do; ``environ`` are the variables of the command."""

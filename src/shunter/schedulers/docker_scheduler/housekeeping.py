@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from shunter.docker import image_store
-from shunter.docker.command import DockerCommand, DockerRefused, remove_containers
+from shunter.docker.command import DockerCommand, remove_containers, remove_networks
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.engine import Engine
 from shunter.errors import BackendError
@@ -17,6 +17,7 @@ from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.responses import Leftover
 from shunter.workspace.images.base_files import LOOKING_LABEL
+from shunter.workspace.images.image_config import LABEL_FINGERPRINT
 
 #: The longest time that a submission takes to make its network and its containers.
 SUBMISSION_SECONDS = 3600.0
@@ -54,14 +55,13 @@ def remove(engine: Engine, items: Iterable[Leftover]) -> int:
             if item.name.startswith(_IMAGE):
                 freed += item.size if image_store.remove(engine, item.id, force=True) else 0
             elif item.name.startswith(_NETWORK):
-                docker.run("network", "rm", item.id)
+                remove_networks(docker, [item.id])
             else:
                 remove_containers(docker, [item.id])
         except EngineUnavailableError:
             raise
         except BackendError as error:
-            if not (isinstance(error, DockerRefused) and error.is_absent):
-                problems.append(f"{item.name}: {error.message}")
+            problems.append(f"{item.name}: {error.message}")
     if problems:
         raise BackendError(f"the Docker daemon cannot remove {'; '.join(problems)}", hint="Try again.")
     return freed
@@ -101,7 +101,7 @@ def _unused_images(
     engine: Engine, containers: list[dict[str, Any]], leaving: set[str], older_than: float
 ) -> Iterator[Leftover]:
     """Find images that hold a workspace and are used by no container, except those that are removed too."""
-    filters = {"label": [labels.FINGERPRINT]}
+    filters = {"label": [LABEL_FINGERPRINT]}
     found: list[dict[str, Any]] = engine.request("GET", "/images/json", params={"filters": filters})
     used = {each["ImageID"] for each in containers if each["Labels"].get(labels.APP_ID) not in leaving}
     for image in found:
@@ -113,7 +113,7 @@ def _unused_images(
             tags = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
             name = f"{_IMAGE}{(tags or [image['Id'][:19]])[0]}"
             size = max(0, image["Size"] - max(0, image.get("SharedSize") or 0))
-            code = (image.get("Labels") or {}).get(labels.FINGERPRINT, "")
+            code = (image.get("Labels") or {}).get(LABEL_FINGERPRINT, "")
             yield Leftover(image["Id"], name, age, size, shared=True, fingerprint=code)
 
 

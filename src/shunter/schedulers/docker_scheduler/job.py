@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from shunter.docker.command import DockerCommand, DockerRefused, remove_containers
+from shunter.docker.command import DockerCommand, DockerRefused, remove_containers, remove_networks
 from shunter.errors import BackendError, ShunterError
 from shunter.paths import state_dir
 from shunter.schedulers.docker_scheduler import labels
@@ -42,7 +42,7 @@ class ContainerJob(ProcessJob):
             with suppress(DockerRefused):  # some have ended already
                 docker.run("kill", *containers)
             with suppress(BackendError):  # a container may take a moment to leave it; `delete` tries again
-                remove_network(docker, self.name)
+                remove_networks(docker, docker.ids("network", labels.APP_ID, self.name))
 
     def remove_belongings(self) -> None:
         """Remove the job's containers, with what they have written, and its network.
@@ -52,28 +52,35 @@ class ContainerJob(ProcessJob):
         """
         docker = self.docker()
         remove_containers(docker, docker.ids("container", labels.APP_ID, self.name))
-        remove_network(docker, self.name)
+        remove_networks(docker, docker.ids("network", labels.APP_ID, self.name))
 
     def live_places(self, state: dict[str, Any]) -> dict[str, dict[str, str]]:
         """Return where the published ports of replicas that run are found, by ``ROLE/K`` and name."""
         document = self.read_request() or {}
+        ports: dict[str, dict[str, int]] = document.get("ports", {})
+        running = {
+            document["hostnames"][f"{role['role']}/{item['id']}"]: (role["role"], item["id"])
+            for role in state["roles"]
+            if role["role"] in ports
+            for item in role["replicas"]
+            if item["state"] == AppState.RUNNING.name
+        }
+        try:
+            containers = self.docker().inspect("container", *running) if running else []
+        except ShunterError:  # the job's state is known without them
+            return {}
         found: dict[str, dict[str, str]] = {}
-        for role in state["roles"]:
-            names: dict[str, int] = document.get("ports", {}).get(role["role"], {})
-            running = [item["id"] for item in role["replicas"] if item["state"] == AppState.RUNNING.name]
-            for k in running if names else ():
-                replica = f"{role['role']}/{k}"
-                places = _published(self.docker(), document["hostnames"][replica])
-                found[replica] = {name: places[port] for name, port in names.items() if port in places}
+        for details in containers:
+            role, k = running[details["Name"].lstrip("/")]
+            places = _published(details)
+            found[f"{role}/{k}"] = {
+                name: places[port] for name, port in ports[role].items() if port in places
+            }
         return found
 
 
-def _published(docker: DockerCommand, container: str) -> dict[int, str]:
+def _published(details: dict[str, Any]) -> dict[int, str]:
     """Return where a container's ports are found outside of it, by their numbers in it."""
-    try:
-        details = docker.inspect("container", container) or {}
-    except ShunterError:  # the job's state is known without them
-        return {}
     found: dict[int, str] = {}
     for port, bindings in ((details.get("NetworkSettings") or {}).get("Ports") or {}).items():
         for binding in bindings or ():
@@ -81,17 +88,3 @@ def _published(docker: DockerCommand, container: str) -> dict[int, str]:
                 host = "127.0.0.1" if binding["HostIp"] in ("", "0.0.0.0") else binding["HostIp"]
                 found.setdefault(int(port.partition("/")[0]), f"{host}:{binding['HostPort']}")
     return found
-
-
-def remove_network(docker: DockerCommand, app_id: str) -> None:
-    """Remove the network of a job, if it has one.
-
-    Raises:
-        BackendError: containers still use it, or no daemon answers.
-    """
-    for network in docker.ids("network", labels.APP_ID, app_id):
-        try:
-            docker.run("network", "rm", network)
-        except DockerRefused as error:
-            if not error.is_absent:
-                raise BackendError(f"the network of {app_id} cannot be removed: {error.message}") from error

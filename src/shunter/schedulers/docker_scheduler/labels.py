@@ -14,8 +14,6 @@ APP_NAME = "shunter.app"
 SESSION = "shunter.session"
 #: The machine and the state directory that know the job; `gc` leaves alone what others have left.
 OWNER = "shunter.owner"
-#: Label of images that hold a workspace.
-FINGERPRINT = "shunter.fingerprint"
 
 LONGEST_NAME = 63
 _LONGEST_ROLE = 20

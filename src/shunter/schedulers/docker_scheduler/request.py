@@ -1,4 +1,4 @@
-"""From a job to the containers that are made for it. Making the request changes nothing: a dry run does."""
+"""From a job to the request for its containers, which can be made in a dry run: it changes nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shunter.docker.command import LOG_WORDS, bind, environment_words, mount_word
+from shunter.docker.command import LOG_WORDS, Mount, environment_words
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.limits import seconds_problem
@@ -30,7 +30,6 @@ from shunter.specs.training import (
     METADATA_KEY,
     grace_variables,
     local_path,
-    output_of,
     script_of,
     specification,
 )
@@ -64,22 +63,25 @@ class ReplicaRequest:
     replica: int
     image: str
     env: dict[str, str]
-    #: Options of the command, without environment and mounts.
+    #: Options of the command, without those that the other fields hold.
     options: list[str]
-    #: Mounts, as the command takes them.
-    mounts: list[str]
+    mounts: list[Mount]
+    #: Its names in the network of the job or of the options.
+    aliases: list[str]
     #: Program and arguments.
     command: list[str]
     #: The script that its program reads, from the working directory; "" if that is not known.
     script: str = ""
     memory_mb: int = 0
-    gpus: str | None = ""
+    #: Ids of its GPUs, as in CUDA_VISIBLE_DEVICES.
+    gpus: str = ""
 
     def words(self) -> list[str]:
         """Return the words of the command; the values of the environment are not among them."""
         entrypoint, *arguments = self.command
-        mounts = [word for mount in self.mounts for word in ("--mount", mount)]
-        options = [*self.options, *mounts, *environment_words(self.env), "--entrypoint", entrypoint]
+        mounts = [word for mount in self.mounts for word in ("--mount", mount.word())]
+        aliases = [word for alias in self.aliases for word in ("--network-alias", alias)]
+        options = [*self.options, *aliases, *mounts, *environment_words(self.env), "--entrypoint", entrypoint]
         return ["create", "--name", self.name, *options, self.image, *arguments]
 
 
@@ -96,8 +98,8 @@ class DockerRequest:
     platform: str | None = None
     #: Directories of this machine that results are sent to, to be made if they do not exist.
     folders: list[str] = field(default_factory=list)
-    #: Where its results will be, in words; "" if it has none.
-    results: str = ""
+    #: Whether the daemon sees the files of this machine, so that results are kept here.
+    shares_files: bool = True
     #: Retry policy and number of retries by role, and rules for retries by class of failure.
     retries: dict[str, tuple[str, int]] = field(default_factory=dict)
     rules: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -123,8 +125,9 @@ class DockerRequest:
         for container in self.containers:
             shown = redactor.json({**vars(container), "env": {}})
             shown["env"] = {name: redactor.named(name, value) for name, value in container.env.items()}
-            masked = ReplicaRequest(**{**vars(container), **shown})
-            shown["create"] = shlex.join(["docker", *masked.words()])
+            masked = replace(container, env=shown["env"], options=shown["options"], command=shown["command"])
+            shown["mounts"] = [redactor.text(mount.word()) for mount in container.mounts]
+            shown["create"] = redactor.text(shlex.join(["docker", *masked.words()]))
             containers.append(shown)
         told = [redactor.text(target) for target in self.notify]
         secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
@@ -137,11 +140,9 @@ class DockerRequest:
         """
         known: dict[str, list[str]] = {}
         for container, address in zip(self.containers, addresses, strict=False):
-            options = container.options
-            options += ["--ip", address]
-            aliases = [options[i + 1] for i, word in enumerate(options) if word == "--network-alias"]
+            container.options += ["--ip", address]
             known.setdefault(container.role, []).extend(
-                f"{alias}:{address}" for alias in aliases if alias.startswith(HOST_PREFIX)
+                f"{alias}:{address}" for alias in container.aliases if alias.startswith(HOST_PREFIX)
             )
         for container in self.containers:
             container.options += [word for host in known[container.role] for word in ("--add-host", host)]
@@ -195,7 +196,7 @@ class _Plan:
             network=self.own_network,
             platform=opts.platform,
             folders=folders_of(self.app) if self.shares_files else [],
-            results=place_of(self.app, self.job, kept_here=self.shares_files),
+            shares_files=self.shares_files,
             retries={role.name: (role.retry_policy.value, role.max_retries) for role in roles},
             rules={name: {**vars(rule)} for name, rule in rules.items()},
             timeout=opts.timeout,
@@ -223,34 +224,32 @@ class _Plan:
         mounts = [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)]
         if self.shares_files:
             mounts += mounts_of(role, self.job.base_dir(role.name, k))
-        gpus = self.gpus.get((role.name, k), "")
+        gpus = self.gpus.get((role.name, k), [])
+        # ids, since all would get the same ones by a number; one replica alone may have any
+        chosen = str(len(gpus)) if len(self.gpus) == 1 else f'"device={",".join(gpus)}"'
         return ReplicaRequest(
             name,
             role.name,
             k,
             role.image,
             env,
-            [*self._options(role, k), *(["--gpus", _gpu_word(gpus)] if gpus else [])],
+            [*self._options(role, k), *(["--gpus", chosen] if gpus else [])],
             mounts,
+            self._aliases(role, k),
             [role.entrypoint, *applied.args],
             script_of(applied.args, role.metadata),
             max(0, role.resource.memMB),
-            ",".join(map(str, range(int(gpus)))) if gpus.isdecimal() else gpus.removeprefix("device="),
+            ",".join(gpus),
         )
 
     def _options(self, role: Role, k: int) -> list[str]:
-        """Return the options of a container, but for its mounts, its environment and its GPUs."""
+        """Return the options of a container, but for its mounts, names, environment and GPUs."""
         held = {**self.labels, labels.ROLE: role.name, labels.REPLICA: str(k)}
         words = ["--init", "--stop-signal", STOP_SIGNAL, *LOG_WORDS]  # init passes signals on, and reaps
         words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
         words += ["--platform", self.opts.platform] if self.opts.platform else []
         words += ["--privileged"] if self.opts.privileged else []
         words += ["--network", self.network] if self.network else []
-        if self.network and self.network not in ("host", "none", "bridge"):
-            aliases = [f"{role.name}-{k}"]
-            if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
-                aliases.append(f"{HOST_PREFIX}{k + 1}")
-            words += [word for alias in aliases for word in ("--network-alias", alias)]
         if METADATA_KEY in role.metadata:
             hosts = self._hosts_without_network(role).items()
             words += [word for host, address in hosts for word in ("--add-host", f"{host}:{address}")]
@@ -265,6 +264,12 @@ class _Plan:
         if resource.cpu > 0:
             words += ["--cpus", f"{resource.cpu:g}"]
         return words
+
+    def _aliases(self, role: Role, k: int) -> list[str]:
+        """Return the names of a container in its network, if that serves names; SageMaker's too."""
+        if self.network in ("", "host", "none", "bridge"):
+            return []
+        return [f"{role.name}-{k}", *([f"{HOST_PREFIX}{k + 1}"] if METADATA_KEY in role.metadata else [])]
 
     def _hosts_without_network(self, role: Role) -> dict[str, str]:
         """Return the addresses of a training role's hosts, if no network of their job serves their names.
@@ -283,20 +288,14 @@ class _Plan:
         is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
         return {names[0]: "127.0.0.1"} if is_alone else {}
 
-    def _assign_gpus(self) -> dict[tuple[str, int], str]:
-        """Return each replica's GPUs by ids: with a number, all would get the same ones. One alone may."""
-        wanted = {
-            (role.name, k): role.resource.gpu
-            for role in self.app.roles
-            for k in range(role.num_replicas)
-            if role.resource.gpu > 0
-        }
-        if len(wanted) == 1:
-            return {key: str(count) for key, count in wanted.items()}
-        placed, first = {}, 0
-        for key, count in wanted.items():
-            placed[key] = "device=" + ",".join(str(number) for number in range(first, first + count))
-            first += count
+    def _assign_gpus(self) -> dict[tuple[str, int], list[str]]:
+        """Return the ids of each replica's GPUs, for those that ask for some."""
+        placed: dict[tuple[str, int], list[str]] = {}
+        first = 0
+        for role in self.app.roles:
+            for k in range(role.num_replicas if role.resource.gpu > 0 else 0):
+                placed[role.name, k] = [str(first + number) for number in range(role.resource.gpu)]
+                first += role.resource.gpu
         return placed
 
     def _publish(self, role: Role) -> list[str]:
@@ -315,11 +314,6 @@ class _Plan:
         return words
 
 
-def _gpu_word(gpus: str) -> str:
-    """Return GPUs as the option takes them: a number, or ids, whose commas have to be quoted."""
-    return gpus if gpus.isdecimal() else f'"{gpus}"'
-
-
 def _common_env(opts: DockerOpts) -> dict[str, str]:
     patterns = opts.copy_env or []
     copied = {
@@ -330,12 +324,11 @@ def _common_env(opts: DockerOpts) -> dict[str, str]:
     return {**copied, **(opts.env or {})}
 
 
-def _mount(mount: BindMount | VolumeMount) -> str:
+def _mount(mount: BindMount | VolumeMount) -> Mount:
     if isinstance(mount, BindMount):
-        return bind(
-            os.path.abspath(os.path.expanduser(mount.src_path)), mount.dst_path, read_only=mount.read_only
-        )
-    return mount_word("volume", mount.src, mount.dst_path, read_only=mount.read_only)
+        source = os.path.abspath(os.path.expanduser(mount.src_path))
+        return Mount("bind", source, mount.dst_path, mount.read_only)
+    return Mount("volume", mount.src, mount.dst_path, mount.read_only)
 
 
 def _devices(role: Role) -> list[DeviceMount]:
@@ -415,25 +408,7 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
 # ---- results
 
 
-def place_of(app: AppDef, job: ContainerJob, *, kept_here: bool) -> str:
-    """Return where the results of a job will be, in words, or "" if it has none.
-
-    ``kept_here`` says whether they are kept on this machine.
-    """
-    trained = [role for role in app.roles if specification(role.metadata)]
-    if not trained:
-        return ""
-    sent = output_of(specification(trained[0].metadata), job.name)
-    if sent:
-        return sent
-    if not kept_here:
-        return IN_CONTAINERS
-    if len(trained) == trained[0].num_replicas == 1:
-        return job.base_dir(trained[0].name, 0)
-    return job.file("ml")
-
-
-def mounts_of(role: Role, own: str) -> list[str]:
+def mounts_of(role: Role, own: str) -> list[Mount]:
     """Return the mounts that bring a replica's results to a directory of this machine.
 
     The user's own mounts have precedence.
@@ -446,7 +421,7 @@ def mounts_of(role: Role, own: str) -> list[str]:
     wanted = {os.path.join(base, part): os.path.join(own, part) for part in parts}
     taken = [mount.dst_path.rstrip("/") + "/" for mount in role.mounts]
     return [
-        bind(source, target)
+        Mount("bind", source, target)
         for target, source in wanted.items()
         if not any(f"{target}/".startswith(path) for path in taken)
     ]

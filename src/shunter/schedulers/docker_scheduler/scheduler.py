@@ -100,8 +100,9 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         maker.find_images()
 
         def make_plan() -> ProcessPlan:
+            shares_files = request.shares_files
             maker.make()
-            if not maker.has_results_here:
+            if request.shares_files != shares_files:
                 document = job.read_request() or {}
                 documents.write_json(job.file(job.REQUEST), {**document, "results_in": IN_CONTAINERS})
             return maker.plan(os.environ)
@@ -110,7 +111,7 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
             "daemon": docker.environ,
             "ports": request.ports,
             "hostnames": {f"{c.role}/{c.replica}": c.name for c in request.containers},
-            **({"results_in": IN_CONTAINERS} if request.results == IN_CONTAINERS else {}),
+            **({} if request.shares_files else {"results_in": IN_CONTAINERS}),
         }
         layout = [(c.role, c.replica, log_dir(job, c)) for c in request.containers]
         return submit(
@@ -131,8 +132,8 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         name = f"{app_id} {role_name}/{k}"
         docker = job.docker()
         container = (job.read_request() or {})["hostnames"][f"{role_name}/{k}"]
-        details = docker.inspect("container", container) or {}
-        state = (details.get("State") or {}).get("Status", "not there")
+        found = docker.inspect("container", container)
+        state = found[0]["State"]["Status"] if found else "not there"
         if state != "running":
             raise not_running(name, state)
         return run_in_container(docker, container, name, command, tty=tty)

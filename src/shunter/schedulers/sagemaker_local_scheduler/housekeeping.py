@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from shunter.docker.command import DockerCommand, remove_containers
+from shunter.docker.command import DockerCommand, remove_containers, remove_networks
 from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Leftover
 from shunter.schedulers.sagemaker_local_scheduler import object_cache, submission
-from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import all_of_jobs, remove_network
+from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import all_of_jobs
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
@@ -153,7 +153,7 @@ def _remove_of_daemon(kind: str, item: str) -> None:
     if kind == "container":
         remove_containers(docker, [item])
     else:
-        remove_network(docker, item)
+        remove_networks(docker, [item])
 
 
 def _remove_job(name: str) -> int:

@@ -14,6 +14,7 @@ from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftErr
 from shunter.docker.engine import Engine
 from shunter.docker.image_store import ensure_image
 from shunter.errors import ShunterError
+from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import free_ports, loopback_network
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
     Cluster,
     ContainerHost,
@@ -44,7 +45,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import (
     can_show_at,
     write_hosts_file,
 )
-from shunter.schedulers.sagemaker_local_scheduler.hosts.reservations import free_ports, loopback_network
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 

@@ -1,30 +1,33 @@
 """Replicas that are containers: ``docker start --attach`` is the process that the supervisor watches.
 
-That command copies the container's output to the replica's log files, and ends when the container does. How
-the container ended is asked of the daemon. If the command ends while the container runs (the daemon was
+That command copies the container's output to the replica's log files, and ends when the container does, with
+its exit code. How the container ended is asked of the daemon. If the command ended otherwise (the daemon was
 restarted, or somebody killed the command), `resume_log` takes its place: it copies on where it stopped.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from shunter.docker.command import advice, is_absent, is_unreachable, tidy
+from shunter.docker.command import DockerCommand, advice, tidy
+from shunter.errors import ShunterError
 from shunter.schedulers.supervisor import reasons, resume_log
 from shunter.schedulers.supervisor.container_stacks import stack_command
 from shunter.schedulers.supervisor.process_plan import ContainerPlan, ReplicaPlan
-from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.replica import Replica, is_full
 
 #: How long the daemon may take to answer. The supervisor does nothing else meanwhile.
 DAEMON_SECONDS = 30.0
 #: How often the daemon is asked again for the reason of a SIGKILL: it learns of a container's end and of a
 #: lack of memory by two events, in either order.
 MEMORY_LOOKS = 5
+#: How often `resume_log` may fail after a container's end, on a full disk for example.
+MOST_FAILURES = 5
+#: What ``docker start --attach`` ends with when it loses the daemon, before the container has ended.
+LOST = 125
 #: How often a container is started that the daemon has neither started nor refused to start.
 MOST_STARTS = 3
 #: What ``docker-init`` and shells end with when they cannot run a program.
@@ -50,6 +53,7 @@ _SIGNALS = {
     153: "SIGXFSZ",
 }
 _KILLED = 137
+_RUNNING = ("running", "paused", "restarting", "removing")
 
 
 class ContainerReplica(Replica):
@@ -66,18 +70,15 @@ class ContainerReplica(Replica):
         super().__init__(role, index, plan, env)
         assert plan.container is not None
         self.container: ContainerPlan = plan.container
-        self.gpus = plan.container.gpus
+        self.docker = DockerCommand(self.env, self.program)
         #: The command that copied its output has ended, and how the container fares is not known yet.
         self.is_lost = False
-        #: The daemon did not answer since that command ended, which may have missed the end of the log.
-        self.was_unseen = False
-        self._memory_mb = plan.container.memory_mb
+        self._given_mb = plan.container.memory_mb
+        #: The exit code of that command, and whether it was `resume_log`, and how often that has failed.
+        self._command_code = 0
+        self._is_resumed = False
+        self._failures = 0
         self._looks = 0
-
-    @property
-    def process_pid(self) -> int:
-        """0: its processes are not this machine's as far as is known."""
-        return 0
 
     @property
     def memory_mb(self) -> int:
@@ -90,11 +91,12 @@ class ContainerReplica(Replica):
         Raises:
             OSError: the command cannot be executed.
         """
-        if self.memory_mb > self._memory_mb:
+        if self.memory_mb > self._given_mb:
             size = f"{self.memory_mb}m"
-            run_docker(self, "update", "--memory", size, "--memory-swap", size, self.container.name)
-            self._memory_mb = self.memory_mb
-        self.is_lost, self.was_unseen, self._looks = False, False, 0
+            with suppress(ShunterError):
+                self.docker.run("update", "--memory", size, "--memory-swap", size, self.container.name)
+            self._given_mb = self.memory_mb
+        self._is_resumed, self._failures, self._looks = False, 0, 0
         super().start()
 
     def terminate(self) -> None:
@@ -109,14 +111,18 @@ class ContainerReplica(Replica):
         Raises:
             OSError: the program cannot be executed.
         """
-        self.is_lost, self.was_unseen, self._looks = False, False, 0
-        program = os.path.abspath(resume_log.__file__)
-        argv = [sys.executable, "-I", "-S", program, self.program, self.container.name, *self.log_paths]
-        self.spawn(sys.executable, argv, self.env, (os.devnull, os.devnull))
+        self.is_lost, self._is_resumed, self._looks = False, True, 0
+        argv = resume_log.command(self.program, self.container.name, *self.log_paths)
+        self.spawn(argv[0], argv, self.env, (os.devnull, os.devnull))
 
     def stack_program(self, headline: str, mode: str, program: list[str]) -> list[str]:
         """Return the command that examines it; see `Replica.stack_program`."""
         return stack_command(self.program, self.container.name, headline, mode, program)
+
+    def command_ended(self, code: int) -> None:
+        """Take note that the command that copied its output has ended; `look` says what that means."""
+        self.is_lost, self._command_code = True, code
+        self._failures += self._is_resumed and code != 0
 
     def look(self, state: dict[str, Any] | None) -> str | None:
         """Take note of the container's state after the command has ended.
@@ -131,7 +137,10 @@ class ContainerReplica(Replica):
         if state is None:
             return self._ends(reasons.REMOVED)
         status, code = state.get("Status"), int(state.get("ExitCode") or 0)
-        if status in ("running", "paused", "restarting", "removing"):
+        if status in _RUNNING:
+            self._failures = 0
+        lacks_lines = not self._has_whole_log(code) and self._failures < MOST_FAILURES
+        if status in _RUNNING or (status == "exited" and lacks_lines):
             self.resume()
             return None
         error = str(state.get("Error") or "")
@@ -141,9 +150,6 @@ class ContainerReplica(Replica):
             self.is_lost = False
             self.spawn(self.program, self.argv, self.env, self.log_paths)
             return None  # the daemon went away before it had started it
-        if status == "exited" and self.was_unseen:
-            self.resume()
-            return None
         may_lack_memory = code == _KILLED and self.memory_mb > 0 and not state.get("OOMKilled")
         if may_lack_memory and not self.was_stopped and self._looks <= MEMORY_LOOKS:
             self.is_lost = True
@@ -164,6 +170,13 @@ class ContainerReplica(Replica):
             return self._ends(reasons.NOT_EXECUTED, _EXEC_FAILURES[code])
         return self._ends(reasons.EXIT_LIKE_SIGNAL if code in _SIGNALS else reasons.FAILED)
 
+    def _has_whole_log(self, code: int) -> bool:
+        """Tell whether the command has copied all that a container has written that ended with a code."""
+        if self._is_resumed:
+            return not self._command_code
+        # on a full disk the command ends as usual, whatever it could not write
+        return self._command_code == code != LOST and not is_full(self.log_dir)
+
     def _ends(self, reason: str, detail: str = "") -> str:
         signum = _SIGNALS.get(self.exit_code or 0, "")
         self.is_lost = False
@@ -183,37 +196,17 @@ def containers_of(replicas: Iterable[Replica]) -> list[ContainerReplica]:
     return [replica for replica in replicas if isinstance(replica, ContainerReplica)]
 
 
-def run_docker(replica: ContainerReplica, *words: str) -> subprocess.CompletedProcess[str] | None:
-    """Run the command that also starts the replica, with other words; None if the daemon does not answer."""
-    try:
-        done = subprocess.run(
-            [replica.program, *words],
-            env=replica.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=DAEMON_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode and is_unreachable(done.stderr) else done
-
-
 def inspect(replicas: list[ContainerReplica]) -> dict[str, dict[str, Any]] | None:
     """Return what the daemon knows of containers by name, without those that are gone.
 
     None if it does not say: a container that cannot be seen has not ended.
     """
     names = [replica.container.name for replica in replicas]
-    done = run_docker(replicas[0], "container", "inspect", *names)
-    if done is None or (done.returncode and not is_absent(done.stderr)):
-        return None
     try:
-        return {found["Name"].lstrip("/"): found for found in json.loads(done.stdout or "[]")}
-    except ValueError:
+        found = replicas[0].docker.inspect("container", *names, seconds=DAEMON_SECONDS)
+    except (ShunterError, OSError, ValueError):
         return None
+    return {details["Name"].lstrip("/"): details for details in found}
 
 
 def signal_containers(replicas: Iterable[Replica], signum: str) -> list[ContainerReplica]:
@@ -225,8 +218,9 @@ def signal_containers(replicas: Iterable[Replica], signum: str) -> list[Containe
     if not containers:
         return []
     names = [replica.container.name for replica in containers]
-    done = run_docker(containers[0], "kill", "--signal", signum, *names)
-    if done is None:
+    try:
+        done = containers[0].docker.call("kill", "--signal", signum, *names, seconds=DAEMON_SECONDS)
+    except (ShunterError, OSError):
         return containers
     sent = set(done.stdout.split())
     return [replica for replica in containers if replica.container.name not in sent]

@@ -13,21 +13,21 @@ from shunter.system.cgroups import container_usage, network_bytes_of
 from shunter.system.nvml import Gpus, used, visible
 
 
-def usage_of(replicas: Sequence[Replica]) -> Iterator[UsageRecord]:
+def usage_of(replicas: Sequence[Replica], gpus: Gpus) -> Iterator[UsageRecord]:
     """Yield what the containers among the replicas of a job use now; those that do not run are left out."""
-    running = [
-        replica
-        for replica in replicas
+    running = {
+        replica: number
+        for number, replica in enumerate(replicas)
         if isinstance(replica, ContainerReplica) and replica.is_running and not replica.is_lost
-    ]
-    found = (inspect(running) or {}) if running else {}
-    gpus = Gpus().usage() if any(replica.gpus != "" for replica in running) else []
-    numbers = {id(replica): number for number, replica in enumerate(replicas)}
-    for replica in running:
+    }
+    found = (inspect(list(running)) or {}) if running else {}
+    has_gpus = any(replica.container.gpus != "" for replica in running)
+    now = gpus.usage() if has_gpus else []
+    for replica, number in running.items():
         details = found.get(replica.container.name, {})
         pid = (details.get("State") or {}).get("Pid") or 0
-        busy = used(visible(gpus, replica.gpus))
-        record = record_of(pid, details.get("Id", ""), numbers[id(replica)], replica.restarts, busy)
+        busy = used(visible(now, replica.container.gpus))
+        record = record_of(pid, details.get("Id", ""), number, replica.restarts, busy)
         if record is not None:
             yield record
 

@@ -20,7 +20,7 @@ SUBMISSION_SECONDS = 3600.0
 
 
 def leftovers(kind: type[ProcessJob], older_than: float) -> list[Leftover]:
-    """Return jobs of a kind that ended so many seconds ago, and what interrupted submissions left."""
+    """Return jobs that ended more than ``older_than`` seconds ago, and what interrupted submissions left."""
     found = [item for item in _ended_jobs(kind) if item.age >= older_than]
     limit = max(older_than, SUBMISSION_SECONDS)
     return found + [item for item in _interrupted_submissions(kind) if item.age >= limit]

@@ -28,7 +28,6 @@ NOT_EXECUTED = "not_executed"
 OUT_OF_MEMORY = "out_of_memory"
 DEAD = "dead"
 REMOVED = "removed"
-INTERRUPTED = "interrupted"
 
 #: The state that each reason stands for, and its words.
 _TABLE: dict[str, tuple[AppState, str]] = {
@@ -54,7 +53,6 @@ _TABLE: dict[str, tuple[AppState, str]] = {
     OUT_OF_MEMORY: (AppState.FAILED, "out of memory: it used more than its limit"),
     DEAD: (AppState.FAILED, "the daemon could not remove its container"),
     REMOVED: (AppState.FAILED, "its container was removed, so how it ended is not known"),
-    INTERRUPTED: (AppState.FAILED, "its submission was interrupted"),
 }
 
 

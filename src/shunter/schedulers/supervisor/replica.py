@@ -73,11 +73,6 @@ class Replica(ProcessGroup):
         return self.pid != 0 and not is_terminal(self.state)
 
     @property
-    def process_pid(self) -> int:
-        """The process of this machine that it is, as far as it has been started."""
-        return self.pid
-
-    @property
     def was_stopped(self) -> bool:
         """Whether the present attempt was asked to end."""
         return self.ended_by is not None
@@ -121,7 +116,7 @@ class Replica(ProcessGroup):
         elif signum:
             reason = reasons.SIGNAL
         elif self.exit_code:
-            reason = reasons.LOG_DISK_FULL if _is_full(self.log_dir) else reasons.FAILED
+            reason = reasons.LOG_DISK_FULL if is_full(self.log_dir) else reasons.FAILED
         else:
             reason = reasons.SUCCEEDED
         name = processes.signal_name(signum) if signum else ""
@@ -193,7 +188,7 @@ class Replica(ProcessGroup):
             os.replace(path, f"{path}.{self.restarts - 1}")
 
 
-def _is_full(path: str) -> bool:
+def is_full(path: str) -> bool:
     """Tell whether nothing more can be written to the file system of a directory."""
     try:
         return os.statvfs(path).f_bavail == 0

@@ -13,13 +13,21 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from typing import IO
 
 #: How much is read and compared at once.
 PIECE = 1 << 20
+#: How long a failure takes at least, such as of a full disk: the program is started again until it succeeds.
+FAILURE_SECONDS = 0.2
 #: Beside a log: how much of the container's output it has, up to which place (JSON: taken, place).
 SUFFIX = ".taken"
+
+
+def command(docker: str, name: str, *paths: str) -> list[str]:
+    """Return the command that runs this program; see `main`."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), docker, name, *paths]
 
 
 def main(docker: str, name: str, *paths: str) -> int:
@@ -27,7 +35,10 @@ def main(docker: str, name: str, *paths: str) -> int:
 
     First while it runs, and then what is left: a follower may miss the end of a log.
     """
-    return _copy(docker, ["--follow", name], paths) or _copy(docker, [name], paths)
+    code = _copy(docker, ["--follow", name], paths) or _copy(docker, [name], paths)
+    if code:
+        time.sleep(FAILURE_SECONDS)
+    return code
 
 
 def _copy(docker: str, words: list[str], paths: tuple[str, ...]) -> int:
@@ -81,7 +92,7 @@ def copy_rest(stream: IO[bytes], path: str) -> None:
     try:
         size = os.fstat(log).st_size
         if size > place + same and os.pread(log, 1, size - 1) != b"\n":
-            size += os.write(log, b"\n")  # what the lost command said is a line of its own
+            size += os.write(log, b"\n")  # end the line that the lost command has written
         _write_taken(path, taken + same, size)
         while rest or (rest := os.read(stream.fileno(), PIECE)):
             rest = rest[os.write(log, rest) :]

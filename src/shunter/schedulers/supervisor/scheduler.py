@@ -88,7 +88,7 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
         """Return an existing job.
 
         Raises:
-            UnknownAppException: there is none of this id.
+            UnknownAppException: no job has this id.
         """
         job = self.job_class.find(app_id)
         if job is None:

@@ -14,19 +14,20 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from shunter import system
+from shunter.docker.command import remove_networks
+from shunter.errors import ShunterError
 from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.container_replica import (
     ContainerReplica,
     containers_of,
     inspect,
     replica_of,
-    run_docker,
     signal_containers,
 )
-from shunter.schedulers.supervisor.container_usage import usage_of
 from shunter.schedulers.supervisor.hang_watch import HangWatch
 from shunter.schedulers.supervisor.job_directory import ProcessJob
 from shunter.schedulers.supervisor.log_recorder import LogRecorder, ReplicaRecorder
@@ -327,7 +328,8 @@ class Supervisor:
         self.job.write_final_state(self._document(self._final_state()))
         containers = containers_of(self.replicas)
         if self.plan.network and containers:
-            run_docker(containers[0], "network", "rm", self.plan.network)
+            with suppress(ShunterError):  # `delete` removes it too
+                remove_networks(containers[0].docker, [self.plan.network])
 
     def _final_state(self) -> AppState:
         if self.stopping is not None:
@@ -340,8 +342,7 @@ class Supervisor:
         if self._sampler is None:
             self._sampler = UsageSampler(self.job.usage_path())
         try:
-            records = usage_of(self.replicas)
-            self._after(self._sampler.sample(self.replicas, records), self._sample_usage)
+            self._after(self._sampler.sample(self.replicas), self._sample_usage)
         except OSError:  # the system does not tell: the job does not depend on it
             pass
 
@@ -372,7 +373,7 @@ class Supervisor:
             replica = by_pid.get(pid)
             if isinstance(replica, ContainerReplica):
                 if not replica.is_lost:  # else it is another program, with the number of its last one
-                    replica.is_lost = True
+                    replica.command_ended(os.waitstatus_to_exitcode(status))
                     ended.append(replica)
             elif replica is not None:
                 self._replica_ended(replica, status)
@@ -457,8 +458,6 @@ class Supervisor:
         if self._is_daemon_away != (found is None):
             self._is_daemon_away, self._dirty = found is None, True
         if found is None:
-            for replica in lost:
-                replica.was_unseen = True
             self._after(DAEMON_PAUSE, lambda: self._look_at_containers(lost))
             return
         for replica in lost:

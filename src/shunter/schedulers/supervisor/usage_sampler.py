@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from shunter import system
+from shunter.schedulers.supervisor.container_replica import ContainerReplica
+from shunter.schedulers.supervisor.container_usage import usage_of
 from shunter.schedulers.supervisor.replica import Replica
 from shunter.schedulers.supervisor.usage_file import UsageFile, UsageRecord
 from shunter.system.nvml import Gpus, used, visible
@@ -22,20 +24,21 @@ class UsageSampler:
         """Take a sample; returns in how many seconds to take the next one.
 
         Args:
-            replicas: all replicas of the job, in order; those that run as processes are sampled.
+            replicas: all replicas of the job, in order; those that run are sampled.
             measured: records that were measured by other means.
         """
         began = time.thread_time()
-        records = [*self._records(list(replicas)), *measured]
+        replicas = list(replicas)
+        records = [*self._records(replicas), *usage_of(replicas, self._gpus), *measured]
         if records:
             self._file.append(records)
         return self._file.pause_after(time.thread_time() - began)
 
     def _records(self, replicas: list[Replica]) -> Iterator[UsageRecord]:
         running = {
-            replica.process_pid: number
+            replica.pid: number
             for number, replica in enumerate(replicas)
-            if replica.is_running and replica.process_pid
+            if replica.is_running and replica.pid and not isinstance(replica, ContainerReplica)
         }
         now = time.time()
         received, sent = system.network_bytes()

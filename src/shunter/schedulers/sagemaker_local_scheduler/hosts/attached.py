@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from shunter import system
@@ -15,6 +15,8 @@ from shunter.docker.command import DockerCommand, DockerRefused, refusal, remove
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.errors import BackendError
 from shunter.schedulers.supervisor import resume_log
+from shunter.schedulers.supervisor.container_replica import LOST
+from shunter.schedulers.supervisor.replica import is_full
 
 #: Seconds between two attempts to reach a daemon that is away, and to write to a full disk.
 RETRY_SECONDS = 0.2
@@ -116,10 +118,10 @@ class AttachedContainer:
             )
 
     def _state(self) -> dict[str, Any]:
-        details = self._docker.inspect("container", self._id)
-        if details is None:
+        found = self._docker.inspect("container", self._id)
+        if not found:
             raise ContainerLost(f"the container of {self._name} was removed")
-        state: dict[str, Any] = details["State"]
+        state: dict[str, Any] = found[0]["State"]
         return state
 
     # ---- its end
@@ -131,44 +133,39 @@ class AttachedContainer:
             ContainerLost: the daemon stays away, or another client removed the container.
         """
         assert self._command is not None
-        result = self._command.wait()
+        code, is_resumed = self._command.wait(), False
         backoff = Backoff(RETRY_SECONDS, jitter=0, limit=self._patience)
-        was_unseen = _lost_its_daemon(self._log_path)
         while True:
             try:
                 state = self._state()
-                is_running = state["Status"] in ("running", "paused")
-                is_whole = not was_unseen and not _is_full(self._log_path)
-                if not is_running and result == state["ExitCode"] and is_whole:
-                    break
             except EngineUnavailableError as error:
-                was_unseen = True
                 if not backoff.pause():
                     raise ContainerLost(error.message) from error
                 continue
-            # the command has lost the daemon, or the disk was full
-            began, was_unseen = time.monotonic(), False
-            result = self._resume() or int(state["ExitCode"])
-            if not is_running and result == state["ExitCode"]:
+            is_running = state["Status"] in ("running", "paused")
+            if is_resumed:
+                is_whole = not code
+            else:  # on a full disk the command ends as usual, whatever it could not write
+                is_whole = code == state["ExitCode"] != LOST and not is_full(os.path.dirname(self._log_path))
+            if not is_running and is_whole:
                 break
-            if time.monotonic() - began > RETRY_SECONDS:
+            if not code:
                 backoff.reset()
-            may_wait = is_running or not (self._was_terminated or self._was_killed)
-            if not may_wait or not backoff.pause():
-                break
+            elif is_resumed:  # it has failed: the disk is full
+                may_wait = is_running or not (self._was_terminated or self._was_killed)
+                if not may_wait or not backoff.pause():
+                    break
+            code, is_resumed = self._resume(), True
         state = self._confirmed(state)
         code = int(state["ExitCode"])
         signum = code - 128 if code > 128 and code - 128 in set(signal.Signals) else 0
         handled = signum == signal.SIGTERM and self._handles_sigterm
-        lost = result != code
-        return ContainerEnd(
-            code, signum, handled, bool(state.get("OOMKilled")), str(state.get("Error") or ""), lost
-        )
+        oom, problem = bool(state.get("OOMKilled")), str(state.get("Error") or "")
+        return ContainerEnd(code, signum, handled, oom, problem, not is_whole)
 
     def _resume(self) -> int:
         """Copy what the log lacks, to the container's end; returns an exit code."""
-        program = [sys.executable, "-I", "-S", os.path.abspath(resume_log.__file__)]
-        self._command = self._attach([*program, self._docker.program, self._id, self._log_path])
+        self._command = self._attach(resume_log.command(self._docker.program, self._id, self._log_path))
         return self._command.wait()
 
     def _confirmed(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -215,13 +212,8 @@ class AttachedContainer:
             self._signal("SIGKILL")
 
     def _signal(self, name: str) -> None:
-        try:
+        with suppress(DockerRefused, EngineUnavailableError):  # `wait` finds out why
             self._docker.run("kill", "--signal", name, self._id)
-        except (
-            DockerRefused,
-            EngineUnavailableError,
-        ):  # `wait` finds out why
-            pass
 
     def is_alive(self) -> bool:
         """Tell whether its program runs; True if that cannot be seen."""
@@ -238,15 +230,3 @@ class AttachedContainer:
         if self._id:
             remove_containers(self._docker, [self._id])
             self._id = ""
-
-
-def _lost_its_daemon(path: str) -> bool:
-    """Tell whether a log ends with what the command says that loses its daemon; it may exit with 0 then."""
-    with open(path, "rb") as log:
-        log.seek(max(0, os.fstat(log.fileno()).st_size - 512))
-        return b"error waiting for container" in log.read()
-
-
-def _is_full(path: str) -> bool:
-    """Tell whether nothing more can be written to the file system of a file."""
-    return os.statvfs(os.path.dirname(path)).f_bavail == 0

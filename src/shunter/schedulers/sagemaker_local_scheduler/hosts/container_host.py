@@ -15,9 +15,10 @@ from shunter.docker.command import (
     LOG_WORDS,
     DockerCommand,
     DockerRefused,
-    bind,
+    Mount,
     environment_words,
     remove_containers,
+    remove_networks,
 )
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.engine import Engine
@@ -223,7 +224,7 @@ class ContainerHost:
         words = ["--hostname", name, "--network", cluster.network, "--shm-size", str(cluster.shared_memory)]
         words += [*LOG_WORDS, *(["--init"] if cluster.has_init else [])]
         words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
-        words += [word for mount in self._mounts() for word in ("--mount", mount)]
+        words += [word for mount in self._mounts() for word in ("--mount", mount.word())]
         words += ["--ip", address, "--network-alias", name] if address else []
         for host, place in cluster.addresses.items():
             words += ["--add-host", f"{host}:{place}"] if host != name else []
@@ -235,17 +236,17 @@ class ContainerHost:
             words, arguments = [*words, "--entrypoint", program], [*first, *arguments]
         return [*words, request["AlgorithmSpecification"]["TrainingImage"], *arguments], environ
 
-    def _mounts(self) -> list[str]:
+    def _mounts(self) -> list[Mount]:
         tree = self._tree
         checkpoints = checkpoint_path(self._cluster.request)
-        mounts = [bind(tree.part(name), f"{BASE}/{name}") for name in ("input", "model", "output")]
-        mounts.append(bind(tree.config, f"{BASE}/input/config"))
+        mounts = [Mount("bind", tree.part(name), f"{BASE}/{name}") for name in ("input", "model", "output")]
+        mounts.append(Mount("bind", tree.config, f"{BASE}/input/config"))
         if checkpoints:
-            mounts.append(bind(tree.part("checkpoints"), checkpoints))
+            mounts.append(Mount("bind", tree.part("checkpoints"), checkpoints))
         for name, source in self._shown.items():
-            mounts.append(bind(source.path, f"{BASE}/input/data/{name}", read_only=source.is_fixed))
+            mounts.append(Mount("bind", source.path, f"{BASE}/input/data/{name}", source.is_fixed))
         if self._credentials:
-            mounts.append(bind(self._credentials, CREDENTIALS, read_only=True))
+            mounts.append(Mount("bind", self._credentials, CREDENTIALS, read_only=True))
         return mounts
 
     def wait(self) -> Exit:
@@ -276,8 +277,8 @@ def reclaim(docker: DockerCommand, image: str, job_dir: str, folder: str) -> Non
     options = ["--rm", "--user", "0:0", "--network", "none", "--label", f"{LABEL}={job_dir}"]
     owner = f"{os.geteuid()}:{os.getegid()}"
     try:
-        mount = bind(folder, "/shunter")
-        docker.run("run", *options, "--mount", mount, "--entrypoint", "chown", image, "-R", owner, "/shunter")
+        words = ["--mount", Mount("bind", folder, "/shunter").word(), "--entrypoint", "chown"]
+        docker.run("run", *options, *words, image, "-R", owner, "/shunter")
     except DockerRefused:  # an image without chown: what cannot be read is missed later, and named
         pass
 
@@ -296,21 +297,7 @@ def remove_all(docker: DockerCommand, job_dir: str) -> None:
         BackendError: one cannot be removed, or no daemon answers.
     """
     remove_containers(docker, docker.ids("container", LABEL, job_dir))
-    for network in docker.ids("network", LABEL, job_dir):
-        remove_network(docker, network)
-
-
-def remove_network(docker: DockerCommand, network: str) -> None:
-    """Remove a network. It is no error if it is gone.
-
-    Raises:
-        BackendError: containers still use it, or no daemon answers.
-    """
-    try:
-        docker.run("network", "rm", network)
-    except DockerRefused as error:
-        if not error.is_absent:
-            raise BackendError(f"the network {network} cannot be removed: {error.message}") from error
+    remove_networks(docker, docker.ids("network", LABEL, job_dir))
 
 
 def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
