@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from shunter.docker import image_store
-from shunter.docker.engine import Engine
+from shunter.docker import images
+from shunter.docker.command import DockerCommand
 from shunter.schedulers.joined_terminal import run_joined
 from tests.backends import lacks, need
 from tests.cli.conftest import DEADLINE, Cli, Terminal
@@ -35,9 +35,7 @@ def image() -> Iterator[str]:
     tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_image(tag)
     yield tag
-    engine = Engine.from_env()
-    image_store.remove(engine, tag, force=True)
-    engine.close()
+    images.remove(DockerCommand(), tag)
 
 
 def follow_until_ready(cli: Cli, handle: str) -> None:

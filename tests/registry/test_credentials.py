@@ -15,7 +15,6 @@ from shunter.docker.credentials import (
     CredentialsError,
     EcrHost,
     credentials_for,
-    engine_auth_header,
 )
 
 SECRET = "s3cr3t:with:colons"
@@ -207,30 +206,6 @@ def test_secrets_are_not_shown():
     shown = repr(Credentials("me", SECRET, "refresh-1", "bearer-1", "ghcr.io", "here"))
     assert "me" in shown
     assert not any(secret in shown for secret in (SECRET, "refresh-1", "bearer-1"))
-
-
-@pytest.mark.parametrize(
-    ("given", "document"),
-    [
-        (None, {}),
-        (
-            Credentials("me", "p", host="ghcr.io"),
-            {"username": "me", "password": "p", "serveraddress": "ghcr.io"},
-        ),
-        (
-            Credentials("me", "ü?>", host="docker.io"),
-            {"username": "me", "password": "ü?>", "serveraddress": "https://index.docker.io/v1/"},
-        ),
-        (
-            Credentials(identity_token="t", host="x.io"),
-            {"identitytoken": "t", "serveraddress": "x.io"},
-        ),
-    ],
-)
-def test_header_for_the_engine(given, document):
-    header = engine_auth_header(given)
-    assert not set(header) & set("+/ ")
-    assert json.loads(base64.urlsafe_b64decode(header)) == document
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import os
-import socket
 import subprocess
-import urllib.parse
+from pathlib import Path
 
 import pytest
 
-from shunter.docker.credentials import credentials_for, engine_auth_header
+from shunter.docker.command import DockerCommand
+from shunter.docker.credentials import login_environment
 from shunter.docker.image_reference import Reference
+from shunter.docker.images import pull_image, remove
+from shunter.errors import BackendError
 from shunter.image_registry.push import append_layer
+from shunter.progress import Silent
 from tests.backends import need
 from tests.registry.images import busybox, push_image, tar_of, with_layer
 from tests.registry.server import docker_config
@@ -69,33 +70,27 @@ def test_base_that_docker_pushed(logged_in, client, repo, tmp_path, layer):  # n
             )
 
 
-class Engine(http.client.HTTPConnection):
-    """The Docker daemon's API."""
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(55)
-        self.sock.connect("/var/run/docker.sock")
-
-
-def test_daemon_takes_our_login(logged_in, client, repo):
-    """The header that the daemon's own pull and push want."""
+def test_the_command_takes_our_login(logged_in, client, repo, tmp_path, monkeypatch):
+    """A login that only Podman's file has is handed to the docker command, and nothing of it is left."""
     need("docker")
-    if not os.path.exists("/var/run/docker.sock"):
-        pytest.skip("the daemon is elsewhere")
     push_image(client, repo, "v1", [{"a": b"1"}])
     image = f"{logged_in.host}/{repo}:v1"
-
-    def pull(header):
-        with contextlib.closing(Engine("docker")) as engine:
-            path = f"/images/create?fromImage={urllib.parse.quote(image, safe='')}"
-            engine.request("POST", path, headers={"X-Registry-Auth": header})
-            return engine.getresponse().read().decode()
-
+    own = tmp_path / "docker"
+    (own / "contexts").mkdir(parents=True)
+    podman = tmp_path / "auth.json"
+    podman.write_bytes((Path(os.environ["DOCKER_CONFIG"]) / "config.json").read_bytes())
+    monkeypatch.setenv("DOCKER_CONFIG", str(own))
+    docker = DockerCommand()
+    with pytest.raises(BackendError, match="cannot be pulled") as caught:
+        pull_image(docker, image, Silent())
+    assert "docker login" in caught.value.hint
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(podman))
     try:
-        assert "no basic auth credentials" in pull(engine_auth_header(None))
-        assert f"Downloaded newer image for {image}" in pull(
-            engine_auth_header(credentials_for(logged_in.host))
-        )
+        assert pull_image(docker, image, Silent())["RepoTags"] == [image]
+        with login_environment([logged_in.host]) as environ:
+            folder = Path(environ["DOCKER_CONFIG"])
+            assert (folder / "contexts").is_dir()
+        assert not folder.exists()
     finally:
-        subprocess.run([DOCKER, "rmi", "-f", image], capture_output=True, timeout=55, check=False)
+        remove(docker, image)
+    assert sorted(path.name for path in own.iterdir()) == ["contexts"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from tests.backends import backend, need
 from tests.workspace.machines import docker
 
@@ -42,8 +42,8 @@ class OwnDaemon:
     def host(self) -> str:
         return f"unix://{self.folder}/d.sock"
 
-    def engine(self) -> Engine:
-        return Engine.from_env({"DOCKER_HOST": self.host})
+    def command(self) -> DockerCommand:
+        return DockerCommand({"DOCKER_HOST": self.host})
 
     def start(self) -> OwnDaemon:
         with open(self.folder / "log", "ab") as log:

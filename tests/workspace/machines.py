@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image
+from shunter.docker.command import DockerCommand
+from shunter.docker.images import inspect_image
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from shunter.specs import AppDef, AppDryRunInfo, Role
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin, DockerWorkspaceOpts
@@ -33,15 +32,15 @@ class Shipper(DockerWorkspaceMixin, Scheduler[DockerWorkspaceOpts]):
     """Ships code; starts nothing.
 
     Args:
-        engine: the daemon; None where there is none.
+        command: for the daemon; None where there is none.
         remote: whether jobs run on other machines.
     """
 
     opts_class = DockerWorkspaceOpts
 
-    def __init__(self, engine: Engine | None = None, *, remote: bool = False) -> None:
+    def __init__(self, command: DockerCommand | None = None, *, remote: bool = False) -> None:
         super().__init__("shipper", "tests")
-        self._own_engine = engine or Engine.from_env({"DOCKER_HOST": "unix:///nowhere/docker.sock"})
+        self._docker_command = command or DockerCommand({"DOCKER_HOST": "unix:///nowhere/docker.sock"})
         self.requires_image_repo = remote
 
     def _submit_dryrun(
@@ -101,47 +100,23 @@ class Told:
 
 
 class Recording:
-    """Wraps an engine's connections: notes the requests, and answers some itself."""
+    """Notes the words with which a command is called from now on."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._connections = engine._connections
-        self.requests: list[str] = []
-        self.refuse: dict[str, int] = {}
-        engine._connections = self
+    READING = frozenset({"inspect", "info", "ls", "context"})
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connections, name)
+    def __init__(self, command: DockerCommand) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self._call = command.call
+        command.call = self  # type: ignore[assignment]
 
-    def request(self, method: str, target: str, headers: Any, data: Any, timeout: Any) -> Any:
-        line = f"{method} {target.partition('?')[0]}"
-        self.requests.append(line)
-        for part, status in self.refuse.items():
-            if part in line:
-                for _ in data or ():
-                    pass
-                return Refusal(status)
-        return self._connections.request(method, target, headers, data, timeout)
+    def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        self.calls.append(words)
+        return self._call(*words, **options)
 
     @property
-    def changing(self) -> list[str]:
-        """The requests that change something."""
-        return [line for line in self.requests if not line.startswith(("GET", "HEAD"))]
-
-
-class Refusal:
-    """An answer that a daemon of another kind would give."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-        self.headers = {"content-type": "application/json"}
-        self._body = json.dumps({"message": "not here"} if status >= 400 else {"stream": "done"}).encode()
-
-    def read1(self, limit: int = 0) -> bytes:
-        body, self._body = self._body, b""
-        return body
-
-    def close(self) -> None:
-        pass
+    def changing(self) -> list[tuple[str, ...]]:
+        """The calls that change something."""
+        return [words for words in self.calls if not self.READING.intersection(words)]
 
 
 def docker(*words: str, given: bytes | None = None, check: bool = True, host: str = "") -> bytes:
@@ -252,11 +227,9 @@ def remove_images(base: str, host: str = "") -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def command() -> DockerCommand:
     need("docker")
-    client = Engine.from_env({"DOCKER_HOST": "unix:///var/run/docker.sock"})
-    yield client
-    client.close()
+    return DockerCommand({"DOCKER_HOST": "unix:///var/run/docker.sock"})
 
 
 @pytest.fixture
@@ -297,7 +270,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh")
     monkeypatch.setenv("SHUNTER_HOME", str(tmp_path / name))
 
 
-def layers_of(engine: Engine, image: str) -> list[str]:
-    found = inspect_image(engine, image)
+def layers_of(command: DockerCommand, image: str) -> list[str]:
+    found = inspect_image(command, image)
     assert found is not None
     return list(found["RootFS"]["Layers"])

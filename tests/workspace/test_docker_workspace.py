@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image
+from shunter.docker.command import DockerCommand
+from shunter.docker.images import inspect_image
 from shunter.errors import BackendError
 from shunter.specs import AppDef, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from tests.registry.server import RegistryServer, logged_in, registry
-from tests.workspace.machines import LABEL, base, code, docker, engine
+from tests.workspace.machines import LABEL, base, code, command, docker
 
-__all__ = ["base", "code", "engine", "logged_in", "registry"]
+__all__ = ["base", "code", "command", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")
 
 
-def test_an_image_is_made_in_the_daemon(base: str, code: Path, engine: Engine) -> None:
+def test_an_image_is_made_in_the_daemon(base: str, code: Path, command: DockerCommand) -> None:
     role = Role("r", base)
     DockerWorkspaceMixin().build_workspace_and_update_role(role, str(code), {})
     assert role.image != base
-    assert inspect_image(engine, role.image) is not None
+    assert inspect_image(command, role.image) is not None
     names = docker("run", "--rm", "--label", LABEL, role.image, "ls").decode().split()
     assert {path.name for path in code.iterdir() if not path.name.startswith(".")} <= set(names)
 
@@ -40,7 +40,9 @@ def test_roles_with_a_workspace_get_an_image_each(base: str, code: Path, tmp_pat
     assert content == b"more"
 
 
-def test_an_image_of_the_daemon_is_pushed(base: str, logged_in: RegistryServer, engine: Engine) -> None:
+def test_an_image_of_the_daemon_is_pushed(
+    base: str, logged_in: RegistryServer, command: DockerCommand
+) -> None:
     pytest.importorskip("docker")
     repository = f"{logged_in.host}/jobs/{uuid.uuid4().hex[:10]}"
     mixin = DockerWorkspaceMixin()
@@ -52,7 +54,7 @@ def test_an_image_of_the_daemon_is_pushed(base: str, logged_in: RegistryServer, 
         name = app.roles[0].image
         docker("rmi", name)
         docker("pull", name)
-        assert inspect_image(engine, name) is not None
+        assert inspect_image(command, name) is not None
     finally:
         mixin._docker_client.close()
 

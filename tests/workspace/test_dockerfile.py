@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image
+from shunter.docker.command import DockerCommand
+from shunter.docker.images import inspect_image
 from shunter.errors import BackendError, ConfigError
-from shunter.workspace.images import docker_build
-from shunter.workspace.images.docker_build import find_buildkit
-from shunter.workspace.images.dockerfile import parse
-from tests.workspace.machines import Recording, Shipper, Told, base, code, content_of, docker, engine
+from shunter.workspace.images.dockerfile import bases_of, sources_of
+from tests.workspace.machines import Recording, Shipper, Told, base, code, command, content_of, docker
 
-__all__ = ["base", "code", "engine"]
+__all__ = ["base", "code", "command"]
 
 GIVEN = {"IMAGE": "team/base:1", "WORKSPACE": "/code"}
 
@@ -42,7 +40,7 @@ def test_bases_are_found_through_arguments_and_stages() -> None:
     FROM scratch
     FROM ${NOBODY_KNOWS}
     """
-    assert parse(text, GIVEN).bases == ["python:3.11-slim", "alpine", "team/base:1", "tools:2"]
+    assert bases_of(text, GIVEN) == ["python:3.11-slim", "alpine", "team/base:1", "tools:2"]
 
 
 def test_sources_are_found_in_every_form() -> None:
@@ -54,25 +52,25 @@ ADD ["th ree", "/to"]
 ADD https://x/y /z
 COPY --chown=1 "fo ur" .
 """
-    assert parse(text, {}).sources == ["one", "two/", "th ree", "fo ur"]
+    assert sources_of(text) == ["one", "two/", "th ree", "fo ur"]
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    parse(text, GIVEN)
+    bases_of(text, GIVEN)
+    sources_of(text)
 
 
 # ---- building
 
-WAYS = ["buildkit", "engine"]
+WAYS = ["buildkit", "classic"]
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> str:
-    """Both builders, one after the other."""
-    if request.param == "engine":
-        monkeypatch.setattr(docker_build, "find_buildkit", lambda engine: None)
-    elif find_buildkit(engine) is None:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, command: DockerCommand) -> str:
+    """Both builders, one after the other, as the command's own variable chooses them."""
+    monkeypatch.setenv("DOCKER_BUILDKIT", "1" if request.param == "buildkit" else "0")
+    if command.call("build", "--help").returncode:
         pytest.skip("no docker command here builds with BuildKit")
     return str(request.param)
 
@@ -95,7 +93,7 @@ docker_group = pytest.mark.xdist_group("docker")
 @pytest.mark.slow
 @docker_group
 def test_it_is_built_from_the_image_with_the_files(
-    base: str, engine: Engine, dockerfile: Write, way: str
+    base: str, command: DockerCommand, dockerfile: Write, way: str
 ) -> None:
     root = dockerfile(
         "ARG IMAGE",
@@ -105,16 +103,16 @@ def test_it_is_built_from_the_image_with_the_files(
         'RUN ["sh", "-c", "echo from $WORKSPACE > /built/note"]',
     )
     told = Told()
-    info = Shipper(engine).plan(base, root)
+    info = Shipper(command).plan(base, root)
     assert info.shipment is not None
     assert info.shipment.plan()["dockerfile"] == "Dockerfile.shunter"
     planned = info.request[0]
-    shipper = Shipper(engine)
+    shipper = Shipper(command)
     image = shipper.image(base, root, told)
     made = content_of(image)
     assert {"built/main.py", "built/pkg/data.bin", "built/note"} <= made.keys()
     assert docker("run", "--rm", image, "cat", "/built/note") == f"from {root}\n".encode()
-    found = inspect_image(engine, planned)
+    found = inspect_image(command, planned)
     assert found is not None
     assert found["Id"] == image
     assert found["Config"]["Labels"]["shunter.fingerprint"] == info.shipment.manifest.fingerprint
@@ -124,14 +122,14 @@ def test_it_is_built_from_the_image_with_the_files(
 @pytest.mark.slow
 @docker_group
 def test_it_is_built_again_only_if_something_changed(
-    base: str, engine: Engine, dockerfile: Write, way: str
+    base: str, command: DockerCommand, dockerfile: Write, way: str
 ) -> None:
     moving = f"{base}-moving"
     docker("tag", base, moving)
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
-    shipper = Shipper(engine)
+    shipper = Shipper(command)
     first = shipper.image(moving, root)
-    recording = Recording(engine)
+    recording = Recording(command)
     told = Told()
     assert shipper.image(moving, root, told) == first
     assert (recording.changing, told.steps) == ([], [])
@@ -146,11 +144,11 @@ def test_it_is_built_again_only_if_something_changed(
 
 @pytest.mark.slow
 @docker_group
-def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
+def test_a_failing_step_is_shown(base: str, command: DockerCommand, dockerfile: Write, way: str) -> None:
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
     told = Told()
     with pytest.raises(BackendError, match=r"Dockerfile\.shunter failed") as caught:
-        Shipper(engine).image(base, root, told, quiet=True)
+        Shipper(command).image(base, root, told, quiet=True)
     assert "the reason" in caught.value.message
     assert "exit 7" in caught.value.message
     assert told.lines == []
@@ -159,7 +157,7 @@ def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, w
 @pytest.mark.slow
 @docker_group
 def test_files_that_it_names_are_sent_though_ignored(
-    base: str, engine: Engine, dockerfile: Write, way: str
+    base: str, command: DockerCommand, dockerfile: Write, way: str
 ) -> None:
     root = dockerfile(
         "ARG IMAGE", "FROM $IMAGE", "COPY weights.bin vendored/ /v/", "COPY . /all/", name="Dockerfile.torchx"
@@ -169,35 +167,16 @@ def test_files_that_it_names_are_sent_though_ignored(
     (root / "vendored").mkdir()
     (root / "vendored" / "lib").write_text("l")
     (root / ".dockerignore").write_text("*.bin\nvendored\nDockerfile.torchx\n")
-    made = content_of(Shipper(engine).image(base, root))
+    made = content_of(Shipper(command).image(base, root))
     assert {"v/weights.bin", "v/lib"} <= made.keys()
     assert "all/other.bin" not in made
 
 
 @docker_group
-def test_the_predecessors_file_is_second(base: str, engine: Engine, dockerfile: Write) -> None:
+def test_the_predecessors_file_is_second(base: str, command: DockerCommand, dockerfile: Write) -> None:
     dockerfile("FROM no-such-host.invalid/x", name="Dockerfile.torchx")
     root = dockerfile(f"FROM {base}", "COPY main.py /first.py")
-    assert "first.py" in content_of(Shipper(engine).image(base, root))
-
-
-@docker_group
-def test_what_needs_buildkit_is_refused_without(
-    base: str, engine: Engine, dockerfile: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docker_build, "find_buildkit", lambda engine: None)
-    root = dockerfile(f"FROM {base}", "RUN --mount=type=cache,target=/c true")
-    with pytest.raises(ConfigError, match=r"needs BuildKit \(RUN --mount\)") as caught:
-        Shipper(engine).image(base, root)
-    assert "buildx" in caught.value.hint
-
-
-@docker_group
-def test_buildkit_is_used_where_it_is_needed(base: str, engine: Engine, dockerfile: Write) -> None:
-    if find_buildkit(engine) is None:
-        pytest.skip("no docker command here builds with BuildKit")
-    root = dockerfile(f"FROM {base}", 'RUN --mount=type=cache,target=/c ["sh", "-c", "echo 1 > /made"]')
-    assert "made" in content_of(Shipper(engine).image(base, root))
+    assert "first.py" in content_of(Shipper(command).image(base, root))
 
 
 def test_without_a_daemon_it_is_refused(code: Path, dockerfile: Write) -> None:
@@ -210,9 +189,11 @@ def test_without_a_daemon_it_is_refused(code: Path, dockerfile: Write) -> None:
 
 
 @docker_group
-def test_an_interrupted_build_leaves_no_image(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
+def test_an_interrupted_build_leaves_no_image(
+    base: str, command: DockerCommand, dockerfile: Write, way: str
+) -> None:
     root = dockerfile(f"FROM {base}", f'RUN ["sh", "-c", "echo {uuid.uuid4().hex}"]', "COPY . /x")
-    info = Shipper(engine).plan(base, root)
+    info = Shipper(command).plan(base, root)
     planned = info.request[0]
     assert info.shipment is not None
     code_of: Any = info.shipment
@@ -222,5 +203,5 @@ def test_an_interrupted_build_leaves_no_image(base: str, engine: Engine, dockerf
 
     object.__setattr__(code_of._code.context.content, "read", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        Shipper(engine).ship(info)
-    assert inspect_image(engine, planned) is None
+        Shipper(command).ship(info)
+    assert inspect_image(command, planned) is None

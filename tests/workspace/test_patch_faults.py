@@ -20,24 +20,23 @@ pytestmark = pytest.mark.xdist_group("docker")
 def test_a_full_disk_is_said_and_leaves_no_image(small_daemon: OwnDaemon, code: Path) -> None:
     make_base("base:1", "WORKDIR /app", host=small_daemon.host)
     (code / "big").write_bytes(os.urandom(40_000_000))
-    engine = small_daemon.engine()
-    with pytest.raises(BackendError, match="its disk is full") as caught:
-        Shipper(engine).image("base:1", code)
+    command = small_daemon.command()
+    with pytest.raises(BackendError, match="the disk of the Docker daemon is full") as caught:
+        Shipper(command).image("base:1", code)
     assert "docker system df" in caught.value.hint
     assert docker("images", "--quiet", "--filter", "dangling=true", host=small_daemon.host) == b""
     assert len(docker("images", "--quiet", host=small_daemon.host).split()) == 1
     (code / "big").unlink()
-    image = Shipper(engine).image("base:1", code)
+    image = Shipper(command).image("base:1", code)
     assert "app/main.py" in content_of(image, small_daemon.host)
-    engine.close()
 
 
 @pytest.mark.slow
 def test_a_daemon_that_dies_while_it_is_loading(own_daemon: OwnDaemon, code: Path) -> None:
     make_base("base:1", "WORKDIR /app", host=own_daemon.host)
     (code / "big").write_bytes(os.urandom(20_000_000))
-    engine = own_daemon.engine()
-    shipper = Shipper(engine)
+    command = own_daemon.command()
+    shipper = Shipper(command)
 
     def die(done: int) -> None:
         if done > 5_000_000:
@@ -50,4 +49,3 @@ def test_a_daemon_that_dies_while_it_is_loading(own_daemon: OwnDaemon, code: Pat
     assert len(docker("images", "--all", "--quiet", host=own_daemon.host).split()) == 1
     image = shipper.image("base:1", code)
     assert "app/big" in content_of(image, own_daemon.host)
-    engine.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import BackendError
 from shunter.image_registry.registry_errors import RegistryError
 from tests.registry.server import RegistryServer, docker_config, htpasswd, logged_in, registry
@@ -23,12 +23,12 @@ from tests.workspace.machines import (
     base,
     below,
     code,
+    command,
     content_of,
     docker,
-    engine,
 )
 
-__all__ = ["base", "code", "engine", "logged_in", "registry"]
+__all__ = ["base", "code", "command", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")
 
 APP = "home/u/app"
@@ -72,7 +72,7 @@ def manifest_of(server: RegistryServer, image: str) -> Any:
 
 @pytest.mark.slow
 def test_both_ways_give_the_same_content_that_runs(
-    base: str, pushed: str, repo: str, remote: Shipper, engine: Engine, code: Path
+    base: str, pushed: str, repo: str, remote: Shipper, command: DockerCommand, code: Path
 ) -> None:
     (code / "run.sh").write_text("echo from $PWD")
     (code / "run.sh").chmod(0o751)
@@ -81,21 +81,21 @@ def test_both_ways_give_the_same_content_that_runs(
     image = remote.image(pushed, code, image_repo=repo)
     assert image.startswith(f"{repo}@sha256:")
     without = pulled(image)
-    assert without == content_of(Shipper(engine).image(base, code))
+    assert without == content_of(Shipper(command).image(base, code))
     assert without[APP][1:4] == (0o750, 1000, 1000)
     assert docker("run", "--rm", image, "sh", "run.sh") == b"from /home/u/app\n"
     docker("rmi", "--force", image)
 
 
 def test_an_image_of_the_daemon_is_pushed_by_it(
-    base: str, repo: str, engine: Engine, code: Path, logged_in: RegistryServer
+    base: str, repo: str, command: DockerCommand, code: Path, logged_in: RegistryServer
 ) -> None:
-    image = Shipper(engine, remote=True).image(base, code, image_repo=repo)
+    image = Shipper(command, remote=True).image(base, code, image_repo=repo)
     assert image.startswith(f"{repo}@sha256:")
     assert below(pulled(image), APP)["main.py"][0] == "file"
-    recording = Recording(engine)
+    recording = Recording(command)
     before = logged_in.requests("PUT /v2/")
-    assert Shipper(engine, remote=True).image(base, code, image_repo=repo) == image
+    assert Shipper(command, remote=True).image(base, code, image_repo=repo) == image
     assert recording.changing == []
     assert logged_in.requests("PUT /v2/") == before
 
@@ -149,14 +149,14 @@ def test_a_registry_of_another_host(
 
 @pytest.mark.slow
 def test_a_working_directory_deep_in_the_layers_is_found(
-    repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, base: str, engine: Engine
+    repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, base: str, command: DockerCommand
 ) -> None:
     """The directory's attributes are those of the topmost layer that has it; others do not matter."""
     name = f"{logged_in.host}/bases/deep:1"
     lines = f'FROM {base}\nRUN ["sh", "-c", "true > /home/u/x"]\nWORKDIR /data/work\nENV A=1\n'
     docker("build", "--tag", name, "-", given=lines.encode())
     docker("push", name)
-    local = content_of(Shipper(engine).image(name, code))
+    local = content_of(Shipper(command).image(name, code))
     docker("rmi", name)
     assert pulled(remote.image(name, code, image_repo=repo)) == local
 
@@ -212,20 +212,20 @@ def test_a_wrong_password_says_so(
 
 
 def test_a_daemon_that_may_not_push_says_so(
-    base: str, repo: str, engine: Engine, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, repo: str, command: DockerCommand, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "nothing"))
     with pytest.raises(BackendError, match=r"cannot push") as caught:
-        Shipper(engine, remote=True).image(base, code, image_repo=repo)
+        Shipper(command, remote=True).image(base, code, image_repo=repo)
     assert "docker login" in caught.value.hint
 
 
-def test_a_base_that_is_pulled_with_a_password(pushed: str, engine: Engine, code: Path) -> None:
+def test_a_base_that_is_pulled_with_a_password(pushed: str, command: DockerCommand, code: Path) -> None:
     told = Told()
-    image = Shipper(engine).image(pushed, code, told)
+    image = Shipper(command).image(pushed, code, told)
     assert told.steps[0] == f"pulling {pushed}"
     assert docker("run", "--rm", image, "cat", "main.py") == b"print('hello')\n"
     again = Told()
-    assert Shipper(engine).image(pushed, code, again) == image
+    assert Shipper(command).image(pushed, code, again) == image
     assert again.steps == []
     docker("rmi", pushed)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image
+from shunter.docker.command import DockerCommand
+from shunter.docker.images import inspect_image
 from shunter.errors import ConfigError
 from shunter.workspace.toolkit_files import TOOLKIT_PATH, toolkit_archive
 from tests.backends import need
 from tests.toolkit.image import make_image
-from tests.workspace.machines import Recording, Shipper, code, content_of, docker, engine, remove_images
+from tests.workspace.machines import Recording, Shipper, code, command, content_of, docker, remove_images
 
-__all__ = ["code", "engine"]
+__all__ = ["code", "command"]
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 
@@ -103,9 +103,9 @@ JOB = json.dumps(
 
 @pytest.mark.slow
 @docker_group
-def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> None:
+def test_a_job_runs_under_it(python_image: str, command: DockerCommand, code: Path) -> None:
     (code / "main.py").write_text("import sys; print('trained with', sys.argv[1:])")
-    shipper = Shipper(engine)
+    shipper = Shipper(command)
     image = shipper.image(python_image, code, train=True)
     made = content_of(image)
     assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
@@ -118,8 +118,8 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
 
 @docker_group
 @pytest.mark.slow
-def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> None:
-    shipper = Shipper(engine)
+def test_it_travels_without_a_workspace(python_image: str, command: DockerCommand) -> None:
+    shipper = Shipper(command)
     info = shipper.plan(python_image, "", train=True)
     assert info.shipment is not None
     assert info.shipment.manifest is None
@@ -128,11 +128,11 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     image = info.request[0]
     made, before = content_of(image), content_of(python_image)
     assert made.keys() - before.keys() == {"opt/ml", "opt/shunter", "opt/shunter/toolkit.pyz"}
-    recording = Recording(engine)
+    recording = Recording(command)
     assert shipper.image(python_image, "", train=True) == image
     assert shipper.image(image, "", train=True) == image  # as for a job that is repeated
     assert recording.changing == []
-    found, below = inspect_image(engine, image), inspect_image(engine, python_image)
+    found, below = inspect_image(command, image), inspect_image(command, python_image)
     assert found is not None
     assert below is not None
     assert found["Config"]["WorkingDir"] == below["Config"]["WorkingDir"]
@@ -140,22 +140,24 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
 
 @pytest.mark.slow
 @docker_group
-def test_only_roles_that_need_it_get_it(python_image: str, engine: Engine, code: Path) -> None:
-    with_it = Shipper(engine).image(python_image, code, train=True)
-    without = Shipper(engine).image(python_image, code)
+def test_only_roles_that_need_it_get_it(python_image: str, command: DockerCommand, code: Path) -> None:
+    with_it = Shipper(command).image(python_image, code, train=True)
+    without = Shipper(command).image(python_image, code)
     assert with_it != without
     assert TOOLKIT_PATH[1:] not in content_of(without)
 
 
 @pytest.mark.slow
 @docker_group
-def test_it_goes_over_an_image_of_ones_own_dockerfile(python_image: str, engine: Engine, code: Path) -> None:
+def test_it_goes_over_an_image_of_ones_own_dockerfile(
+    python_image: str, command: DockerCommand, code: Path
+) -> None:
     (code / "Dockerfile.shunter").write_text("ARG IMAGE\nFROM $IMAGE\nCOPY main.py /built.py\n")
-    shipper = Shipper(engine)
+    shipper = Shipper(command)
     image = shipper.image(python_image, code, train=True)
     made = content_of(image)
     assert {"built.py", TOOLKIT_PATH[1:]} <= made.keys()
     assert "app/main.py" not in made
-    recording = Recording(engine)
+    recording = Recording(command)
     assert shipper.image(python_image, code, train=True) == image
     assert recording.changing == []

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from shunter.docker.daemon_errors import EngineForbiddenError, EngineUnavailableError
 from shunter.errors import BackendError, ConfigError
@@ -19,11 +20,13 @@ from shunter.errors import BackendError, ConfigError
 #: Options of a container's log. It keeps bytes that are not UTF-8, and everything: by default old lines are
 #: dropped, and "unlimited" is refused.
 LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
+DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 #: How long the command may take; the daemon of a loaded machine takes long to set up a container.
 COMMAND_SECONDS = 300.0
 _UNREACHABLE = re.compile(
     r"Cannot connect to the Docker daemon|Is the docker daemon running|error during connect"
-    r"|failed to connect to the docker API|connection refused|unexpected EOF|connection reset",
+    r"|failed to connect to the docker API|dial unix .*connection refused|unexpected EOF|connection reset"
+    r"|use of closed network connection",
     re.IGNORECASE,
 )
 _FORBIDDEN = re.compile(r"permission denied while trying to connect", re.IGNORECASE)
@@ -104,6 +107,14 @@ class DockerCommand:
     def __init__(self, environ: Mapping[str, str] | None = None, program: str = "") -> None:
         self.environ = dict(environ or {})
         self._program = program
+        self._endpoint = ""
+
+    @classmethod
+    def of_client(cls, docker_client: Any) -> DockerCommand:
+        """Return the command for the daemon of a `docker.DockerClient` (or of its ``api``)."""
+        api = getattr(docker_client, "api", docker_client)
+        path = getattr(getattr(api, "_custom_adapter", None), "socket_path", None)
+        return cls({"DOCKER_HOST": f"unix://{path}" if path else re.sub(r"^https?:", "tcp:", api.base_url)})
 
     @property
     def program(self) -> str:
@@ -121,6 +132,61 @@ class DockerCommand:
                 )
             self._program = found
         return self._program
+
+    def pinned(self) -> DockerCommand:
+        """Return the command for the same daemon, whatever variables and contexts other processes have."""
+        environ = {**os.environ, **self.environ}
+        if environ.get("DOCKER_HOST"):
+            names = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+            return DockerCommand({name: environ[name] for name in names if name in environ}, self._program)
+        context, host = self._context()
+        pinned = {"DOCKER_HOST": host} if context == "default" else {"DOCKER_CONTEXT": context}
+        return DockerCommand(pinned, self._program)
+
+    @property
+    def endpoint(self) -> str:
+        """Where the daemon is: ``unix:///var/run/docker.sock``, ``ssh://me@host``. Contacts nothing.
+
+        Raises:
+            ConfigError: the command's context does not exist.
+        """
+        if not self._endpoint:
+            host = {**os.environ, **self.environ}.get("DOCKER_HOST", "")
+            self._endpoint = host or self._context()[1]
+        return self._endpoint
+
+    def _context(self) -> tuple[str, str]:
+        """Return name and address of the context that the command uses."""
+        if not self._program and not shutil.which("docker"):
+            return "default", DEFAULT_ENDPOINT
+        done = self.call("context", "inspect", "--format", "{{.Name}} {{.Endpoints.docker.Host}}")
+        if done.returncode:
+            raise ConfigError(
+                f"the command docker does not say which daemon it uses: {tidy(done.stderr)}",
+                hint="`docker context ls` shows the contexts. DOCKER_CONTEXT=default is this machine's.",
+            )
+        name, _, host = done.stdout.strip().partition(" ")
+        return name, host
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the daemon runs on this machine, so that it sees the same files."""
+        host = urlsplit(self.endpoint).hostname or ""
+        return self.endpoint.startswith("unix://") or host in ("localhost", "127.0.0.1", "::1")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the daemon says of itself and its machine, as ``docker info`` has it.
+
+        Raises:
+            EngineUnavailableError: no daemon answers.
+            ConfigError: the command is not installed.
+        """
+        done = self.call("info", "--format", "{{json .}}")
+        facts: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        problems = facts.get("ServerErrors") or ([] if facts else [done.stderr])
+        if problems:
+            raise refusal(str(problems[0]))
+        return facts
 
     def call(
         self, *words: str, env: Mapping[str, str] | None = None, seconds: float = COMMAND_SECONDS
@@ -171,7 +237,7 @@ class DockerCommand:
         return done.stdout
 
     def inspect(self, kind: str, *names: str, seconds: float = COMMAND_SECONDS) -> list[dict[str, Any]]:
-        """Return what the daemon knows of containers or networks (``kind``), without those that it lacks.
+        """Return what the daemon knows of containers, networks or images (``kind``), without those it lacks.
 
         Raises:
             DockerRefused: it does not say.
@@ -183,6 +249,15 @@ class DockerCommand:
             raise error
         found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return found
+
+    def rows(self, *words: str) -> list[dict[str, Any]]:
+        """Run a command that lists; returns a dictionary for each line, values as text.
+
+        Raises:
+            DockerRefused: the daemon refuses.
+            EngineUnavailableError: no daemon answers.
+        """
+        return [json.loads(line) for line in self.run(*words, "--format", "{{json .}}").splitlines()]
 
     def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
         """Return the ids of all containers or networks (``kind``) that have a label."""

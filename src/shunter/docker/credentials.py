@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from shunter import system
-from shunter.docker.daemon_address import docker_config_dir
 from shunter.docker.image_reference import HUB_NAMES
 from shunter.errors import ConfigError
 from shunter.paths import read_regular_file, xdg
@@ -91,22 +92,42 @@ def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Cred
     return ecr_credentials(registry, env) if registry is not None else None
 
 
-def engine_auth_header(credentials: Credentials | None) -> str:
-    """Return the value of ``X-Registry-Auth`` for the Docker Engine API, of pull and push.
+@contextlib.contextmanager
+def login_environment(hosts: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Give the variables with which the ``docker`` command logs in to registries.
 
-    https://docs.docker.com/reference/api/engine/version/v1.41/#section/Authentication
+    None are needed for what the command itself finds in its configuration. Credentials of Podman or of AWS
+    are written to a configuration of their own, which is removed afterwards.
+
+    Raises:
+        CredentialsError: a file, a helper or AWS's answer is not usable.
     """
-    document: dict[str, str] = {}
-    if credentials is not None:
-        fields = {
-            "username": credentials.username,
-            "password": credentials.password,
-            "identitytoken": credentials.identity_token,
-            "registrytoken": credentials.registry_token,
-            "serveraddress": HUB_KEY if credentials.host in HUB_NAMES else credentials.host,
-        }
-        document = {key: value for key, value in fields.items() if value}
-    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
+    directory = docker_config_dir(os.environ)
+    path = os.path.join(directory, "config.json")
+    config = _read_config(path)
+    entries: dict[str, dict[str, str]] = {}
+    for host in hosts:
+        if _from_config(config, host, path, os.environ) is None and (login := credentials_for(host)):
+            text = base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
+            entry = {"identitytoken": login.identity_token} if login.identity_token else {"auth": text}
+            entries[HUB_KEY if host in HUB_NAMES else host] = entry
+    if not entries:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
+        for name in os.listdir(directory) if os.path.isdir(directory) else ():
+            if name != "config.json":  # contexts, plug-ins
+                os.symlink(os.path.join(directory, name), os.path.join(folder, name))
+        config = {**config, "auths": {**_mapping(config, "auths"), **entries}}
+        config.pop("credsStore", None)  # which would hide these entries
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        yield {"DOCKER_CONFIG": folder}
+
+
+def docker_config_dir(environ: Mapping[str, str]) -> str:
+    """Return the directory of the Docker client's configuration."""
+    return environ.get("DOCKER_CONFIG") or os.path.join(home(environ), ".docker")
 
 
 def _config_files(env: Mapping[str, str]) -> Iterator[str]:

@@ -1,16 +1,8 @@
-"""What can be wrong with a Docker daemon, or with what it is asked for."""
+"""What can be wrong with a Docker daemon."""
 
 from __future__ import annotations
 
 from shunter.errors import AccessError, BackendError
-
-
-class EngineError(BackendError):
-    """The daemon answered with an error. ``status`` is HTTP's; the message is the daemon's own."""
-
-    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
 
 
 class EngineUnavailableError(BackendError):

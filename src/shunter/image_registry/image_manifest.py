@@ -243,6 +243,23 @@ def own_platform() -> str:
     return f"linux/{_ARCHITECTURES.get(name, name)}"
 
 
+def platforms_of(client: RegistryClient, reference: Reference) -> list[str]:
+    """Return the platforms that an image is there for, such as ``linux/amd64``.
+
+    Raises:
+        ConfigError: there is no such image.
+        RegistryError: the registry refuses, cannot be reached, or sends something else than an image.
+    """
+    what = f"the manifest of {reference}"
+    top = client.manifest(reference.repository, reference.selector)
+    document = parse_object(top.body, what) if top is not None else {}
+    if top is None or _kind(top, document) not in LISTS:
+        return [read_image(client, reference).platform]
+    _check_index(document, what)
+    platforms = [_platform_of(entry.get("platform") or {}) for entry in document["manifests"]]
+    return [platform for platform in platforms if not platform.startswith("unknown")]
+
+
 def read_image(
     client: RegistryClient, reference: Reference, platform: str | None = None, *, scopes: tuple[str, ...] = ()
 ) -> RegistryImage:

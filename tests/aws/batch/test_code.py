@@ -16,9 +16,9 @@ from shunter.specs.workspace import Workspace
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from tests.registry.server import RegistryServer, logged_in, registry
-from tests.workspace.machines import base, code, docker, engine
+from tests.workspace.machines import base, code, command, docker
 
-__all__ = ["base", "code", "engine", "logged_in", "registry"]
+__all__ = ["base", "code", "command", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")
 
 

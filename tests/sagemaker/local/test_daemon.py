@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.docker import image_store
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor.recovery import current_state
 from tests.backends import need
-from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
+from tests.schedulers.docker.test_daemon import Daemon, _end_containerd, copy_image
 
 from .conftest import until
 from .test_faults import state_of
@@ -37,11 +36,7 @@ def daemon(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="tyd", ignore_cleanup_errors=True) as name:
         made = Daemon(Path(name))
         made.start("--live-restore=false")
-        engine, own = Engine.from_env(), Engine.from_env({"DOCKER_HOST": made.host})
-        with engine.stream("GET", f"/images/{image}/get") as archive:
-            image_store.load(own, iter(archive.read1, b""))
-        engine.close()
-        own.close()
+        copy_image(image, made.host)
         monkeypatch.setenv("DOCKER_HOST", made.host)
         monkeypatch.setenv("SHUNTER_SAGEMAKER_PATIENCE_SECONDS", "2")
         yield made
@@ -67,11 +62,9 @@ def test_a_job_fails_when_its_daemon_stays_away(
     assert not state_of(name)["swept"]
     daemon.start("--live-restore=false")
     until(lambda: (current_state(TrainingJob.of(name)) or {})["swept"])
-    engine = Engine.from_env()
-    label = {"filters": {"label": [f"shunter.sagemaker.job={home}/state/sagemaker/{name}"]}}
-    assert engine.request("GET", "/containers/json", params={"all": True, **label}) == []
-    assert engine.request("GET", "/networks", params=label) == []
-    engine.close()
+    for kind in ("container", "network"):
+        path = f"{home}/state/sagemaker/{name}"
+        assert DockerCommand().ids(kind, "shunter.sagemaker.job", path) == []
     assert not (home / "state/sagemaker" / name / "work").exists()
 
 

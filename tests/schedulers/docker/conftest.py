@@ -9,9 +9,8 @@ import uuid
 
 import pytest
 
-from shunter.docker import image_store
+from shunter.docker import images
 from shunter.docker.command import DockerCommand, remove_containers
-from shunter.docker.engine import Engine
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
@@ -29,9 +28,7 @@ def image():
     tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_image(tag)
     yield tag
-    engine = Engine.from_env()
-    image_store.remove(engine, tag, force=True)
-    engine.close()
+    images.remove(DockerCommand(), tag)
 
 
 class Jobs:
@@ -41,14 +38,7 @@ class Jobs:
         self.image = image
         self.session = f"test-{uuid.uuid4().hex[:12]}"
         self.scheduler = create_scheduler(self.session, **kwargs)
-
-    @property
-    def docker(self) -> DockerCommand:
-        return DockerCommand(self.engine.environ())
-
-    @property
-    def engine(self) -> Engine:
-        return self.scheduler.engine
+        self.docker = self.scheduler.docker.pinned()
 
     def role(self, script: str, name: str = "r", **fields) -> Role:
         fields = {"image": self.image, "entrypoint": "sh", "args": ["-c", script], **fields}
@@ -84,14 +74,14 @@ class Jobs:
 
     def containers(self) -> list[dict]:
         """All containers of this test's session."""
-        filters = {"label": [f"{labels.SESSION}={self.session}"]}
-        return self.engine.request("GET", "/containers/json", params={"all": True, "filters": filters})
+        ids = self.docker.ids("container", labels.SESSION, self.session)
+        return self.docker.inspect("container", *ids) if ids else []
 
     def networks(self, app_id: str) -> list[str]:
         return self.docker.ids("network", labels.APP_ID, app_id)
 
     def remove_all(self) -> None:
-        for app_id in {container["Labels"][labels.APP_ID] for container in self.containers()}:
+        for app_id in {container["Config"]["Labels"][labels.APP_ID] for container in self.containers()}:
             if self.scheduler.exists(app_id):
                 self.scheduler.cancel(app_id)
                 self.scheduler.wait(app_id, PATIENCE)

@@ -8,7 +8,6 @@ import uuid
 
 import pytest
 
-from shunter.docker.engine import Engine
 from shunter.errors import BackendError, ConfigError
 from shunter.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
 from shunter.specs.training import DOCUMENT
@@ -126,9 +125,7 @@ def test_mounts(jobs, tmp_path):
         assert jobs.log(again) == ["v\n"]
     finally:
         jobs.remove_all()
-        engine = Engine.from_env()
-        engine.request("DELETE", f"/volumes/{volume}")
-        engine.close()
+        jobs.docker.run("volume", "rm", volume)
 
 
 def test_missing_source_of_a_mount_is_refused(jobs, tmp_path):
@@ -217,7 +214,7 @@ def test_missing_program(jobs):
 
 def test_network_of_ones_own(jobs):
     name = f"shunter-test-{uuid.uuid4().hex[:12]}"
-    made = jobs.engine.request("POST", "/networks/create", json={"Name": name})
+    jobs.docker.run("network", "create", name)
     try:
         app_id, response = jobs.run(jobs.role("exit 0", num_replicas=2), network=name)
         assert response.state == AppState.SUCCEEDED
@@ -227,9 +224,7 @@ def test_network_of_ones_own(jobs):
         assert "docker network ls" in caught.value.hint
     finally:
         jobs.remove_all()
-        engine = Engine.from_env()
-        engine.request("DELETE", f"/networks/{made['Id']}")
-        engine.close()
+        jobs.docker.run("network", "rm", name)
 
 
 @pytest.mark.parametrize(

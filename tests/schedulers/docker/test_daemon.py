@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker import image_store
+from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError
-from shunter.docker.engine import Engine
 from shunter.specs import AppState
 from tests.backends import need
 
@@ -46,13 +45,10 @@ class Daemon:
             raise
 
     def answers(self) -> bool:
-        engine = Engine.from_env({"DOCKER_HOST": self.host})
         try:
-            return bool(engine.api_version)
+            return bool(DockerCommand({"DOCKER_HOST": self.host}).facts())
         except EngineUnavailableError:
             return False
-        finally:
-            engine.close()
 
     def stop(self, signum: int) -> None:
         self.process.send_signal(signum)
@@ -63,6 +59,12 @@ class Daemon:
                 pidfile.unlink(missing_ok=True)
 
 
+def copy_image(image, host):
+    """Give a daemon an image that the usual one has."""
+    saved = subprocess.run(["docker", "save", image], capture_output=True, check=True).stdout
+    subprocess.run(["docker", "--host", host, "load"], input=saved, check=True, capture_output=True)
+
+
 @pytest.fixture
 def daemon(image, monkeypatch):
     need("docker")
@@ -71,12 +73,7 @@ def daemon(image, monkeypatch):
     with tempfile.TemporaryDirectory(prefix="tyd", ignore_cleanup_errors=True) as name:
         daemon = Daemon(Path(name))
         daemon.start()
-        engine = Engine.from_env()
-        own = Engine.from_env({"DOCKER_HOST": daemon.host})
-        with engine.stream("GET", f"/images/{image}/get") as archive:
-            image_store.load(own, iter(archive.read1, b""))
-        engine.close()
-        own.close()
+        copy_image(image, daemon.host)
         monkeypatch.setenv("DOCKER_HOST", daemon.host)
         yield daemon
         daemon.stop(signal.SIGTERM)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shunter.docker import image_store
-from shunter.docker.engine import Engine
+from shunter.docker import images
+from shunter.docker.command import DockerCommand
 from shunter.runner import Runner, get_runner
 from shunter.specs import AppState, parse_app_handle
 from tests.backends import need
@@ -46,9 +46,7 @@ def host_image() -> Iterator[str]:
     tag = f"shunter-test-{uuid.uuid4().hex[:12]}:host"
     make_host_image(tag)
     yield tag
-    engine = Engine.from_env()
-    image_store.remove(engine, tag, force=True)
-    engine.close()
+    images.remove(DockerCommand(), tag)
 
 
 class Submitter:
@@ -85,13 +83,11 @@ def submitter(tmp_path: Path) -> Iterator[Submitter]:
     with get_runner() as runner:
         made = Submitter(runner, workspace)
         yield made
-        engine = Engine.from_env()
         for handle in made.handles:
             record = runner.history.find(handle)
             runner.delete(handle)
             for image in set(record.images.values()) if record and record.images else ():
-                image_store.remove(engine, image, force=True)
-        engine.close()
+                images.remove(DockerCommand(), image)
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shunter.docker import image_store
+from shunter.docker import images as docker_images
+from shunter.progress import Silent
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import Resource
 from tests.registry.server import logged_in, registry  # noqa: F401
@@ -52,9 +53,9 @@ def test_an_image_for_another_platform(jobs):
 
 def test_images_of_a_registry(jobs, logged_in):  # noqa: F811
     name = f"{logged_in.host}/doctor/image:1"
-    image_store.tag(jobs.engine, jobs.image, name)
-    image_store.push(jobs.engine, name)
-    image_store.remove(jobs.engine, name)
+    docker_images.tag(jobs.docker, jobs.image, name)
+    docker_images.push_image(jobs.docker, name, Silent())
+    docker_images.remove(jobs.docker, name)
     images = [name, name.replace(":1", ":2")]
     info = jobs.dryrun(*(jobs.role("true", f"r{k}", image=image) for k, image in enumerate(images)))
     found = checks(jobs.scheduler.doctor({}, info))

@@ -11,13 +11,11 @@ import sys
 import pytest
 
 from shunter.components import utils
-from shunter.docker.daemon_errors import EngineError
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.docker_scheduler import housekeeping, labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppState, BindMount, RetryPolicy
-from shunter.workspace.images.base_files import LOOKING_LABEL
 from shunter.workspace.images.image_config import LABEL_FINGERPRINT
 
 from .conftest import Jobs, kill_supervisor, states, supervisor_of, wait_until
@@ -151,7 +149,7 @@ def test_a_killed_supervisor_takes_its_containers_with_it(jobs):
     response = jobs.end_of(app_id)
     assert response.state == AppState.FAILED
     assert "its supervisor was killed" in response.msg
-    assert not [c for c in jobs.containers() if c["State"] == "running"]
+    assert not [c for c in jobs.containers() if c["State"]["Status"] == "running"]
     assert jobs.networks(app_id) == []
 
 
@@ -168,7 +166,7 @@ def test_without_a_daemon_a_job_whose_supervisor_was_killed_may_still_run(jobs, 
         assert "cannot reach a Docker daemon" in response.msg
         assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.UNREACHABLE
     assert jobs.end_of(app_id).state == AppState.FAILED
-    assert not [c for c in jobs.containers() if c["State"] == "running"]
+    assert not [c for c in jobs.containers() if c["State"]["Status"] == "running"]
 
 
 def test_a_killed_command_is_replaced(jobs, tmp_path):
@@ -215,7 +213,7 @@ def test_container_removed_by_hand(jobs, tmp_path):
     app_id = jobs.submit(jobs.role(script, num_replicas=2, mounts=[BindMount(str(tmp_path), "/gate")]))
     jobs.wait_for_line(app_id, k=1)
     container = jobs.container(app_id, k=1)["Id"]
-    jobs.engine.request("DELETE", f"/containers/{container}", params={"force": True})
+    jobs.docker.run("rm", "--force", container)
     wait_until(lambda: states(jobs.scheduler.describe(app_id))["r/1"] == "FAILED", "the end of the one")
     (tmp_path / "go").touch()
     response = jobs.end_of(app_id)
@@ -229,7 +227,6 @@ def test_container_removed_by_hand(jobs, tmp_path):
 CHILD = """
 import os, sys, time
 from shunter.docker import command
-from shunter.docker.engine import Engine
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role
 
@@ -244,7 +241,6 @@ def pausing(real):
                 sys.stdin.readline()
         return real(self, *words, **kwargs)
     return run
-Engine.request = pausing(Engine.request)
 command.DockerCommand.run = pausing(command.DockerCommand.run)
 role = Role("r", image, entrypoint="sh", args=["-c", "sleep 600"], num_replicas=3)
 info = create_scheduler(session).submit_dryrun(AppDef("job", [role]), {})
@@ -267,7 +263,7 @@ def start_child(jobs, where, count):
     return child
 
 
-STAGES = [("/networks/create", 1), ("create", 1), ("create", 3)]
+STAGES = [("network", 1), ("create", 2), ("create", 4)]
 
 
 @pytest.mark.slow
@@ -350,7 +346,7 @@ def test_delete_leaves_nothing(jobs):
     assert jobs.containers() == []
     assert jobs.networks(app_id) == []
     assert not jobs.scheduler.exists(app_id)
-    assert jobs.engine.request("GET", f"/images/{jobs.image}/json")
+    assert jobs.docker.inspect("image", jobs.image)
 
 
 def test_leftovers_are_found_and_removed(jobs):
@@ -362,29 +358,11 @@ def test_leftovers_are_found_and_removed(jobs):
     assert not jobs.scheduler.exists(app_id)
 
 
-def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
-    made = jobs.engine.request(
-        "POST",
-        "/containers/create",
-        json={"Image": jobs.image, "Cmd": ["true"], "Labels": {LOOKING_LABEL: "x"}},
-    )
-    wanted = [item for item in housekeeping.leftovers(jobs.engine, [], 0) if item.id == made["Id"]]
-    assert wanted == []  # somebody may be looking
-    monkeypatch.setattr(housekeeping, "SUBMISSION_SECONDS", 0.0)
-    wanted = [item for item in housekeeping.leftovers(jobs.engine, [], 0) if item.id == made["Id"]]
-    housekeeping.remove(jobs.engine, wanted)
-    with pytest.raises(EngineError, match="No such container"):
-        jobs.engine.request("GET", f"/containers/{made['Id']}/json")
-
-
 def test_gc_finds_ended_jobs_and_images_with_code(jobs):
     repo = "shunter-test-" + jobs.session
-    made = jobs.engine.request("POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"]})
-    changes = {"Labels": {LABEL_FINGERPRINT: "f" * 64}}
-    jobs.engine.request(
-        "POST", "/commit", params={"container": made["Id"], "repo": repo, "tag": "1"}, json=changes
-    )
-    jobs.engine.request("DELETE", f"/containers/{made['Id']}")
+    container = jobs.docker.run("create", jobs.image, "true").strip()
+    jobs.docker.run("commit", "--change", f"LABEL {LABEL_FINGERPRINT}={'f' * 64}", container, f"{repo}:1")
+    jobs.docker.run("rm", container)
     ended, _ = jobs.run(jobs.role("exit 0", image=f"{repo}:1"))
     running = jobs.submit(jobs.role("sleep 600", image=f"{repo}:1"))
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from shunter.compat.schedulers.derivable import DerivableScheduler
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import ShunterError
 from shunter.specs.status import AppState
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
@@ -36,9 +36,8 @@ class DockerScheduler(DockerWorkspaceMixin, DerivableScheduler):
 
 def has_docker() -> bool:
     """Tell whether a Docker daemon answers."""
-    with contextlib.closing(Engine.from_env()) as engine, contextlib.suppress(ShunterError, OSError):
-        engine.request("GET", "/_ping")
-        return True
+    with contextlib.suppress(ShunterError):
+        return bool(DockerCommand().facts())
     return False
 
 

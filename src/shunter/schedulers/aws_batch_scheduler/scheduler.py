@@ -106,7 +106,6 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         self._jobs.sessions.close()
-        self._close_images()
 
     # ---- code
 

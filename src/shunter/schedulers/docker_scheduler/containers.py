@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from shunter._toolkit import stack_dump
 from shunter.docker.command import DockerCommand, DockerRefused, Mount
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import ensure_image
+from shunter.docker.images import ensure_image
 from shunter.docker.networks import make_network
 from shunter.errors import BackendError
 from shunter.parallel import for_all
@@ -27,8 +26,7 @@ PYTHON_DIR = "/opt/shunter-python"
 class ContainerMaker:
     """Makes the containers of a request, which a supervisor starts."""
 
-    def __init__(self, engine: Engine, docker: DockerCommand, request: DockerRequest) -> None:
-        self._engine = engine
+    def __init__(self, docker: DockerCommand, request: DockerRequest) -> None:
         self._docker = docker
         self._request = request
         self._job = ContainerJob.of(request.app_id)
@@ -58,7 +56,7 @@ class ContainerMaker:
             )
 
     def _find_image(self, image: str) -> None:
-        config = ensure_image(self._engine, image, self._request.platform).get("Config") or {}
+        config = ensure_image(self._docker, image, self._request.platform).get("Config") or {}
         values = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
         self._images[image] = (config.get("WorkingDir") or "/", values.get("PYTHONPATH", ""))
 
@@ -71,16 +69,14 @@ class ContainerMaker:
         """
         self._make_directories()
         if self._request.network:
-            body = {
-                "Name": self._request.network,
-                "Labels": {labels.APP_ID: self._request.app_id, labels.OWNER: labels.owner()},
-            }
-            made = for_all(
-                lambda count: make_network(self._engine, body, count),
-                [len(self._request.containers)],
+            held = {labels.APP_ID: self._request.app_id, labels.OWNER: labels.owner()}
+            count = len(self._request.containers)
+            networks = for_all(
+                lambda name: make_network(self._docker, name, count, held),
+                [self._request.network],
                 shielded=True,
             )
-            self._request.place_hosts(made[0].addresses())
+            self._request.place_hosts(networks[0].addresses())
         for_all(self._make_container, self._request.containers, shielded=True)
 
     def undo(self) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shunter.docker.command import DockerCommand
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image, registry_platforms
+from shunter.docker.image_reference import Reference
+from shunter.docker.images import inspect_image
 from shunter.errors import ShunterError
+from shunter.image_registry.client import RegistryClient
+from shunter.image_registry.image_manifest import platforms_of
 from shunter.schedulers.api import Check
 from shunter.schedulers.job_images import images_of
 from shunter.specs.app import Role
@@ -19,46 +21,47 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 _MIB = 1024 * 1024
 
 
-def examine(engine: Engine, cfg: Mapping[str, Any]) -> list[Check]:
+def examine(docker: DockerCommand, cfg: Mapping[str, Any]) -> list[Check]:
     """Check the daemon, and the network of the options."""
     try:
-        facts = engine.request("GET", "/info")
-        program = DockerCommand().program
+        facts = docker.facts()
     except ShunterError as error:
         return [Check("daemon", False, error.message, error.hint)]
     platform = f"{facts.get('OSType')}/{_processor(facts)}"
-    about = f"Docker {facts.get('ServerVersion')} at {engine.endpoint}, {platform}, by {program}"
+    about = f"Docker {facts.get('ServerVersion')} at {docker.endpoint}, {platform}, by {docker.program}"
     has = f"{facts.get('NCPU')} CPUs, {facts.get('MemTotal', 0) // _MIB} MiB"
     gpus = "the NVIDIA runtime" if _has_gpus(facts) else "no NVIDIA runtime"
     checks = [Check("daemon", True, about), Check("machine", None, f"{has}, {gpus}")]
     network = str(cfg.get("network") or "")
     if network and network not in ("host", "none", "bridge"):
-        checks.append(_network(engine, network))
+        checks.append(_network(docker, network))
     return checks
 
 
-def examine_job(engine: Engine, info: AppDryRunInfo[Any]) -> list[Check]:
+def examine_job(docker: DockerCommand, info: AppDryRunInfo[Any]) -> list[Check]:
     """Check whether the daemon could run the job's roles. Nothing is pulled or built."""
     app, cfg = info.app, info.cfg
     if app is None:
         return []
     try:
-        facts = engine.request("GET", "/info")
+        facts = docker.facts()
         checks = [check for role in app.roles for check in _size(role, facts)]
         platform = str(cfg.get("platform") or f"{facts.get('OSType')}/{_processor(facts)}")
-        return [*checks, *(_image(engine, image, platform) for image in images_of(info))]
+        return [*checks, *(_image(docker, image, platform) for image in images_of(info))]
     except ShunterError as error:
         return [Check("daemon", False, error.message, error.hint)]
 
 
-def _image(engine: Engine, image: str, platform: str) -> Check:
-    found = inspect_image(engine, image)
+def _image(docker: DockerCommand, image: str, platform: str) -> Check:
+    found = inspect_image(docker, image)
     if found is not None:
         platforms = [f"{found.get('Os')}/{found.get('Architecture')}"]
         place = "the daemon has it"
     else:
         try:
-            platforms = registry_platforms(engine, image)
+            reference = Reference.parse(image)
+            with RegistryClient(reference.registry) as client:
+                platforms = platforms_of(client, reference)
         except ShunterError as error:
             hint = error.hint or "Check its name and tag, and your permission to pull it."
             return Check(
@@ -94,12 +97,10 @@ def _size(role: Role, facts: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(f"role {role.name}", True, "a replica fits on the daemon's machine")
 
 
-def _network(engine: Engine, name: str) -> Check:
-    try:
-        engine.request("GET", f"/networks/{name}")
-    except ShunterError as error:
-        return Check("network", False, error.message, "`docker network ls` lists the networks.")
-    return Check("network", True, f"{name} exists")
+def _network(docker: DockerCommand, name: str) -> Check:
+    if docker.inspect("network", name):
+        return Check("network", True, f"{name} exists")
+    return Check("network", False, f"there is no network {name}", "`docker network ls` lists the networks.")
 
 
 def _processor(facts: Mapping[str, Any]) -> str:

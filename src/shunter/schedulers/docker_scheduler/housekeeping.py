@@ -7,16 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from shunter.docker import image_store
+from shunter.docker import images
 from shunter.docker.command import DockerCommand, remove_containers, remove_networks
 from shunter.docker.daemon_errors import EngineUnavailableError
-from shunter.docker.engine import Engine
 from shunter.errors import BackendError
-from shunter.paths import state_dir
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.responses import Leftover
-from shunter.workspace.images.base_files import LOOKING_LABEL
 from shunter.workspace.images.image_config import LABEL_FINGERPRINT
 
 #: The longest time that a submission takes to make its network and its containers.
@@ -29,31 +26,30 @@ def is_of_daemon(item: Leftover) -> bool:
     return item.name.startswith((_CONTAINER, _NETWORK, _IMAGE))
 
 
-def leftovers(engine: Engine, ended: Sequence[Leftover], older_than: float) -> list[Leftover]:
+def leftovers(docker: DockerCommand, ended: Sequence[Leftover], older_than: float) -> list[Leftover]:
     """Return what belongs to no job, and unused images; ``ended`` are the jobs that are removed too.
 
     Raises:
         EngineUnavailableError: no daemon answers.
     """
     leaving = {item.app_id for item in ended if item.app_id}
-    containers = _containers(engine)
-    found = list(_without_job(engine, containers, max(older_than, SUBMISSION_SECONDS)))
-    return found + list(_unused_images(engine, containers, leaving, older_than))
+    containers = _containers(docker)
+    found = list(_without_job(docker, containers, max(older_than, SUBMISSION_SECONDS)))
+    return found + list(_unused_images(docker, containers, leaving, older_than))
 
 
-def remove(engine: Engine, items: Iterable[Leftover]) -> int:
+def remove(docker: DockerCommand, items: Iterable[Leftover]) -> int:
     """Remove what `leftovers` found; returns how many bytes that frees.
 
     Raises:
         BackendError: something cannot be removed; the rest is.
     """
-    docker = DockerCommand(engine.environ())
     freed, problems = 0, []
     # images last: their containers must be gone
     for item in sorted(items, key=lambda item: item.name.startswith(_IMAGE)):
         try:
             if item.name.startswith(_IMAGE):
-                freed += item.size if image_store.remove(engine, item.id, force=True) else 0
+                freed += item.size if images.remove(docker, item.id) else 0
             elif item.name.startswith(_NETWORK):
                 remove_networks(docker, [item.id])
             else:
@@ -67,29 +63,22 @@ def remove(engine: Engine, items: Iterable[Leftover]) -> int:
     return freed
 
 
-def _containers(engine: Engine) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = engine.request("GET", "/containers/json", params={"all": True})
-    return found
+def _containers(docker: DockerCommand) -> list[dict[str, Any]]:
+    ids = docker.run("container", "ls", "--all", "--quiet", "--no-trunc").split()
+    return docker.inspect("container", *ids) if ids else []
 
 
-def _without_job(engine: Engine, containers: list[dict[str, Any]], limit: float) -> Iterator[Leftover]:
-    """Find containers and networks of jobs that are not known, and containers made to look into images."""
-    now = time.time()
-    for container in containers:
-        held, age = container["Labels"], now - container["Created"]
-        name = f"{_CONTAINER}{container['Id'][:12]}"
-        if LOOKING_LABEL in held and age >= limit:
-            yield Leftover(container["Id"], name, age, shared=held[LOOKING_LABEL] != state_dir())
-        elif _is_unknown(held) and age >= limit:
-            shared = held.get(labels.OWNER) != labels.owner()
-            yield Leftover(container["Id"], name, age, 0, held[labels.APP_ID], shared=shared)
-    filters = {"label": [labels.APP_ID]}
-    for network in engine.request("GET", "/networks", params={"filters": filters}):
-        held, age = network["Labels"], now - _seconds(network.get("Created", ""))
+def _without_job(docker: DockerCommand, containers: list[dict[str, Any]], limit: float) -> Iterator[Leftover]:
+    """Find containers and networks of jobs that are not known."""
+    ids = docker.ids("network", labels.APP_ID)
+    networks = docker.inspect("network", *ids) if ids else []
+    items = [(f"{_CONTAINER}{item['Id'][:12]}", item, item["Config"]["Labels"] or {}) for item in containers]
+    items += [(f"{_NETWORK}{item['Name']}", item, item["Labels"]) for item in networks]
+    for name, item, held in items:
+        age = time.time() - _seconds(item["Created"])
         if _is_unknown(held) and age >= limit:
             shared = held.get(labels.OWNER) != labels.owner()
-            name = f"{_NETWORK}{network['Name']}"
-            yield Leftover(network["Id"], name, age, 0, held[labels.APP_ID], shared=shared)
+            yield Leftover(item["Id"], name, age, 0, held[labels.APP_ID], shared=shared)
 
 
 def _is_unknown(held: dict[str, str]) -> bool:
@@ -98,23 +87,26 @@ def _is_unknown(held: dict[str, str]) -> bool:
 
 
 def _unused_images(
-    engine: Engine, containers: list[dict[str, Any]], leaving: set[str], older_than: float
+    docker: DockerCommand, containers: list[dict[str, Any]], leaving: set[str], older_than: float
 ) -> Iterator[Leftover]:
     """Find images that hold a workspace and are used by no container, except those that are removed too."""
-    filters = {"label": [LABEL_FINGERPRINT]}
-    found: list[dict[str, Any]] = engine.request("GET", "/images/json", params={"filters": filters})
-    used = {each["ImageID"] for each in containers if each["Labels"].get(labels.APP_ID) not in leaving}
-    for image in found:
+    used = {
+        item["Image"]
+        for item in containers
+        if (item["Config"]["Labels"] or {}).get(labels.APP_ID) not in leaving
+    }
+    chosen = ["--filter", f"label={LABEL_FINGERPRINT}"]
+    ids = set(docker.run("image", "ls", "--quiet", "--no-trunc", *chosen).split())
+    for image in docker.inspect("image", *ids) if ids else ():
         # reproducible images do not say when they were made; the daemon knows when it tagged them
-        details = image_store.inspect_image(engine, image["Id"])
-        tagged = _seconds(((details or {}).get("Metadata") or {}).get("LastTagTime") or "")
-        age = time.time() - (tagged or image["Created"])
+        tagged = _seconds((image.get("Metadata") or {}).get("LastTagTime") or "")
+        age = time.time() - (tagged or _seconds(image["Created"]))
         if image["Id"] not in used and age >= older_than:
-            tags = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
-            name = f"{_IMAGE}{(tags or [image['Id'][:19]])[0]}"
-            size = max(0, image["Size"] - max(0, image.get("SharedSize") or 0))
-            code = (image.get("Labels") or {}).get(LABEL_FINGERPRINT, "")
-            yield Leftover(image["Id"], name, age, size, shared=True, fingerprint=code)
+            tags = image.get("RepoTags") or [image["Id"][:19]]
+            code = (image["Config"].get("Labels") or {}).get(LABEL_FINGERPRINT, "")
+            yield Leftover(
+                image["Id"], f"{_IMAGE}{tags[0]}", age, image["Size"], shared=True, fingerprint=code
+            )
 
 
 def _seconds(text: str) -> float:

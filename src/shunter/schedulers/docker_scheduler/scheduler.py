@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shunter.docker.command import DockerCommand
-from shunter.docker.engine import Engine
 from shunter.schedulers.api import Check, Leftover, if_reachable, not_running
 from shunter.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.docker_scheduler import housekeeping
@@ -55,19 +53,6 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name, docker_client=docker_client)
 
-    @property
-    def engine(self) -> Engine:
-        """The client of the daemon, made at its first use.
-
-        Raises:
-            ConfigError: the environment does not name a daemon.
-        """
-        return self.docker_engine()
-
-    def close(self) -> None:
-        """Close the connections to the daemon; a client that was handed in stays open."""
-        self._close_images()
-
     # ---- submitting
 
     def _submit_dryrun(
@@ -75,7 +60,7 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
     ) -> AppDryRunInfo[DockerRequest]:
         app_id = make_unique(app.name)
         request = make_request(
-            app, self.opts_class(**cfg), app_id, self.session_name, shares_files=self.engine.is_local
+            app, self.opts_class(**cfg), app_id, self.session_name, shares_files=self.docker.is_local
         )
         info = AppDryRunInfo(request, str)
         info.app_id = app_id
@@ -94,8 +79,8 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         for warning in request.warnings:
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = ContainerJob.of(request.app_id)
-        docker = DockerCommand(self.engine.environ())
-        maker = ContainerMaker(self.engine, docker, request)
+        docker = self.docker.pinned()
+        maker = ContainerMaker(docker, request)
         maker.check_network(str(dryrun_info.cfg.get("network") or ""))
         maker.find_images()
 
@@ -120,8 +105,8 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check the daemon, and the network of the options; with a job, that it has the images and room."""
-        checks = examine(self.engine, cfg)
-        return checks if job is None else if_reachable(checks, lambda: examine_job(self.engine, job))
+        checks = examine(self.docker, cfg)
+        return checks if job is None else if_reachable(checks, lambda: examine_job(self.docker, job))
 
     # ---- entering
 
@@ -143,13 +128,13 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, what belongs to no job, and unused images with code."""
         ended = super().leftovers(cfg, older_than)
-        return ended + housekeeping.leftovers(self.engine, ended, older_than)
+        return ended + housekeeping.leftovers(self.docker, ended, older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
         others = [item for item in leftovers if housekeeping.is_of_daemon(item)]
         jobs = [item for item in leftovers if not housekeeping.is_of_daemon(item)]
-        return super().remove_leftovers(cfg, jobs) + housekeeping.remove(self.engine, others)
+        return super().remove_leftovers(cfg, jobs) + housekeeping.remove(self.docker, others)
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> DockerScheduler:

@@ -103,7 +103,6 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
-        self._close_images()
 
     # ---- submitting
 

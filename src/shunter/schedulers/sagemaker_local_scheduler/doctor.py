@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import ShunterError
 from shunter.schedulers.responses import Check
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
@@ -16,8 +14,8 @@ def check() -> list[Check]:
     if settings.docker == "never":
         return [Check("hosts", None, "processes: SHUNTER_SAGEMAKER_DOCKER is never")]
     try:
-        with contextlib.closing(Engine.from_env()) as engine:
-            text = f"containers of the daemon at {engine.endpoint}, API {engine.api_version}"
+        docker = DockerCommand()
+        text = f"containers of the daemon at {docker.endpoint}, Docker {docker.facts().get('ServerVersion')}"
     except ShunterError as error:
         if settings.docker == "always":
             return [Check("hosts", False, error.message, error.hint)]

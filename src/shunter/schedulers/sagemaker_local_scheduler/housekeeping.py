@@ -11,10 +11,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 
 from shunter.docker.command import DockerCommand, remove_containers, remove_networks
-from shunter.docker.engine import Engine
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Leftover
 from shunter.schedulers.sagemaker_local_scheduler import object_cache, submission
@@ -138,8 +136,7 @@ def _of_daemon() -> Iterator[Leftover]:
     if Settings.from_env().docker == "never":
         return
     try:
-        with closing(Engine.from_env()) as engine:
-            found = all_of_jobs(engine)
+        found = all_of_jobs(DockerCommand())
     except ShunterError:
         return
     for kind, item, job_dir, age in found:

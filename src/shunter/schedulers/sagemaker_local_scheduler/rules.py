@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 from typing import Any
 
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.errors import ShunterError
 from shunter.schedulers.sagemaker_local_scheduler import filesystems
 from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces
@@ -46,8 +45,7 @@ def uses_containers(docker: str) -> bool:
     if docker != "auto":
         return docker == "always"
     try:
-        with contextlib.closing(Engine.from_env()) as engine:
-            return bool(engine.api_version)
+        return bool(DockerCommand().facts())
     except ShunterError:
         return False
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from shunter import system
 from shunter._toolkit import script_text, stack_dump
+from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import ensure_image
+from shunter.docker.images import ensure_image
 from shunter.errors import ShunterError
 from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import free_ports, loopback_network
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
@@ -86,7 +86,6 @@ class Platform:
         self._request = request
         self._variables = platform_variables(request, arn, region)
         self._settings = settings
-        self._engine: Engine | None = None
         self.cluster: Cluster | None = None
         self._is_chosen = False
         self._network = 0
@@ -111,13 +110,12 @@ class Platform:
             return
         if self._settings.docker != "never":
             try:
-                self._engine = Engine.from_env()
                 # First, so that cleaning up knows where to look
                 with open(self._job.file("work", ".docker"), "w", encoding="utf-8"):
                     pass
-                self.cluster = Cluster(self._engine, self._job.path, self._request, self._settings.patience)
+                docker = DockerCommand()
+                self.cluster = Cluster(docker, self._job.path, self._request, self._settings.patience)
             except ShunterError as error:
-                self._close_engine()
                 os.unlink(self._job.file("work", ".docker"))
                 if self._settings.docker == "always":
                     raise PlatformFailure(error.message) from error
@@ -156,7 +154,7 @@ class Platform:
             return
         image = self._request["AlgorithmSpecification"].get("TrainingImage", "")
         try:
-            ensure_image(self.cluster.engine, image)
+            ensure_image(self.cluster.docker, image)
         except EngineUnavailableError as error:
             raise PlatformFailure(error.message) from error
         except ShunterError as error:
@@ -302,15 +300,9 @@ class Platform:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
             remove_all(self.cluster.docker, self._job.path)
-        self._close_engine()
+        self.cluster = None
         shutil.rmtree(self._secrets, ignore_errors=True)
         shutil.rmtree(self._job.work)
-
-    def _close_engine(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        self.cluster = None
 
 
 def _needed_below(folder: str, paths: list[str]) -> str:

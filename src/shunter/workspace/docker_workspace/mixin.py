@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from shunter.docker.engine import Engine
+from shunter.docker.command import DockerCommand
 from shunter.docker.image_reference import Reference, image_problem
-from shunter.docker.image_store import inspect_image
+from shunter.docker.images import inspect_image
 from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, ShunterError
 from shunter.image_registry.client import RegistryClient
 from shunter.progress import Silent
@@ -50,7 +50,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     make them with `build_workspace_and_update_role` and push them with `push_images`.
 
     Args:
-        docker_client: a client of docker-py to reach the daemon through; by default that of the environment.
+        docker_client: a client of docker-py, whose daemon is used; by default that of the environment.
     """
 
     #: Label of images; it has the name that TorchX gave it.
@@ -59,7 +59,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     requires_image_repo = True
 
     _given_docker_client: Any = None
-    _own_engine: Engine | None = None
+    _docker_command: DockerCommand | None = None
 
     def __init__(self, *args: object, docker_client: Any | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -83,18 +83,13 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             self._given_docker_client = docker.from_env()
         return self._given_docker_client
 
-    def docker_engine(self) -> Engine:
-        """Return the client of the Docker daemon that images are made in. Contacts nothing."""
-        if self._own_engine is None:
+    @property
+    def docker(self) -> DockerCommand:
+        """The command for the Docker daemon that images are made in. Contacts nothing."""
+        if self._docker_command is None:
             given = self._given_docker_client
-            self._own_engine = Engine.from_env() if given is None else Engine.adopt(given)
-        return self._own_engine
-
-    def _close_images(self) -> None:
-        """Close the connections to the daemon; those of a client that was given stay open."""
-        if self._own_engine is not None and self._given_docker_client is None:
-            self._own_engine.close()
-        self._own_engine = None
+            self._docker_command = DockerCommand() if given is None else DockerCommand.of_client(given)
+        return self._docker_command
 
     # ---- the calls of shunter
 
@@ -133,7 +128,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             wanted[planned] = WantedImage(role.image, toolkit, planned)
             role.image = planned
         destination = ImageDestination(
-            self.docker_engine,
+            self.docker,
             repository,
             in_daemon=not self.requires_image_repo,
             quiet=bool(cfg.get("quiet")),
@@ -154,7 +149,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
     def _has_image(self, image: str) -> bool:
         if "@" not in image or not self.requires_image_repo:
-            return inspect_image(self.docker_engine(), image) is not None
+            return inspect_image(self.docker, image) is not None
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
             return client.manifest_digest(reference.repository, reference.selector) is not None
@@ -202,11 +197,8 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         """
         maker = DockerWorkspaceMixin(docker_client=self._given_docker_client)
         maker.requires_image_repo = bool(cfg.get("image_repo"))
-        try:
-            shipment = maker._plan_shipment(AppDef("image", [role]), Workspace.from_str(workspace), cfg)
-            references = {} if shipment is None else shipment.ship(Silent())
-        finally:
-            maker._close_images()
+        shipment = maker._plan_shipment(AppDef("image", [role]), Workspace.from_str(workspace), cfg)
+        references = {} if shipment is None else shipment.ship(Silent())
         role.image = references.get(role.image, role.image)
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

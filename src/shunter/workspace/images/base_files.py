@@ -1,28 +1,18 @@
-"""What a base image has at a path, without running it: from the daemon, or from a registry's layers."""
+"""What a base image has at a path: looked up in the layers of a registry."""
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from shunter.docker.daemon_errors import EngineError, EngineUnavailableError
-from shunter.docker.engine import DaemonAnswer, Engine
 from shunter.image_registry.blobs import BlobStream
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import RegistryImage
-from shunter.paths import state_dir
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import Found
 from shunter.workspace.images.layer import WHITEOUT
-
-#: Marks the containers that are made to inspect images, should one be left over.
-LOOKING_LABEL = "shunter.looking"
-#: Questions after which making a whole layer is quicker than asking further.
-MOST_QUESTIONS = 300
 
 #: Compressed layers beyond this are not read: they hold packages, not the making of a directory.
 LARGEST_READ = 256 << 20
@@ -48,112 +38,6 @@ def _found(member: tarfile.TarInfo) -> Found:
         return Found("link", 0o777, member.uid, member.gid, member.linkname)
     kind = "dir" if member.isdir() else "file"
     return Found(kind, member.mode & 0o7777, member.uid, member.gid)  # type: ignore[arg-type]
-
-
-class DaemonFiles:
-    """Looks paths up in an image through a container that is made, never started, and removed again.
-
-    The container is made for the first lookup whose answer is not cached. A context manager.
-    """
-
-    def __init__(self, engine: Engine, image: str, cache: ImageCache) -> None:
-        self._engine = engine
-        self._image = image
-        self._cache = cache
-        self._container = ""
-
-    def __enter__(self) -> DaemonFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._container:
-            return
-        try:
-            path = f"/containers/{self._container}"
-            self._engine.request("DELETE", path, params={"force": True, "v": True})
-        except (EngineError, EngineUnavailableError):
-            if error is None:
-                raise
-
-    def lookup(self, paths: Sequence[str]) -> Mapping[str, Found]:
-        """Return what the image has at these paths, relative to its root; see `image_content.Lookup`."""
-        remembered = self._cache.recall("look", self._image) or {}
-        unknown = [path for path in paths if path not in remembered]
-        for path in unknown:
-            remembered[path] = self._ask(path)
-        if unknown:
-            self._cache.remember(remembered, "look", self._image)
-        return {path: Found(*remembered[path]) for path in paths if remembered[path]}
-
-    def may_have_any(self, paths: Sequence[str]) -> bool:
-        """Tell whether the image has, or may have, something at one of these paths.
-
-        Asks for the directories above first: usually the image has none of them, and one question is enough.
-        """
-        known: dict[str, bool] = {}
-        for path in paths:
-            parts = path.split("/")
-            for count in range(1, len(parts) + 1):
-                part = "/".join(parts[:count])
-                if part not in known:
-                    if len(known) >= MOST_QUESTIONS:
-                        return True
-                    known[part] = self._has(part)
-                if not known[part]:
-                    break
-            else:
-                return True
-        return False
-
-    def _has(self, path: str) -> bool:
-        try:
-            self._engine.request("HEAD", self._archive(), params={"path": f"/{path}"})
-        except EngineError as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
-
-    def _ask(self, path: str) -> Found | None:
-        try:
-            answer = self._engine.stream("GET", self._archive(), params={"path": f"/{path}"}, timeout=60)
-        except EngineError as error:
-            if error.status == 404:
-                return None
-            raise
-        with answer, tarfile.open(fileobj=_AnswerFile(answer), mode="r|") as archive:
-            member = archive.next()
-        return None if member is None else _found(member)
-
-    def _archive(self) -> str:
-        if not self._container:
-            body = {
-                "Image": self._image,
-                "Entrypoint": ["/never-started"],
-                "Labels": {LOOKING_LABEL: state_dir()},
-                "NetworkDisabled": True,
-            }
-            self._container = self._engine.request("POST", "/containers/create", json=body)["Id"]
-        return f"/containers/{self._container}/archive"
-
-
-class _AnswerFile(io.RawIOBase):
-    """The body of an answer as a file, of which `tarfile` reads the first blocks only."""
-
-    def __init__(self, answer: DaemonAnswer) -> None:
-        self._answer = answer
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        parts: list[bytes] = []
-        while size > 0 and (part := self._answer.read1(size)):
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
 
 class RegistryFiles:

@@ -12,7 +12,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.paths import read_regular_file
@@ -29,41 +29,22 @@ _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::(?P<how>[-+])(?P<word>[^}]*))
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(?P<word>\w+)[\"']?")
 _FLAG = re.compile(r"^--(?P<name>[a-z-]+)(?:=(?P<value>.*))?$")
 _WILDCARD = re.compile(r"[*?\[]")
-#: Flags and forms that only BuildKit knows.
-_NEW_FLAGS = {
-    "RUN": {"mount", "network", "security"},
-    "COPY": {"link", "chmod", "parents", "exclude"},
-    "ADD": {"link", "chmod", "checksum", "keep-git-dir", "exclude"},
-}
 
 
-@dataclass
-class Dockerfile:
-    """The facts about a Dockerfile that are needed before a build.
+def bases_of(text: str, build_args: Mapping[str, str]) -> list[str]:
+    """Return the images that a Dockerfile is built from, in order, without its own stages and ``scratch``.
 
-    Attributes:
-        bases: images that it is built from, in order, without its own stages and ``scratch``. One whose name
-            depends on what is not known here is left out too.
-        sources: paths and patterns that it copies from the context.
-        buildkit: what in it only BuildKit can do, as the user wrote it; "" if nothing.
+    One whose name depends on what is not known before the build is left out too.
+
+    Args:
+        text: the Dockerfile.
+        build_args: values that are given of its ``ARG`` instructions.
     """
-
-    bases: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    buildkit: str = ""
-
-
-def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
-    """Read a Dockerfile; ``build_args`` has the values that are given of its ``ARG`` instructions."""
-    result = Dockerfile()
-    directives = _directives(text)
-    if "syntax" in directives:
-        result.buildkit = f"# syntax={directives['syntax']}"
     variables: dict[str, str] = {}
     stages: set[str] = set()
+    bases: dict[str, None] = {}
     in_stage = False
-    for word, rest in _instructions(text, directives.get("escape", "\\"), result):
-        flags, words = _words(rest)
+    for word, flags, words in _instructions(text):
         if word == "ARG" and not in_stage:
             for name, given, default in (part.partition("=") for part in words):
                 if name in build_args or given:
@@ -71,19 +52,24 @@ def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
         elif word == "FROM" and words:
             in_stage = True
             base = _substitute(words[0], variables)
-            if base and base != "scratch" and base.lower() not in stages and base not in result.bases:
-                result.bases.append(base)
+            if base and base != "scratch" and base.lower() not in stages:
+                bases[base] = None
             if len(words) == 3 and words[1].upper() == "AS":
                 stages.add(words[2].lower())
-        elif word in ("COPY", "ADD"):
-            source = flags.get("from", "")
-            if not source:
-                result.sources += [item for item in words[:-1] if "://" not in item and "<<" not in item]
-            elif word == "COPY" and not source.isdigit() and source.lower() not in stages:
-                result.bases += [source] if source not in result.bases else []
-        if not result.buildkit and flags.keys() & _NEW_FLAGS.get(word, set()):
-            result.buildkit = f"{word} " + " ".join(f"--{name}" for name in flags)
-    return result
+        elif word == "COPY" and flags.get("from", "0").lower() not in stages | {"0"}:
+            bases[flags["from"]] = None
+    return list(bases)
+
+
+def sources_of(text: str) -> list[str]:
+    """Return the paths and patterns that a Dockerfile copies from its context."""
+    return [
+        item
+        for word, flags, words in _instructions(text)
+        if word in ("COPY", "ADD") and not flags.get("from")
+        for item in words[:-1]
+        if "://" not in item and "<<" not in item
+    ]
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -96,8 +82,9 @@ def _directives(text: str) -> dict[str, str]:
     return found
 
 
-def _instructions(text: str, escape: str, result: Dockerfile) -> Iterator[tuple[str, str]]:
-    """Yield instructions with what follows, lines joined, comments and here-documents left out."""
+def _instructions(text: str) -> Iterator[tuple[str, dict[str, str], list[str]]]:
+    """Yield instructions, their flags and words: lines joined, comments and here-documents left out."""
+    escape = _directives(text).get("escape", "\\")
     lines = iter(text.lstrip("\ufeff").splitlines())
     pending = ""
     for line in lines:
@@ -110,16 +97,14 @@ def _instructions(text: str, escape: str, result: Dockerfile) -> Iterator[tuple[
         word, _, rest = (pending + bare).partition(" ")
         pending = ""
         word = word.upper()
-        if word in ("RUN", "COPY", "ADD"):
-            for match in _HEREDOC.finditer(rest):
-                result.buildkit = result.buildkit or f"{word} <<{match['word']}"
-                for skipped in lines:
-                    if skipped.lstrip("\t") == match["word"]:
-                        break
-        yield word, rest.strip()
+        for match in _HEREDOC.finditer(rest) if word in ("RUN", "COPY", "ADD") else ():
+            for skipped in lines:
+                if skipped.lstrip("\t") == match["word"]:
+                    break
+        yield word, *_words(rest.strip())
     if pending:
         word, _, rest = pending.partition(" ")
-        yield word.upper(), rest.strip()
+        yield word.upper(), *_words(rest.strip())
 
 
 def _words(rest: str) -> tuple[dict[str, str], list[str]]:
@@ -204,7 +189,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> BuildContext |
         except OSError as error:
             raise _unreadable(path, error) from error
     text = raw.decode("utf-8", "replace")
-    for source in parse(text, {}).sources:
+    for source in sources_of(text):
         added |= _named_files(source, roots, entries)
     # the files have been selected already; these ignore files would filter them again
     skipped = {".dockerignore", f"{name}.dockerignore"}

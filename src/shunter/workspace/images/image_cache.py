@@ -8,13 +8,14 @@ refuse it where it is missing.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shunter.errors import StateStoreError
@@ -22,15 +23,22 @@ from shunter.paths import make_private_dir, state_dir
 from shunter.workspace.images.layer import LayerDigests, LayerEntry
 
 #: Changed whenever older files would be misread.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """The last layer that was shipped whole: its digests and what is in it."""
+    """The last layer that was shipped whole.
 
-    digests: LayerDigests
+    Attributes:
+        entries: what is in it.
+        image: the id of the daemon's image that ends with it; "" if it is in a registry.
+        digests: of the layer in a registry.
+    """
+
     entries: tuple[LayerEntry, ...]
+    image: str = ""
+    digests: LayerDigests = field(default_factory=LayerDigests)
 
 
 class ImageCache:
@@ -71,14 +79,25 @@ class ImageCache:
         value = self.recall("anchor", *key)
         try:
             entries = tuple(LayerEntry(*fields) for fields in value["entries"])
-            return Anchor(LayerDigests(**value["digests"]), entries)
+            return Anchor(entries, value["image"], LayerDigests(**value["digests"]))
         except (TypeError, KeyError):
             return None
 
-    def set_anchor(self, entries: Sequence[LayerEntry], digests: LayerDigests, *key: object) -> None:
+    def set_anchor(self, anchor: Anchor, *key: object) -> None:
         """Make a layer that was shipped whole the one that the next layers are compared with."""
-        value = {"digests": asdict(digests), "entries": [list(entry) for entry in entries]}
+        entries = [list(entry) for entry in anchor.entries]
+        value = {"entries": entries, "image": anchor.image, "digests": asdict(anchor.digests)}
         self.remember(value, "anchor", *key)
+
+    @contextlib.contextmanager
+    def lock(self, *key: object) -> Iterator[None]:
+        """Let one process at a time make what has a key; without a lock where there can be none."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError, StateStoreError):
+                make_private_dir(self._directory)
+                file = stack.enter_context(open(self._path("lock", key), "a", encoding="utf-8"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def collect(self, older_than: float) -> int:
         """Forget what was last remembered more than this many seconds ago; returns the bytes freed."""

@@ -63,22 +63,3 @@ def add_layers(
     if sum(not step.get("empty_layer") for step in told) == len(below):
         result["history"] = [*copy.deepcopy(told), *({"created_by": text} for text in history)]
     return result
-
-
-def config_of_inspected(inspected: Mapping[str, Any]) -> dict[str, Any]:
-    """Make an image configuration from the engine's answer to ``GET /images/{name}/json``."""
-    names = {
-        "architecture": "Architecture",
-        "author": "Author",
-        "config": "Config",
-        "created": "Created",
-        "os": "Os",
-        "os.version": "OsVersion",
-        "variant": "Variant",
-    }
-    config = {name: inspected[theirs] for name, theirs in names.items() if inspected.get(theirs)}
-    diff_ids = list(inspected["RootFS"].get("Layers") or [])
-    config["rootfs"] = {"type": "layers", "diff_ids": diff_ids}
-    # The daemon does not report which steps made which layers; with a step for each, tools show ours.
-    config["history"] = [{"created_by": "the image below"} for _ in diff_ids]
-    return config

@@ -1,15 +1,17 @@
 """What is put into an image: a job's code and the toolkit, and where in the image they go.
 
-A layer holds an entry for every directory above its files: Docker makes the ones that are missing with
-mode 0755 and owner root, over whatever the lower layers say (overlay2, 20.10; containerd copies them
-instead). So the working directory and its parents are repeated with the attributes that they have in the
-base image, and links among them are followed, since an entry in a link's place would replace it.
+A layer that is written to a registry holds an entry for every directory above its files: Docker makes the
+ones that are missing with mode 0755 and owner root, over whatever the lower layers say (overlay2, 20.10;
+containerd copies them instead). So the working directory and its parents are repeated with the attributes
+that they have in the base image, and links among them are followed: an entry in a link's place would replace
+it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -25,7 +27,7 @@ from shunter.workspace.snapshot import snapshot
 from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH, toolkit_archive
 
 #: Changed whenever the same files would be laid out in another way.
-LAYOUT = 2
+LAYOUT = 3
 #: Links that are followed before they are assumed to be circular; the kernel's own limit.
 MOST_LINKS = 40
 _TOOLKIT_DIRECTORY, _, _TOOLKIT_NAME = TOOLKIT_PATH.rpartition("/")
@@ -116,12 +118,13 @@ class Cargo:
         wanted = labels.get(LABEL_TOOLKIT)
         return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
 
-    def compose(self, working_dir: str, lookup: Lookup) -> LayerContent:
+    def compose(self, working_dir: str, lookup: Lookup | None = None) -> LayerContent:
         """Lay everything out as one layer.
 
         Args:
             working_dir: where the workspace goes.
-            lookup: asks the base image what it has.
+            lookup: asks the base image what it has, so that the layer can repeat the directories above its
+                files. None for a layer that is unpacked over the image, which keeps them.
 
         Raises:
             ConfigError: a name cannot be in a layer, or something is in the way in the base image.
@@ -146,7 +149,8 @@ class Cargo:
             base = locate(TOOLKIT_BASE, lookup)
             # like /tmp: the image's user need not be root
             entries = base.by_path | entries | {base.path: LayerEntry(base.path, "dir", 0o1777)}
-        _add_parents(entries)
+        if lookup is not None:
+            _add_parents(entries)
 
         def read(entry: LayerEntry) -> Iterable[bytes]:
             if entry.path == toolkit_path:
@@ -206,16 +210,18 @@ class ImageDirectory(NamedTuple):
     by_path: dict[str, LayerEntry]
 
 
-def locate(directory: str, lookup: Lookup) -> ImageDirectory:
+def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
     """Find out where a directory, given by its absolute path, really is in the base image.
 
-    Returns it with its own attributes and those of its parents.
+    Returns it with its own attributes and those of its parents; without a ``lookup``, nothing but its path.
 
     Raises:
         ConfigError: something else than a directory is in the way.
     """
     done: list[str] = []
     todo = _parts(directory)
+    if lookup is None:
+        return ImageDirectory(os.path.normpath("/".join(todo)), {})
     entries: dict[str, LayerEntry] = {}
     found = dict(lookup(_prefixes([], todo)))
     links = 0

@@ -25,14 +25,15 @@ MTIME = 315_619_200
 BLOCK = 512
 #: Size of the pieces that a stream is handed on in, and compressed in.
 PIECE = 1 << 20
+#: What the name of a file begins with that hides the one of lower layers (OCI image spec, layer.md).
 WHITEOUT = ".wh."
 #: A delta larger than this part of the whole layer is not worth a second layer.
 LARGEST_DELTA = 0.25
 
 _LARGEST_OCTAL_SIZE = 8 << 30
-_TYPES = {"file": b"0", "link": b"2", "dir": b"5", "gone": b"0"}
+_TYPES = {"file": b"0", "link": b"2", "dir": b"5"}
 
-Kind = Literal["file", "link", "dir", "gone"]
+Kind = Literal["file", "link", "dir"]
 
 
 class LayerEntry(NamedTuple):
@@ -40,7 +41,7 @@ class LayerEntry(NamedTuple):
 
     Attributes:
         path: where it is, relative to the image's root, without a leading or trailing slash.
-        kind: ``gone`` hides what lower layers have at this path.
+        kind: what it is.
         mode: permission bits, at most 0o7777.
         uid: owner.
         gid: owning group.
@@ -227,9 +228,6 @@ def _headers(entry: LayerEntry) -> bytes:
 def _name_in_tar(entry: LayerEntry) -> str:
     if entry.kind == "dir":
         return f"{entry.path}/"
-    if entry.kind == "gone":
-        parent, _, name = entry.path.rpartition("/")
-        return f"{parent}/{WHITEOUT}{name}" if parent else WHITEOUT + name
     return entry.path
 
 
@@ -291,41 +289,26 @@ def _ustar(name: bytes, prefix: bytes, kind: bytes, entry: LayerEntry, size: int
 # ---- the difference of two layers
 
 
-class Delta(NamedTuple):
-    """Entries of the delta, sorted; and the paths that the base image must not have for it to hold."""
+def changed_entries(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> tuple[LayerEntry, ...] | None:
+    """Return what has to be put on the layer ``anchor`` to make it ``new``, sorted.
 
-    entries: tuple[LayerEntry, ...]
-    doubtful: tuple[str, ...]
-
-
-def difference(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> Delta:
-    """Return what has to be put on the layer ``anchor`` to make it ``new``.
-
-    Three layers matter: the *base* image, the *anchor* (the last layer that was shipped whole), and the
-    *delta* on top. The content of base + anchor + delta must be that of base + the new layer. A removed file
-    is hidden by a whiteout, which also hides the base's file of that path; if there is one, a delta cannot be
-    used. The caller has to ask the base about such doubtful paths.
-
-    Both hold an entry for each directory above their files, and so does the delta: see `image_content`.
+    None if something was removed, or is a directory, file or link where it was not: a layer that hides it
+    would also hide what the base image has there.
     """
     old = {entry.path: entry for entry in anchor}
     now = {entry.path: entry for entry in new}
-    chosen = {path: entry for path, entry in now.items() if old.get(path) != entry}
-    # a directory in place of a file: the file hid what the base may have there, the directory does not
-    doubtful = [
-        path
-        for path, entry in chosen.items()
-        if entry.kind == "dir" and path in old and old[path].kind != "dir"
-    ]
-    for path in old.keys() - now.keys():
-        parent = path.rpartition("/")[0]
-        if parent and (parent not in now or now[parent].kind != "dir"):
-            continue  # goes with its parent, or is hidden by what took the parent's place
-        chosen[path] = LayerEntry(path, "gone", 0)
-        doubtful.append(path)
-    for path in list(chosen):
-        parts = path.split("/")
-        for count in range(1, len(parts)):
-            above = "/".join(parts[:count])
-            chosen.setdefault(above, now[above])
-    return Delta(tuple(sorted(chosen.values(), key=lambda entry: entry.path)), tuple(sorted(doubtful)))
+    if any(path not in now or now[path].kind != entry.kind for path, entry in old.items()):
+        return None
+    return tuple(entry for entry in new if old.get(entry.path) != entry)
+
+
+def with_parents(entries: Sequence[LayerEntry], whole: Sequence[LayerEntry]) -> tuple[LayerEntry, ...]:
+    """Return entries with those of the directories above them, as the whole layer has them."""
+    by_path = {entry.path: entry for entry in whole}
+    chosen = {entry.path: entry for entry in entries}
+    for entry in entries:
+        parent = entry.path.rpartition("/")[0]
+        while parent and parent not in chosen:
+            chosen[parent] = by_path[parent]
+            parent = parent.rpartition("/")[0]
+    return tuple(chosen[path] for path in sorted(chosen))

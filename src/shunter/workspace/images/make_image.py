@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError
-from shunter.docker.engine import Engine
 from shunter.docker.image_reference import Reference
-from shunter.docker.image_store import inspect_image, pull_image, push_image, tag
+from shunter.docker.images import inspect_image, pull_image, push_image, tag
 from shunter.errors import ConfigError
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import parse_object
@@ -52,7 +52,7 @@ class ImageDestination:
     """Where images are made and go.
 
     Attributes:
-        engine: gives the Docker daemon's client; contacts nothing.
+        docker: the command for the daemon.
         repository: repository in a registry that they are pushed to; "" for none.
         in_daemon: whether jobs run in the daemon, so that it must have them.
         quiet: whether the output of builds is shown only if they fail.
@@ -60,7 +60,7 @@ class ImageDestination:
         platform: ``linux/arm64`` and the like; by default the daemon's own, or this machine's.
     """
 
-    engine: Callable[[], Engine]
+    docker: DockerCommand
     repository: str
     in_daemon: bool
     quiet: bool
@@ -77,6 +77,7 @@ class CodeImage:
         self._wanted = wanted
         self._code = code
         self._destination = destination
+        self._docker = destination.docker
         self._progress = progress
         self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit, platform=destination.platform)
         self._local_name = f"{LOCAL_REPOSITORY}:{self._tag}"
@@ -90,25 +91,26 @@ class CodeImage:
             WorkspaceChangedError: a file was changed meanwhile; nothing was made.
             ShunterError: it cannot be made; says what to do.
         """
-        engine = self._destination.engine()
         if self._code.context is not None:
-            return self._deliver(engine, self._build_dockerfile(engine, self._code.context))
+            return self._deliver(self._build_dockerfile(self._code.context))
         if self._destination.in_daemon or not self._destination.repository:
-            base = self._present_base(engine)
+            base = self._present_base()
             if base is None:
-                base = pull_image(engine, self._wanted.image, self._progress, self._destination.platform)
-            return self._deliver(engine, self._patched(engine, base))
+                base = pull_image(
+                    self._docker, self._wanted.image, self._progress, self._destination.platform
+                )
+            return self._deliver(self._patched(base))
         try:
-            base = self._present_base(engine)
-        except EngineUnavailableError:
+            base = self._present_base()
+        except (EngineUnavailableError, ConfigError):  # no daemon, or no command
             base = None
         if base is None:
             return self._patched_in_registry()
-        return self._deliver(engine, self._patched(engine, base))
+        return self._deliver(self._patched(base))
 
-    def _present_base(self, engine: Engine) -> dict[str, Any] | None:
+    def _present_base(self) -> dict[str, Any] | None:
         """Return the image below, if the daemon has it, and for the right platform."""
-        found = inspect_image(engine, self._wanted.image)
+        found = inspect_image(self._docker, self._wanted.image)
         if found is not None and self._destination.platform:
             has = [found.get("Os"), found.get("Architecture"), found.get("Variant")]
             wanted = self._destination.platform.split("/")
@@ -117,7 +119,7 @@ class CodeImage:
 
     # ---- in a daemon
 
-    def _patched(self, engine: Engine, base: Mapping[str, Any], *, with_workspace: bool = True) -> str:
+    def _patched(self, base: Mapping[str, Any], *, with_workspace: bool = True) -> str:
         """Return the id of the base with the code in it; makes it unless the daemon has it."""
         cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
         if cargo.is_in((base.get("Config") or {}).get("Labels"), self._labels):
@@ -125,27 +127,28 @@ class CodeImage:
         labels = {**self._labels, LABEL_BASE: str(base["Id"]), LABEL_BASE_NAME: self._wanted.image}
         if digests := sorted(base.get("RepoDigests") or []):
             labels[LABEL_BASE_DIGEST] = digests[0].partition("@")[2]
-        found = inspect_image(engine, self._local_name)
-        if found is not None:
-            has = (found.get("Config") or {}).get("Labels") or {}
-            if all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT)):
-                return str(found["Id"])
         cache = self._destination.cache
-        patch = DaemonPatch(engine, base, cargo, labels, self._roots, cache, self._progress)
-        image = patch.make(self._local_name)
+        with cache.lock("daemon", self._docker.endpoint, self._local_name):
+            known = inspect_image(self._docker, self._local_name)
+            if known is not None:
+                has = (known.get("Config") or {}).get("Labels") or {}
+                if all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT)):
+                    return str(known["Id"])
+            patch = DaemonPatch(self._docker, base, cargo, labels, self._roots, cache, self._progress)
+            image = patch.make(self._local_name)
         self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
         return image
 
-    def _build_dockerfile(self, engine: Engine, context: BuildContext) -> str:
+    def _build_dockerfile(self, context: BuildContext) -> str:
         try:
-            engine.api_version  # noqa: B018 - asks the daemon
-        except EngineUnavailableError as error:
+            self._docker.facts()
+        except (EngineUnavailableError, ConfigError) as error:
             raise ConfigError(
                 f"the workspace has a {context.dockerfile}, which only Docker can build: {error.message}",
                 hint=f"{error.hint} Or ship the files alone: rename {context.dockerfile}.",
             ) from error
         built = docker_build.build(
-            engine,
+            self._docker,
             context,
             f"{self._local_name}-built" if self._wanted.toolkit else self._local_name,
             image=self._wanted.image,
@@ -157,12 +160,12 @@ class CodeImage:
             platform=self._destination.platform,
         )
         if self._wanted.toolkit:
-            return self._patched(engine, built, with_workspace=False)
+            return self._patched(built, with_workspace=False)
         return str(built["Id"])
 
     # ---- to a registry
 
-    def _deliver(self, engine: Engine, image: str) -> str:
+    def _deliver(self, image: str) -> str:
         """Push an image of the daemon, if it is to be pushed and is not there."""
         repository = self._destination.repository
         if not repository:
@@ -170,9 +173,9 @@ class CodeImage:
         name = f"{repository}:{self._tag}"
         target = Reference.parse(name)
         digest = self._pushed_digest(target, image)
-        if not digest or (self._destination.in_daemon and not _is_known_as(engine, image, target, digest)):
-            tag(engine, image, name)
-            digest = push_image(engine, name, self._progress)
+        if not digest or (self._destination.in_daemon and not self._is_known_as(image, target, digest)):
+            tag(self._docker, image, name)
+            digest = push_image(self._docker, name, self._progress)
         pinned = f"{repository}@{digest}"
         self._progress.done(f"{pinned} has the code")
         return pinned
@@ -201,11 +204,10 @@ class CodeImage:
             self._progress,
         ).make()
 
-
-def _is_known_as(engine: Engine, image: str, target: Reference, digest: str) -> bool:
-    """Tell whether the daemon itself knows that an image has this digest in the repository."""
-    known = inspect_image(engine, image)
-    return any(
-        text.partition("@")[2] == digest and Reference.parse(text).name == target.name
-        for text in (known or {}).get("RepoDigests") or []
-    )
+    def _is_known_as(self, image: str, target: Reference, digest: str) -> bool:
+        """Tell whether the daemon itself knows that an image has this digest in the repository."""
+        known = inspect_image(self._docker, image) or {}
+        return any(
+            text.partition("@")[2] == digest and Reference.parse(text).name == target.name
+            for text in known.get("RepoDigests") or []
+        )

@@ -1,59 +1,39 @@
-"""Images with code through a Docker daemon.
+"""Images with code through a Docker daemon: it adds a layer to an image that it has.
 
-A daemon takes an image from an archive, as ``docker load`` sends it, in which the layers that it has already
-may be missing: it knows them by what is below them and their digest. So only the new layer travels, and
-nothing is unpacked, run or committed. A daemon that does not accept that (with containerd's image store, or
-Podman) is asked to build the same image instead.
+The daemon unpacks the layer over the image, so directories that are there keep their owners and modes, and
+links among them are followed. A small change is built over the last image that was made whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from shunter.docker.daemon_errors import EngineError
-from shunter.docker.engine import Engine
-from shunter.docker.image_store import inspect_image, is_out_of_space, load, out_of_space, remove, tag
-from shunter.errors import BackendError
-from shunter.image_registry.image_manifest import encode_config
+from shunter.docker.command import DockerCommand
+from shunter.docker.images import inspect_image
 from shunter.progress import Progress
-from shunter.workspace.images.base_files import DaemonFiles
-from shunter.workspace.images.docker_build import build_quietly
+from shunter.workspace.images.docker_build import BuildOutput, nameable, run_build
 from shunter.workspace.images.image_cache import Anchor, ImageCache
-from shunter.workspace.images.image_config import (
-    HISTORY,
-    add_layers,
-    config_of_inspected,
-    working_dir,
-)
+from shunter.workspace.images.image_config import working_dir
 from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
     LARGEST_DELTA,
     LayerContent,
-    LayerDigests,
     LayerEntry,
-    difference,
+    changed_entries,
     tar_size,
     tar_stream,
 )
 
-#: Size of a file in an archive, and what gives its content when it is its turn.
-File = tuple[int, Callable[[], Iterable[bytes]]]
-
-T = TypeVar("T")
-
-_UNKNOWN = "sha256:" + 64 * "0"
-_LOADING = "loading the layer into Docker"
+_LABEL = "sending the layer to Docker"
 
 
 class DaemonPatch:
     """Makes one image in a daemon: an image that it has, with code on top.
 
     Args:
-        engine: the daemon.
+        docker: the command for the daemon.
         base: what `inspect_image` says of the image below.
         cargo: what goes on top.
         labels: labels that the image gets.
@@ -64,7 +44,7 @@ class DaemonPatch:
 
     def __init__(
         self,
-        engine: Engine,
+        docker: DockerCommand,
         base: Mapping[str, Any],
         cargo: Cargo,
         labels: Mapping[str, str],
@@ -72,20 +52,15 @@ class DaemonPatch:
         cache: ImageCache,
         progress: Progress,
     ) -> None:
-        self._engine = engine
+        self._docker = docker
         self._base = base
         self._labels = labels
         self._cache = cache
         self._progress = progress
-        self._refusal = ""
-        self._config = config_of_inspected(base)
-        workdir = working_dir(self._config)
-        own_workdir = (self._config.get("config") or {}).get("WorkingDir", "")
-        self._kept_workdir = workdir if cargo.entries is not None else own_workdir
-        self._key = (base["Id"], workdir, roots, f"daemon {engine.endpoint}")
-        with DaemonFiles(engine, base["Id"], cache) as files:
-            self._content = cargo.compose(workdir, files.lookup)
-            self._anchor, self._delta = self._find_delta(files)
+        self._has_code = cargo.entries is not None
+        self._workdir = working_dir({"config": base.get("Config")})
+        self._key = (base["Id"], self._workdir, roots, f"daemon {docker.endpoint}")
+        self._content = cargo.compose(self._workdir)
 
     def make(self, name: str) -> str:
         """Return the image's id (``sha256:...``). It gets its name, repository and tag, at the very end.
@@ -94,123 +69,34 @@ class DaemonPatch:
             WorkspaceChangedError: a file is no longer what it was when it was hashed; nothing was made.
             BackendError: the daemon could not.
         """
-        image = self._load_layer() or self._build()
-        tag(self._engine, image, name)
-        return image
-
-    def _find_delta(self, files: DaemonFiles) -> tuple[Anchor | None, LayerContent]:
-        """Return the anchor, and what goes on top of it; no anchor where the whole layer is to be made."""
+        entries = self._content.entries
         anchor = self._cache.anchor(*self._key)
-        if anchor is None:
-            return None, self._content
-        delta = difference(anchor.entries, self._content.entries)
-        if tar_size(delta.entries) > LARGEST_DELTA * tar_size(self._content.entries):
-            return None, self._content
-        if files.may_have_any(delta.doubtful):
-            return None, self._content
-        return anchor, replace(self._content, entries=delta.entries)
-
-    # ---- by loading
-
-    def _load_layer(self) -> str | None:
-        """Return the id of the image, loaded; None where the daemon does not accept it like that."""
-        anchor = self._anchor
-        if anchor is not None:
-            content = self._delta if self._delta.entries else None
-            loaded = self._try(lambda: self._load([anchor.digests.diff_id], content))
-            if loaded:
-                return loaded[0]
-        loaded = self._try(lambda: self._load([], self._content))
-        if not loaded:
-            return None
-        image, digests = loaded
-        self._cache.set_anchor(self._content.entries, digests, *self._key)
+        below = inspect_image(self._docker, anchor.image) if anchor is not None else None
+        if anchor is not None and below is not None:
+            changed = changed_entries(anchor.entries, entries)
+            if changed is not None and tar_size(changed) <= LARGEST_DELTA * tar_size(entries):
+                return self._build(anchor.image, replace(self._content, entries=changed), name)
+        image = self._build(str(self._base["Id"]), self._content, name)
+        self._cache.set_anchor(Anchor(entries, image), *self._key)
         return image
 
-    def _try(self, attempt: Callable[[], T]) -> T | None:
-        try:
-            return attempt()
-        except EngineError as error:
-            if is_out_of_space(error):
-                raise out_of_space("load the layer", error) from error
-            self._refusal = error.message
-            return None
-
-    def _load(self, below: Sequence[str], content: LayerContent | None) -> tuple[str, LayerDigests]:
-        """Load an archive in which only the new layer is, if there is one."""
-        present = [*self._config["rootfs"]["diff_ids"], *below]
-        digests = LayerDigests()
-        size = tar_size(content.entries) if content else 0
-        documents: list[bytes] = []
-
-        def diff_ids(of_layer: str) -> list[str]:
-            return [*below, *([of_layer] if content else [])]
-
-        def config() -> list[bytes]:
-            documents[:] = [self._config_of(diff_ids(digests.diff_id))]
-            return documents
-
-        files: dict[str, File] = {}
-        layers = ["present.tar"] * len(present)
-        if content is not None:
-            files["layer.tar"] = (size, lambda: self._reported(tar_stream(content, digests), size))
-            layers.append("layer.tar")
-        # the configuration comes after the layer, whose digest it holds
-        files["config.json"] = (len(self._config_of(diff_ids(_UNKNOWN))), config)
-        listing = json.dumps([{"Config": "config.json", "RepoTags": None, "Layers": layers}]).encode()
-        files["manifest.json"] = (len(listing), lambda: [listing])
-        self._progress.step(f"{_LOADING}: {f'{size / 1e6:.1f} MB' if content else 'nothing new'}")
-        load(self._engine, _tar_of(files))
-        image = f"sha256:{hashlib.sha256(documents[0]).hexdigest()}"
-        loaded = inspect_image(self._engine, image)
-        wanted = [*self._config["rootfs"]["diff_ids"], *diff_ids(digests.diff_id)]
-        if loaded is None or list(loaded["RootFS"].get("Layers") or []) != wanted:
-            if loaded is not None:
-                remove(self._engine, image)
-            raise EngineError(500, "the daemon loaded the archive, but does not have the image")
-        return image, digests
-
-    def _config_of(self, diff_ids: Sequence[str]) -> bytes:
-        history = HISTORY[: len(diff_ids)]
-        config = add_layers(
-            self._config, diff_ids, workdir=self._kept_workdir, labels=self._labels, history=history
+    def _build(self, base: str, content: LayerContent, name: str) -> str:
+        lines = [f"FROM {nameable(self._docker, base)}", "ADD layer.tar /"]
+        lines += [f"WORKDIR {self._workdir}"] if self._has_code else []
+        text = "\n".join(lines).encode() + b"\n"
+        size = tar_size(content.entries)
+        files = {"Dockerfile": len(text), "layer.tar": size}
+        context = LayerContent(
+            tuple(LayerEntry(path, "file", 0o644, size=length) for path, length in files.items()),
+            lambda entry: (text,) if entry.path == "Dockerfile" else self._reported(content, size),
         )
-        return encode_config(config)
+        self._progress.step(f"{_LABEL}: {size / 1e6:.1f} MB")
+        output = BuildOutput(self._progress)
+        return str(run_build(self._docker, tar_stream(context), name, self._labels, output=output)["Id"])
 
-    def _reported(self, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    def _reported(self, content: LayerContent, size: int) -> Iterator[bytes]:
         done = 0
-        for piece in pieces:
+        for piece in tar_stream(content):
             yield piece
             done += len(piece)
-            self._progress.advance(_LOADING, done, size)
-
-    # ---- by building
-
-    def _build(self) -> str:
-        """Return the id of the image, built: slower, since the daemon unpacks, and always the whole layer."""
-        lines = ["FROM " + self._base["Id"], "ADD layer.tar /"]
-        if self._kept_workdir:
-            lines.append(f"WORKDIR {self._kept_workdir}")
-        text = "\n".join(lines).encode() + b"\n"
-        context = _tar_of(
-            {
-                "layer.tar": (tar_size(self._content.entries), lambda: tar_stream(self._content)),
-                "Dockerfile": (len(text), lambda: [text]),
-            }
-        )
-        self._progress.step("building the image, since the daemon does not accept a single layer")
-        try:
-            return build_quietly(self._engine, context, self._labels, self._progress)
-        except BackendError as error:
-            if is_out_of_space(error):
-                raise out_of_space("build the image", error) from error
-            raise BackendError(
-                f"the Docker daemon at {self._engine.endpoint} cannot make an image with the code."
-                f" Loading a layer: {self._refusal}. Building: {error.message}",
-                hint="Check the daemon and its disk: `docker info` and the daemon's log tell more.",
-            ) from error
-
-
-def _tar_of(files: Mapping[str, File]) -> Iterator[bytes]:
-    entries = tuple(LayerEntry(name, "file", 0o644, size=size) for name, (size, _) in files.items())
-    return tar_stream(LayerContent(entries, lambda entry: files[entry.path][1]()))
+            self._progress.advance(_LABEL, done, size)

@@ -26,7 +26,7 @@ from shunter.image_registry.push import LayerFile, append_layer
 from shunter.image_registry.registry_errors import RegistryError
 from shunter.progress import Progress
 from shunter.workspace.images.base_files import RegistryFiles
-from shunter.workspace.images.image_cache import ImageCache
+from shunter.workspace.images.image_cache import Anchor, ImageCache
 from shunter.workspace.images.image_config import (
     DEFAULT_WORKING_DIR,
     HISTORY,
@@ -40,8 +40,9 @@ from shunter.workspace.images.layer import (
     LARGEST_DELTA,
     LayerContent,
     LayerDigests,
-    difference,
+    changed_entries,
     tar_size,
+    with_parents,
     write_gzip,
 )
 
@@ -133,7 +134,7 @@ class RegistryPatch:
             path = os.path.join(folder, "layer.tar.gz")
             digests = self._write(content, path)
             pinned = self._append(image, workdir, [_layer_file(path, digests)])
-            self._cache.set_anchor(content.entries, digests, *key)
+            self._cache.set_anchor(Anchor(content.entries, digests=digests), *key)
             return pinned
 
     def _delta(self, content: LayerContent, key: tuple[object, ...], folder: str) -> list[LayerFile] | None:
@@ -141,16 +142,17 @@ class RegistryPatch:
         anchor = self._cache.anchor(*key)
         if anchor is None or not anchor.digests.gzip_digest:
             return None
-        delta = difference(anchor.entries, content.entries)
-        if delta.doubtful or tar_size(delta.entries) > LARGEST_DELTA * tar_size(content.entries):
-            return None  # only reading all of the base would tell whether it has a path
+        changed = changed_entries(anchor.entries, content.entries)
+        if changed is None or tar_size(changed) > LARGEST_DELTA * tar_size(content.entries):
+            return None
         with RegistryClient(self._target.registry, progress=self._progress) as client:
             if not client.blob_exists(self._target.repository, anchor.digests.gzip_digest):
                 return None
         layers = [_layer_file("", anchor.digests)]
-        if delta.entries:
+        if changed:
             path = os.path.join(folder, "delta.tar.gz")
-            layers.append(_layer_file(path, self._write(replace(content, entries=delta.entries), path)))
+            delta = replace(content, entries=with_parents(changed, content.entries))
+            layers.append(_layer_file(path, self._write(delta, path)))
         return layers
 
     def _write(self, content: LayerContent, path: str) -> LayerDigests:

@@ -21,9 +21,7 @@ from shunter.docker.command import (
     remove_networks,
 )
 from shunter.docker.daemon_errors import EngineUnavailableError
-from shunter.docker.engine import Engine
-from shunter.docker.networks import make_network, shared_network
-from shunter.errors import BackendError
+from shunter.docker.networks import make_network
 from shunter.schedulers.sagemaker_local_scheduler.hosts.attached import AttachedContainer, ContainerLost
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host import Exit, PlatformFailure, StartFailure
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
@@ -44,12 +42,7 @@ LABEL = "shunter.sagemaker.job"
 HOST_LABEL = "shunter.sagemaker.host"
 #: For how many seconds a daemon may be away, at most.
 LONGEST_PATIENCE = 60.0
-#: Shared networks of hosts that are the only one of their job: the usual one, and one that leads nowhere.
-SHARED_NETWORK, ISOLATED_NETWORK = "shunter-single-hosts", "shunter-isolated-hosts"
-#: How often another shared network is joined before a container is given up.
-MOST_RENEWALS = 8
 CREDENTIALS = "/run/shunter/credentials"
-_FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
 _LOOPBACK = re.compile(r"\A([^:]*://)(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0)(?=[:/]|\Z)")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
 
@@ -58,7 +51,7 @@ class Cluster:
     """What the containers of a job share: the daemon, the network, shared memory, GPUs.
 
     Args:
-        engine: the daemon.
+        docker: the command for the daemon.
         job_dir: the job's directory.
         request: the request.
         patience: seconds for which the daemon may be away, at most a minute.
@@ -69,77 +62,50 @@ class Cluster:
     """
 
     def __init__(
-        self, engine: Engine, job_dir: str, request: dict[str, Any], patience: float = LONGEST_PATIENCE
+        self, docker: DockerCommand, job_dir: str, request: dict[str, Any], patience: float = LONGEST_PATIENCE
     ) -> None:
         self.patience = min(patience, LONGEST_PATIENCE)
-        self.engine = engine
-        self.docker = DockerCommand(engine.environ())
-        self.docker.program  # noqa: B018 - without the command there are no containers
+        self.docker = docker
         self.labels = {LABEL: job_dir}
         self.request = request
         self.network = ""
         self.gateway = ""
         self.addresses: dict[str, str] = {}
-        self._only_host: Host | None = None
-        self._full = self._renewals = 0
-        info = engine.request("GET", "/info")
+        info = docker.facts()
         self.has_init = (info.get("InitBinary") or "") != ""
         self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
         self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
 
     def join_network(self, hosts: list[Host]) -> None:
-        """Make a network for the hosts, or find the shared one. An isolated job's network leads nowhere.
+        """Choose the network for the hosts. An isolated job's network leads nowhere.
 
-        Jobs of one host share a network on which containers do not reach each other. Several hosts get a
-        network for their job alone, on which every host's address is chosen beforehand: all names resolve
-        before the first program starts.
+        A job of one host uses the daemon's own bridge, or no network at all. Several hosts get a network for
+        their job alone, on which every host's address is chosen beforehand: all names resolve before the
+        first program starts.
 
         Raises:
             NoSubnetLeftError: no addresses are left for it now.
-            EngineError: the daemon refuses it for another reason.
+            DockerRefused: the daemon refuses it for another reason.
         """
         is_isolated = bool(self.request.get("EnableNetworkIsolation"))
-        if len(hosts) == 1:
-            name = ISOLATED_NETWORK if is_isolated else SHARED_NETWORK
-            self._only_host = hosts[0]
-            tail = f"-{self._full + 1}" if self._full else ""
-            made = shared_network(self.engine, name + tail, is_internal=is_isolated)
-        else:
-            body = {
-                "Name": f"shunter-{self.request['TrainingJobName']}-{os.urandom(3).hex()}",
-                "Driver": "bridge",
-                "Internal": is_isolated,
-                "Labels": self.labels,
-            }
-            made = make_network(self.engine, body, len(hosts))
-            pairs = zip(hosts, made.addresses(), strict=False)
-            self.addresses = {host.name: address for host, address in pairs}
-        self.network, self.gateway = made.id, made.gateway
-
-    def renew_network(self, error: DockerRefused) -> bool:
-        """Join the shared network again if it was removed, or another one if it is full.
-
-        Returns:
-            whether one of those was why a container did not start, so that another attempt may succeed.
-
-        Raises:
-            PlatformFailure: there are no addresses for another one.
-        """
-        is_gone = error.is_absent and "network" in error.message
-        is_full = _FULL.search(error.message) is not None
-        self._renewals += 1
-        if self._only_host is None or not (is_gone or is_full) or self._renewals > MOST_RENEWALS:
-            return False
-        self._full += is_full
-        try:
-            self.join_network([self._only_host])
-        except BackendError as problem:
-            raise PlatformFailure(problem.message) from problem
-        return True
+        if len(hosts) == 1 and is_isolated:
+            self.network = "none"
+            return
+        bridges = self.docker.inspect("network", "bridge") if len(hosts) == 1 else []
+        if bridges:
+            configs = (bridges[0].get("IPAM") or {}).get("Config") or []
+            self.network = "bridge"
+            self.gateway = next((item["Gateway"] for item in configs if item.get("Gateway")), "")
+            return
+        name = f"shunter-{self.request['TrainingJobName']}-{os.urandom(3).hex()}"
+        network = make_network(self.docker, name, len(hosts), self.labels, is_internal=is_isolated)
+        addresses = zip(hosts, network.addresses(), strict=False)
+        self.addresses = {host.name: address for host, address in addresses}
+        self.network, self.gateway = network.id, network.gateway
 
     def endpoint_variables(self) -> dict[str, str]:
         """Return the variables that name AWS endpoints, with the gateway's address in place of loopback."""
-        urls = {name: os.environ.get(name) for name in _ENDPOINTS}
+        urls = {name: os.environ.get(name) for name in _ENDPOINTS if self.gateway}
         return {name: _LOOPBACK.sub(rf"\g<1>{self.gateway}", url) for name, url in urls.items() if url}
 
 
@@ -206,7 +172,7 @@ class ContainerHost:
             except DockerRefused as error:
                 if self._cluster.has_init and "docker-init" in error.message:
                     self._cluster.has_init = False  # the daemon reports an init that it does not have
-                elif not self._cluster.renew_network(error):
+                else:
                     raise StartFailure(f"cannot start the container: {error.message}") from error
                 self._container.remove()
             else:
@@ -226,6 +192,7 @@ class ContainerHost:
         words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
         words += [word for mount in self._mounts() for word in ("--mount", mount.word())]
         words += ["--ip", address, "--network-alias", name] if address else []
+        words += ["--add-host", f"{name}:127.0.0.1"] if cluster.network == "none" else []
         for host, place in cluster.addresses.items():
             words += ["--add-host", f"{host}:{place}"] if host != name else []
         if cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p")):
@@ -300,16 +267,17 @@ def remove_all(docker: DockerCommand, job_dir: str) -> None:
     remove_networks(docker, docker.ids("network", LABEL, job_dir))
 
 
-def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
+def all_of_jobs(docker: DockerCommand) -> list[tuple[str, str, str, float]]:
     """Return kind, id, job's directory and age in seconds of all containers and networks of jobs.
 
     Raises:
         EngineUnavailableError: no daemon answers.
     """
-    filters = {"label": [LABEL]}
-    containers = engine.request("GET", "/containers/json", params={"all": True, "filters": filters})
-    networks = engine.request("GET", "/networks", params={"filters": filters})
-    items = [("container", item, float(item["Created"])) for item in containers]
-    items += [("network", item, datetime.fromisoformat(item["Created"]).timestamp()) for item in networks]
-    now = time.time()
-    return [(kind, item["Id"], item["Labels"][LABEL], now - created) for kind, item, created in items]
+    found = []
+    for kind in ("container", "network"):
+        ids = docker.ids(kind, LABEL)
+        for item in docker.inspect(kind, *ids) if ids else ():
+            held = item["Config"]["Labels"] if kind == "container" else item["Labels"]
+            age = time.time() - datetime.fromisoformat(item["Created"]).timestamp()
+            found.append((kind, item["Id"], held[LABEL], age))
+    return found
