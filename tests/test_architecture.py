@@ -41,7 +41,7 @@ LEVELS = [
     ["workspace.images"],
     ["image_registry", "workspace"],
     ["diagnosis", "docker"],
-    ["http", "specs"],
+    ["specs"],
     ["system"],
     ["apps.serve", "apps.utils", "tracker.backend"],
     ["apps", "tracker"],

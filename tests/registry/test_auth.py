@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.docker.credentials import Credentials
-from shunter.http.url_client import UrlClient
 from shunter.image_registry.auth import Challenge, parse_challenges
+from shunter.image_registry.certificates import registry_context
 from shunter.image_registry.registry_errors import (
     RegistryAuthError,
     RegistryError,
     RegistryUnavailableError,
 )
+from shunter.url_client import UrlClient
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
 from tests.registry.server import PASSWORD, RegistryServer, docker_config, htpasswd
@@ -275,7 +276,8 @@ def test_certificate_is_trusted_by_dockers_folder(secure, certificate, connect, 
     folder = tmp_path / "certs.d" / secure.host
     folder.mkdir(parents=True)
     (folder / "ca.crt").write_bytes(certificate.path.read_bytes())
-    urls = UrlClient({}, [str(tmp_path / "certs.d")])
+    folders = [str(tmp_path / "certs.d")]
+    urls = UrlClient({}, lambda origin: registry_context(origin.host, origin.port, {}, folders))
     assert push(connect(secure.host, urls=urls), repo)
 
 

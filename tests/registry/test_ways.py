@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.http.url_client import proxy_for
+from shunter.url_client import Proxy, proxy_for
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, htpasswd
@@ -113,7 +113,7 @@ P = "http://proxy.lan:3128"
 )
 def test_which_proxy(environ, host, port):
     proxy = proxy_for("https", host, 443, environ)
-    assert (proxy.port if proxy else None) == port
+    assert proxy == (Proxy(f"http://proxy.lan:{port}", {}) if port else None)
 
 
 @pytest.mark.parametrize("url", ["socks5://me:secret-1@x:1", "http://[bad", "http://"])

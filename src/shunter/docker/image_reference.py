@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from shunter.errors import ConfigError
-from shunter.http.url_client import is_loopback_host
+from shunter.url_client import is_loopback_host
 
 DOCKER_HUB = "docker.io"
 HUB_NAMES = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})

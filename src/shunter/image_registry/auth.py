@@ -14,7 +14,6 @@ from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from shunter.docker.credentials import Credentials, EcrHost, login_line
-from shunter.http.url_client import UrlClient
 from shunter.image_registry.registry_errors import (
     Purpose,
     RegistryAuthError,
@@ -23,6 +22,7 @@ from shunter.image_registry.registry_errors import (
     connection_trouble,
     read_document,
 )
+from shunter.url_client import UrlClient
 
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
 _SEPARATORS = re.compile(r"[\s,]*")

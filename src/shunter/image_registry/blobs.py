@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError
-from shunter.http.connections import Response
 from shunter.image_registry.image_manifest import hasher
 from shunter.image_registry.registry_errors import (
     ContentMismatchError,
@@ -25,6 +24,7 @@ from shunter.image_registry.registry_errors import (
     Trouble,
     connection_trouble,
 )
+from shunter.url_client import Response
 
 if TYPE_CHECKING:
     from shunter.image_registry.client import Body, RegistryClient

@@ -14,10 +14,9 @@ from urllib.parse import quote, urljoin
 from shunter.backoff import Backoff, Clock, retry_after
 from shunter.docker.credentials import Credentials, credentials_for
 from shunter.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
-from shunter.http.connections import NotHttpError, Response
-from shunter.http.url_client import BadUrlError, Origin, UrlClient
 from shunter.image_registry.auth import Authorizer, TokenServerError
 from shunter.image_registry.blobs import DEFAULT_CHUNK, BlobStream, BlobUpload, Source
+from shunter.image_registry.certificates import registry_context
 from shunter.image_registry.image_manifest import MANIFEST_TYPES, digest_of, matches
 from shunter.image_registry.registry_errors import (
     FINAL_CODES,
@@ -36,6 +35,7 @@ from shunter.image_registry.registry_errors import (
     unavailable,
 )
 from shunter.progress import Progress
+from shunter.url_client import BadUrlError, NotHttpError, Origin, Response, UrlClient
 
 T = TypeVar("T")
 
@@ -93,7 +93,9 @@ class RegistryClient:
         named = {name.strip() for name in environ.get(INSECURE_VARIABLE, "").split(",")}
         is_insecure = self.registry in named or is_loopback(self.registry)
         self._insecure = is_insecure if insecure is None else insecure
-        self._urls = urls or UrlClient(environ)
+        self._urls = urls or UrlClient(
+            environ, lambda origin: registry_context(origin.host, origin.port, environ)
+        )
         self._progress = progress
         self._stop = threading.Event()
         self._patience = patience

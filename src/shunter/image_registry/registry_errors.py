@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from shunter.docker.credentials import EcrHost
 from shunter.docker.image_reference import api_host, is_loopback
 from shunter.errors import BackendError
-from shunter.http.connections import Response
 from shunter.redaction import redact_text
 from shunter.terminal import clean
+from shunter.url_client import Response
 
 if TYPE_CHECKING:
     from shunter.image_registry.auth import Authorizer

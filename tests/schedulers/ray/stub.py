@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -17,13 +15,11 @@ Answer = tuple[int, Any]
 class StubDashboard:
     """Answers requests by the functions in ``routes``: (method, beginning of the path) -> answer.
 
-    An answer is a status and JSON, text or bytes. ``tails`` holds, for each connection to a log's web socket,
-    the messages that it gets; None breaks it, and the end of the list closes it in order.
+    An answer is a status and JSON, text or bytes.
     """
 
     def __init__(self) -> None:
         self.routes: dict[tuple[str, str], Callable[[str, bytes], Answer]] = {}
-        self.tails: list[list[str | None]] = []
         self.requests: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
@@ -61,9 +57,6 @@ def _handler_for(stub: StubDashboard) -> type[BaseHTTPRequestHandler]:
         def _respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             stub.headers.append({name.lower(): value for name, value in self.headers.items()})
-            if self.headers.get("Upgrade") == "websocket" and stub.tails:
-                self._tail()
-                return
             status, content = stub.find(self.command, self.path, body)
             if status == 0:  # hang up
                 self.close_connection = True
@@ -76,37 +69,9 @@ def _handler_for(stub: StubDashboard) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _tail(self) -> None:
-            stub.requests.append(("TAIL", self.path))
-            messages = stub.tails.pop(0)
-            key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-            self.send_response(101)
-            self.send_header("Upgrade", "websocket")
-            self.send_header("Connection", "Upgrade")
-            accepted = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
-            self.send_header("Sec-WebSocket-Accept", accepted)
-            self.end_headers()
-            self.close_connection = True
-            for message in messages:
-                if message is None:
-                    return
-                self.wfile.write(frame(0x1, message.encode()))
-                self.wfile.flush()
-            self.wfile.write(frame(0x8, b"\x03\xe8"))
-
         do_GET = do_POST = do_PUT = do_DELETE = _respond
 
     return Handler
-
-
-def frame(kind: int, data: bytes, *, final: bool = True) -> bytes:
-    """Return a frame of a web socket as servers send them (RFC 6455, 5.2)."""
-    first = bytes([(0x80 if final else 0) | kind])
-    if len(data) < 126:
-        return first + bytes([len(data)]) + data
-    if len(data) < 1 << 16:
-        return first + b"\x7e" + len(data).to_bytes(2, "big") + data
-    return first + b"\x7f" + len(data).to_bytes(8, "big") + data
 
 
 @contextmanager

@@ -48,11 +48,11 @@ def followed(scheduler: RayScheduler, replica: int = 0, **query: Any) -> bytes:
     return b"".join(block.data for block in blocks)
 
 
-def test_a_log_whose_connection_breaks_is_complete(stub: StubDashboard, scheduler: RayScheduler) -> None:
+def test_a_log_that_is_followed_is_complete(stub: StubDashboard, scheduler: RayScheduler) -> None:
     whole = line("a") + line("b") + line("c")
-    stub.tails = [[line("a"), None], [None], [line("a") + line("b")[:30], None], [line("a") + line("b")]]
-    stub.answer("GET", "/api/jobs/job-1", *[(200, job("RUNNING"))] * 4, (200, job("SUCCEEDED")))
-    stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": whole}))
+    pages = ["", line("a"), line("a"), line("a") + line("b")[:30], whole]
+    stub.answer("GET", "/api/jobs/job-1", *[(200, job("RUNNING"))] * 5, (200, job("SUCCEEDED")))
+    stub.answer("GET", "/api/jobs/job-1/logs", *[(200, {"logs": page}) for page in pages])
     assert followed(scheduler) == b"a\nb\nc\n"
     assert logs.kept_log("job-1") == whole
 
@@ -60,34 +60,16 @@ def test_a_log_whose_connection_breaks_is_complete(stub: StubDashboard, schedule
 def test_a_dashboard_that_is_away_for_a_while_loses_nothing(
     stub: StubDashboard, scheduler: RayScheduler
 ) -> None:
-    stub.tails = [[line("a"), None]]
     running, away = (200, job("RUNNING")), (503, "")
     stub.answer("GET", "/api/jobs/job-1", running, away, away, away, running, (200, job("SUCCEEDED")))
-    stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": line("a") + line("b")}))
+    pages = [(200, {"logs": line("a")}), (0, ""), (200, {"logs": line("a") + line("b")})]
+    stub.answer("GET", "/api/jobs/job-1/logs", *pages)
     with pytest.warns(RuntimeWarning, match="still following job-1"):
         assert followed(scheduler) == b"a\nb\n"
 
 
-def test_without_web_sockets_the_log_is_read_again_and_again(
-    stub: StubDashboard, scheduler: RayScheduler
-) -> None:
-    stub.answer("GET", "/api/jobs/job-1/logs/tail", (400, "no upgrade here"))
-    stub.answer("GET", "/api/jobs/job-1", *[(200, job("RUNNING"))] * 3, (200, job("FAILED")))
-    pages = [(200, {"logs": line("a")}), (200, {"logs": line("a") + line("b")})]
-    stub.answer("GET", "/api/jobs/job-1/logs", *pages)
-    assert followed(scheduler) == b"a\nb\n"
-
-
-def test_a_silent_log_of_a_job_that_runs_is_waited_for(stub: StubDashboard, scheduler: RayScheduler) -> None:
-    stub.tails = [[line("a")], [line("a")]]
-    stub.answer("GET", "/api/jobs/job-1", *[(200, job("RUNNING"))] * 2, (200, job("STOPPED")))
-    stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": line("a")}))
-    assert followed(scheduler) == b"a\n"
-
-
 def test_only_the_last_lines_then_what_comes(stub: StubDashboard, scheduler: RayScheduler) -> None:
     before = "".join(line(str(i)) for i in range(5))
-    stub.tails = [[before + line("new")]]
     stub.answer("GET", "/api/jobs/job-1", *[(200, job("RUNNING"))], (200, job("SUCCEEDED")))
     stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": before}), (200, {"logs": before + line("new")}))
     assert followed(scheduler, last=2) == b"3\n4\nnew\n"
@@ -96,8 +78,8 @@ def test_only_the_last_lines_then_what_comes(stub: StubDashboard, scheduler: Ray
 def test_a_head_that_was_replaced_ends_the_following_and_not_the_job(
     stub: StubDashboard, scheduler: RayScheduler
 ) -> None:
-    stub.tails = [[line("a"), None]]
     stub.answer("GET", "/api/jobs/job-1", (200, job("RUNNING")), (404, "Job job-1 does not exist"))
+    stub.answer("GET", "/api/jobs/job-1/logs", (200, {"logs": line("a")}))
     with pytest.raises(BackendError, match="no longer knows"):
         followed(scheduler)
     assert logs.kept_log("job-1") == line("a")

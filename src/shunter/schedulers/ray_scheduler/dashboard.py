@@ -15,11 +15,9 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from shunter.errors import AccessError, BackendError, ConfigError
-from shunter.http.connections import Response
-from shunter.http.url_client import BadUrlError, Origin, UrlClient
-from shunter.http.websocket import WebSocket
 from shunter.paths import read_regular_file
 from shunter.system.identity import home
+from shunter.url_client import BadUrlError, Origin, Response, UrlClient
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 #: In the order in which Ray's own command reads them.
@@ -33,8 +31,6 @@ OTHER_PORTS = {6379: "control store", 10001: "Ray Client"}
 ADDRESS_EXAMPLE = "Give the dashboard's address: -cfg dashboard_address=http://HEAD:8265."
 #: Seconds for which the dashboard may be silent: it waits 30 s for its agent, and longer to store a package.
 SILENCE, UPLOAD_SILENCE = 40.0, 300.0
-#: Seconds for which a followed log may be silent until it is asked whether the job still runs.
-LOG_SILENCE = 30.0
 LONGEST_ANSWER = 2 << 30
 #: What Ray's own 404 says: "Job NAME does not exist".
 ABSENT = b"does not exist"
@@ -64,7 +60,7 @@ class Dashboard:
         self._environ = os.environ if environ is None else environ
         self.address = address.rstrip("/")
         self._headers = dict(headers or {})
-        self._urls = UrlClient(self._environ, certs_dirs=(), context=context)
+        self._urls = UrlClient(self._environ, None if context is None else lambda origin: context)
 
     @classmethod
     def of(
@@ -152,19 +148,6 @@ class Dashboard:
         if status in ok:
             return status, content
         raise self.refusal(f"{method} {path}", status, content)
-
-    def open_log(self, submission_id: str) -> WebSocket:
-        """Return the web socket that follows a job's log from its beginning.
-
-        Raises:
-            NotUpgradedError: web sockets do not work there.
-            DashboardUnreachableError: there was no answer.
-        """
-        url = f"{self.address}{job_path(submission_id)}/logs/tail"
-        try:
-            return WebSocket.open(self._urls, url, self.headers(), LOG_SILENCE)
-        except OSError as error:
-            raise self.unreachable(error) from error
 
     # ---- who we are
 

@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shunter.errors import BackendError, ShunterError
-from shunter.http.url_client import is_loopback_host
 from shunter.schedulers.ray_scheduler.dashboard import MODE_VARIABLE, Dashboard, token_in
 from shunter.schedulers.ray_scheduler.observe import all_jobs
 from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.request import RayRequest, runtime_environment
 from shunter.schedulers.ray_scheduler.rules import check_options
 from shunter.schedulers.responses import Check
+from shunter.url_client import is_loopback_host
 
 #: For how many nodes the report says why they cannot run a replica.
 MOST_NODES = 4

@@ -1,15 +1,16 @@
 """Reading and following the log of a job on Ray, and keeping it here: Ray's copy vanishes with its head.
 
-Ray keeps one log for a job, that of its driver, on the driver's node, and hands it out from the beginning:
-whole, or over a web socket that grows with it.
+Ray keeps one log for a job, that of its driver, on the driver's node, and hands it out whole. So following it
+is reading it again and again; the longer that takes, the longer are the pauses.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -17,7 +18,6 @@ from urllib.parse import quote
 
 from shunter.backoff import Backoff
 from shunter.errors import AccessError, BackendError
-from shunter.http.websocket import NotUpgradedError, WebSocket
 from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
 from shunter.schedulers.lines import last_lines
 from shunter.schedulers.ray_scheduler import observe, reasons
@@ -29,8 +29,10 @@ from shunter.specs.status import is_terminal
 #: For how many seconds a dashboard may be away while a log is followed.
 PATIENCE = 600.0
 FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
-#: How often a log is read whole where web sockets do not work, in seconds.
-FIRST_READING, LONGEST_READING = 0.5, 10.0
+#: Pauses between two readings of a log that is followed, in seconds: the first after something new, and the
+#: longest; but no shorter than so many times what a reading takes.
+FIRST_READING, LONGEST_READING = 0.5, 5.0
+PAUSES_PER_READING = 4
 
 
 # ---- the copy that is kept here
@@ -168,7 +170,7 @@ class LogFollower:
         self._lines = ReplicaLines(replicas, query, foreign)
         self._seen = 0
         self._copy = KeptCopy(app_id)
-        self._polls = Backoff(FIRST_READING, LONGEST_READING, factor=1.5, jitter=0)
+        self._readings = Backoff(FIRST_READING, LONGEST_READING, factor=1.5, jitter=0)
 
     def blocks(self) -> Iterator[LogBlock]:
         """Yield the lines as they come.
@@ -179,58 +181,29 @@ class LogFollower:
         try:
             if self._query.last is not None:
                 yield from self._last_of_what_is_there()
-            while not (yield from self._until_ended()):
-                pass
+            while True:
+                started = time.monotonic()
+                yield from self._new_lines()
+                if self._patiently(self._has_ended):
+                    break
+                self._readings.pause(PAUSES_PER_READING * (time.monotonic() - started))
+            yield from self._new_lines()
             yield from self._lines.finish()
         finally:
             self._copy.keep()
             self._copy.close()
 
     def _last_of_what_is_there(self) -> Iterator[LogBlock]:
-        text = self._patiently(lambda: whole_log(self._dashboard, self._app_id)) or ""
+        text = self._read_all()
         whole = text[: text.rfind("\n") + 1]
         yield from last_lines(self._lines.feed(whole), self._query.last, self._replicas)
         self._note(whole)
 
-    def _until_ended(self) -> Generator[LogBlock, None, bool]:
-        """Follow one connection to its end; returns whether the job has ended."""
-        try:
-            socket = self._patiently(lambda: self._dashboard.open_log(self._app_id))
-        except NotUpgradedError:
-            self._polls.pause()
-            follows = False
-        else:
-            yield from self._follow(socket)
-            follows = True
-        has_ended = bool(self._patiently(self._has_ended))
-        if has_ended or not follows:
-            yield from self._new_part(self._read_all(), 0)
-        return has_ended
-
-    def _follow(self, socket: WebSocket) -> Iterator[LogBlock]:
-        at = 0
-        try:
-            while True:
-                try:
-                    message = socket.receive()
-                except TimeoutError:
-                    if self._has_ended():
-                        return
-                    continue
-                if message is None:
-                    return
-                text = message.decode("utf-8", "surrogateescape")
-                yield from self._new_part(text, at)
-                at += len(text)
-        except (OSError, DashboardUnreachableError):
-            return
-        finally:
-            socket.close()
-
-    def _new_part(self, text: str, at: int) -> Iterator[LogBlock]:
-        """Take what is new in a text of the log that begins at a character."""
-        new = text[max(0, self._seen - at) :]
+    def _new_lines(self) -> Iterator[LogBlock]:
+        """Read the log as far as it is written, and yield what is new."""
+        new = self._read_all()[self._seen :]
         if new:
+            self._readings.reset()
             self._note(new)
             yield from self._lines.feed(new)
 

@@ -1,4 +1,4 @@
-"""Certificates for https: those that are trusted, and our client certificates."""
+"""Certificates for registries: those that are trusted, and our client certificates."""
 
 from __future__ import annotations
 
@@ -10,18 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from shunter.errors import ConfigError
 from shunter.paths import xdg
 from shunter.system.identity import home
-
-
-def daemon_context(directory: str, *, verify: bool) -> ssl.SSLContext:
-    """Return the context for a Docker daemon, of a directory's ``ca.pem``, ``cert.pem`` and ``key.pem``."""
-    files = {name: os.path.join(directory, f"{name}.pem") for name in ("ca", "cert", "key")}
-    context = ssl.create_default_context(cafile=files["ca"] if os.path.exists(files["ca"]) else None)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if os.path.exists(files["cert"]):
-        context.load_cert_chain(files["cert"], files["key"])
-    return context
 
 
 def registry_context(
