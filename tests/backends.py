@@ -197,6 +197,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "mpi": _program("mpirun", "sshd", "ip"),
     "namespaces": _namespaces,
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "podman": lambda: _program("podman", "runc", "catatonit")() or _only_root(),
     "ps": _program("ps"),
     "ray": _ray,
     "registry": _registry,

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +19,9 @@ from shunter.errors import BackendError, ConfigError
 
 #: Options of a container's log. It keeps bytes that are not UTF-8, and everything: by default old lines are
 #: dropped, and "unlimited" is refused.
-LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
+_LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
+#: Variable with the command, which is ``docker`` by default.
+PROGRAM_VARIABLE = "SHUNTER_DOCKER"
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 #: How long the command may take; the daemon of a loaded machine takes long to set up a container.
 COMMAND_SECONDS = 300.0
@@ -31,7 +33,9 @@ _UNREACHABLE = re.compile(
 )
 _FORBIDDEN = re.compile(r"permission denied while trying to connect", re.IGNORECASE)
 _ABSENT = re.compile(
-    r"No such (?:container|image|object|network)|network \S+ not found|could not find the file", re.IGNORECASE
+    r"No such (?:container|image|object|network)|(?:network|container) \S+ not found|could not find the file"
+    r"|(?:image|network) not known|no container with name",
+    re.IGNORECASE,
 )
 #: Variables that the command itself reads; a container's of these names are given in its arguments.
 _OF_THE_COMMAND = re.compile(
@@ -71,6 +75,10 @@ _ADVICE: list[tuple[str, str]] = [
     (
         r"docker-init",
         "The daemon has no docker-init, which comes with Docker: install the package tini-static.",
+    ),
+    (
+        r"container-init binary not found",
+        "Podman has no init program for containers: install the package catatonit.",
     ),
     (
         r"executable file not found|no such file or directory.*unknown|not found in \$PATH",
@@ -124,14 +132,25 @@ class DockerCommand:
             ConfigError: it is not installed.
         """
         if not self._program:
-            found = shutil.which("docker")
-            if found is None:
+            name = self.environ.get(PROGRAM_VARIABLE) or os.environ.get(PROGRAM_VARIABLE) or "docker"
+            path = shutil.which(name)
+            if path is None:
                 raise ConfigError(
-                    "containers are run by the command `docker`, which is not in PATH",
-                    hint="Install Docker: https://docs.docker.com/engine/install/",
+                    f"containers are run by the command `{name}`, which is not in PATH",
+                    hint="Install Docker: https://docs.docker.com/engine/install/. "
+                    f"{PROGRAM_VARIABLE}=podman names another command.",
                 )
-            self._program = found
+            self._program = path
         return self._program
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether the command is Podman's, which has no daemon.
+
+        Raises:
+            ConfigError: it is not installed.
+        """
+        return os.path.basename(os.path.realpath(self.program)) == "podman"
 
     def pinned(self) -> DockerCommand:
         """Return the command for the same daemon, whatever variables and contexts other processes have."""
@@ -141,6 +160,8 @@ class DockerCommand:
             return DockerCommand({name: environ[name] for name in names if name in environ}, self._program)
         context, host = self._context()
         pinned = {"DOCKER_HOST": host} if context == "default" else {"DOCKER_CONTEXT": context}
+        if host == "podman":
+            pinned = {PROGRAM_VARIABLE: self.program}
         return DockerCommand(pinned, self._program)
 
     @property
@@ -157,7 +178,10 @@ class DockerCommand:
 
     def _context(self) -> tuple[str, str]:
         """Return name and address of the context that the command uses."""
-        if not self._program and not shutil.which("docker"):
+        try:
+            if self.is_podman:
+                return "default", "podman"
+        except ConfigError:
             return "default", DEFAULT_ENDPOINT
         done = self.call("context", "inspect", "--format", "{{.Name}} {{.Endpoints.docker.Host}}")
         if done.returncode:
@@ -172,7 +196,7 @@ class DockerCommand:
     def is_local(self) -> bool:
         """Whether the daemon runs on this machine, so that it sees the same files."""
         host = urlsplit(self.endpoint).hostname or ""
-        return self.endpoint.startswith("unix://") or host in ("localhost", "127.0.0.1", "::1")
+        return self.endpoint.startswith(("unix://", "podman")) or host in ("localhost", "127.0.0.1", "::1")
 
     def facts(self) -> dict[str, Any]:
         """Return what the daemon says of itself and its machine, as ``docker info`` has it.
@@ -183,6 +207,8 @@ class DockerCommand:
         """
         done = self.call("info", "--format", "{{json .}}")
         facts: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        if self.is_podman and facts:
+            return _facts_of_podman(facts)
         problems = facts.get("ServerErrors") or ([] if facts else [done.stderr])
         if problems:
             raise refusal(str(problems[0]))
@@ -236,6 +262,17 @@ class DockerCommand:
             raise refusal(done.stderr)
         return done.stdout
 
+    def create(self, words: Sequence[str], env: Mapping[str, str]) -> str:
+        """Create a container by the words of ``docker create``, with these variables; returns its id.
+
+        Raises:
+            DockerRefused: the daemon refuses.
+            EngineUnavailableError: no daemon answers.
+            ConfigError: the command is not installed.
+        """
+        log_words = [] if self.is_podman else _LOG_WORDS  # Podman's own driver keeps everything
+        return self.run("create", *log_words, *words, env=env).split()[-1]
+
     def inspect(self, kind: str, *names: str, seconds: float = COMMAND_SECONDS) -> list[dict[str, Any]]:
         """Return what the daemon knows of containers, networks or images (``kind``), without those it lacks.
 
@@ -264,6 +301,19 @@ class DockerCommand:
         words = ["container", "ls", "--all"] if kind == "container" else [kind, "ls"]
         chosen = label if value is None else f"{label}={value}"
         return self.run(*words, "--quiet", "--no-trunc", "--filter", f"label={chosen}").split()
+
+
+def _facts_of_podman(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``podman info`` says, by the names that Docker has for it."""
+    host = info["host"]
+    return {
+        "ServerVersion": info["version"]["Version"],
+        "OSType": host["os"],
+        "Architecture": host["arch"],
+        "NCPU": host["cpus"],
+        "MemTotal": host["memTotal"],
+        "InitBinary": "catatonit" if shutil.which("catatonit") else "",
+    }
 
 
 def environment_words(env: Mapping[str, str]) -> list[str]:

@@ -121,7 +121,7 @@ class ContainerMaker:
             replica.env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
         name = f"{replica.role}/{replica.replica}"
         try:
-            self._docker.run(*replica.words(), env=replica.env)
+            self._docker.create(replica.words(), replica.env)
         except DockerRefused as error:
             if self._job.file("ml") + os.sep not in error.message or "source path" not in error.message:
                 raise BackendError(
@@ -129,7 +129,7 @@ class ContainerMaker:
                 ) from error
             with self._lock:  # the daemon cannot see our files, for example from a container
                 self._leave_results_in_containers()
-            self._docker.run(*replica.words(), env=replica.env)
+            self._docker.create(replica.words(), replica.env)
         self._check_script(replica)
         if self._request.hang_timeout is not None:
             self._docker.run("cp", self._job.python_dir(), f"{replica.name}:{PYTHON_DIR}")

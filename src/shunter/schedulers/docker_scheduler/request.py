@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shunter.docker.command import LOG_WORDS, Mount, environment_words
+from shunter.docker.command import Mount, environment_words
 from shunter.docker.image_reference import image_problem
 from shunter.errors import refuse
 from shunter.limits import seconds_problem
@@ -77,12 +77,12 @@ class ReplicaRequest:
     gpus: str = ""
 
     def words(self) -> list[str]:
-        """Return the words of the command; the values of the environment are not among them."""
+        """Return the words of ``docker create``; the values of the environment are not among them."""
         entrypoint, *arguments = self.command
         mounts = [word for mount in self.mounts for word in ("--mount", mount.word())]
         aliases = [word for alias in self.aliases for word in ("--network-alias", alias)]
         options = [*self.options, *aliases, *mounts, *environment_words(self.env), "--entrypoint", entrypoint]
-        return ["create", "--name", self.name, *options, self.image, *arguments]
+        return ["--name", self.name, *options, self.image, *arguments]
 
 
 @dataclass
@@ -127,7 +127,7 @@ class DockerRequest:
             shown["env"] = {name: redactor.named(name, value) for name, value in container.env.items()}
             masked = replace(container, env=shown["env"], options=shown["options"], command=shown["command"])
             shown["mounts"] = [redactor.text(mount.word()) for mount in container.mounts]
-            shown["create"] = redactor.text(shlex.join(["docker", *masked.words()]))
+            shown["create"] = redactor.text(shlex.join(["docker", "create", *masked.words()]))
             containers.append(shown)
         told = [redactor.text(target) for target in self.notify]
         secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
@@ -245,7 +245,7 @@ class _Plan:
     def _options(self, role: Role, k: int) -> list[str]:
         """Return the options of a container, but for its mounts, names, environment and GPUs."""
         held = {**self.labels, labels.ROLE: role.name, labels.REPLICA: str(k)}
-        words = ["--init", "--stop-signal", STOP_SIGNAL, *LOG_WORDS]  # init passes signals on, and reaps
+        words = ["--init", "--stop-signal", STOP_SIGNAL]  # init passes signals on, and reaps
         words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
         words += ["--platform", self.opts.platform] if self.opts.platform else []
         words += ["--privileged"] if self.opts.privileged else []

@@ -90,7 +90,7 @@ class AttachedContainer:
             EngineUnavailableError: no daemon answers.
         """
         self._has_init = "--init" in words
-        self._id = self._docker.run("create", *words, env=env).split()[-1]
+        self._id = self._docker.create(words, env)
         size = os.path.getsize(self._log_path) if os.path.exists(self._log_path) else 0
         self._command = self._attach([self._docker.program, "start", "--attach", self._id])
         while True:

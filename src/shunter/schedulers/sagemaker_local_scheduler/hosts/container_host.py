@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from shunter.docker.command import (
-    LOG_WORDS,
     DockerCommand,
     DockerRefused,
     Mount,
@@ -188,7 +187,7 @@ class ContainerHost:
         address = cluster.addresses.get(name, "")
         held = {**cluster.labels, HOST_LABEL: name}
         words = ["--hostname", name, "--network", cluster.network, "--shm-size", str(cluster.shared_memory)]
-        words += [*LOG_WORDS, *(["--init"] if cluster.has_init else [])]
+        words += ["--init"] if cluster.has_init else []
         words += [word for label, value in held.items() for word in ("--label", f"{label}={value}")]
         words += [word for mount in self._mounts() for word in ("--mount", mount.word())]
         words += ["--ip", address, "--network-alias", name] if address else []
