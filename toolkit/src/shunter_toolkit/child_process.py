@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from . import orphans
 from .errors import StartError
@@ -43,6 +44,7 @@ class Command:
         self.whole_group = whole_group
 
 
+@dataclass
 class Policy:
     """Time limits, and what is called when a stop begins.
 
@@ -55,19 +57,13 @@ class Policy:
             thread may exist when the child is forked.
     """
 
-    def __init__(
-        self,
-        grace: float = DEFAULT_GRACE,
-        timeout: float | None = None,
-        on_stop: Callable[[int], int | None] | None = None,
-        on_start: Callable[[int], None] | None = None,
-    ) -> None:
-        self.grace = grace
-        self.timeout = timeout
-        self.on_stop = on_stop
-        self.on_start = on_start
+    grace: float = DEFAULT_GRACE
+    timeout: float | None = None
+    on_stop: Callable[[int], int | None] | None = None
+    on_start: Callable[[int], None] | None = None
 
 
+@dataclass
 class Outcome:
     """How a child ended.
 
@@ -80,13 +76,12 @@ class Outcome:
         seconds: how long it ran.
     """
 
-    def __init__(self, status: int, stderr: bytes = b"", seconds: float = 0.0) -> None:
-        self.status = status
-        self.stop_signal: int | None = None
-        self.timed_out = False
-        self.stopped_by_us = False
-        self.stderr = stderr
-        self.seconds = seconds
+    status: int
+    stderr: bytes = b""
+    seconds: float = 0.0
+    stop_signal: int | None = None
+    timed_out: bool = False
+    stopped_by_us: bool = False
 
     @property
     def exit_code(self) -> int:

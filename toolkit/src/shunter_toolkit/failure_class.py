@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import tracebacks
@@ -21,6 +22,7 @@ _CRASHES = frozenset({126, 127, 132, 135, 139})
 _LONGEST_EVIDENCE = 300
 
 
+@dataclass(frozen=True)
 class Found:
     """The cause of a failure.
 
@@ -32,12 +34,11 @@ class Found:
         evidence: the line that shows it.
     """
 
-    def __init__(self, name: str, text: str, failure_class: str, is_consequence: bool, evidence: str) -> None:
-        self.name = name
-        self.text = text
-        self.failure_class = failure_class
-        self.is_consequence = is_consequence
-        self.evidence = evidence.strip()[:_LONGEST_EVIDENCE]
+    name: str
+    text: str
+    failure_class: str
+    is_consequence: bool
+    evidence: str
 
 
 class Table:
@@ -98,7 +99,8 @@ class Table:
 
     def _made(self, name: str, evidence: str) -> Found:
         cause = self._causes[name]
-        return Found(name, cause["text"], cause["class"], bool(cause["is_consequence"]), evidence)
+        shown = evidence.strip()[:_LONGEST_EVIDENCE]
+        return Found(name, cause["text"], cause["class"], bool(cause["is_consequence"]), shown)
 
 
 def _errors(report: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 #: Stands for no limit.
 MOST_RETRIES = 1_000_000
 #: The class of failures whose retries get more memory: out of memory.
@@ -11,6 +13,7 @@ GROWTH = 2
 _LONGEST_EVIDENCE = 120
 
 
+@dataclass(unsafe_hash=True)
 class RetryRule:
     """How many times a class of failures is retried.
 
@@ -20,18 +23,8 @@ class RetryRule:
             before. 0: the memory stays the same.
     """
 
-    def __init__(self, times: int, most_mb: int = 0) -> None:
-        self.times = times
-        self.most_mb = most_mb
-
-    def __repr__(self) -> str:
-        return f"RetryRule({self.times}, {self.most_mb})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RetryRule) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((self.times, self.most_mb))
+    times: int
+    most_mb: int = 0
 
     @property
     def is_endless(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 _HEAD = "Traceback (most recent call last):"
@@ -26,14 +27,14 @@ _LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 MAX_FRAMES = 5
 
 
+@dataclass
 class Trace:
     """One traceback: exception type and message, the innermost frames, the rank if its lines name one."""
 
-    def __init__(self, kind: str, message: str, frames: list[dict[str, Any]], rank: int | None) -> None:
-        self.kind = kind
-        self.message = message
-        self.frames = frames
-        self.rank = rank
+    kind: str
+    message: str
+    frames: list[dict[str, Any]]
+    rank: int | None
 
     @property
     def short_kind(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import types
+from dataclasses import dataclass
 from typing import Any
 
 from .. import log
@@ -17,13 +18,13 @@ from ..errors import ClientError, UnsupportedFormatError
 from . import content_types, decoders, encoders
 
 
+@dataclass
 class Answer:
     """An HTTP answer: status, body, content type."""
 
-    def __init__(self, status: int, body: bytes, content_type: str = content_types.JSON) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
+    status: int
+    body: bytes
+    content_type: str = content_types.JSON
 
 
 def default_model_fn(model_dir: str) -> Any:
