@@ -15,7 +15,7 @@ from shunter.docker import networks
 from shunter.docker.command import DockerCommand, remove_networks
 from shunter.docker.daemon_errors import NoSubnetLeftError
 from shunter.errors import ConfigError
-from shunter.system import linux
+from shunter.system import network
 from tests.backends import need
 
 LABEL = "shunter.test-networks"
@@ -62,7 +62,7 @@ def test_routes_of_this_machine_are_kept_away_from(
     ]
     table = tmp_path / "route"
     table.write_text("\n".join(rows) + "\n")
-    monkeypatch.setattr(linux, "ROUTES", str(table))
+    monkeypatch.setattr(network, "ROUTES", str(table))
     monkeypatch.setenv(networks.VARIABLE, str(whole))
     assert make().subnet == free
 

@@ -1,7 +1,6 @@
-"""The primitives of Linux and their portable twins: the same functions, used by way of `shunter.system`."""
+"""The primitives of Linux, and what is used elsewhere, by way of `shunter.system`."""
 
 import ast
-import inspect
 import os
 import re
 import subprocess
@@ -9,15 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import shunter
 from shunter import system
-from shunter.system import linux, portable
+from shunter.system import file_events, files, kernel_calls, process_table
 from shunter.system.identity import Process, home, identify, myself, user_name
-from tests import backends
 
 SOURCE = Path(shunter.__file__).parent
 #: Names of modules `os`, `select`, `signal`, `socket` and `fcntl`, and texts, that other systems do not have.
@@ -30,7 +27,7 @@ MODULES = {"os", "select", "signal", "socket", "fcntl"}
 LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0shunter")
 #: A shell script that makes the namespaces of a process host: not used where `HAS_NAMESPACES` is false.
 #: What is written for pods, or runs on the nodes of a Ray cluster.
-EXCEPTIONS = {"namespaces.py", "pods.py", "ray_driver.py", "replica_actor.py"}
+EXCEPTIONS = {"namespaces.py", "out_of_memory.py", "pods.py", "ray_driver.py", "replica_actor.py"}
 
 
 def test_other_packages_use_nothing_that_only_linux_has() -> None:
@@ -53,23 +50,11 @@ def test_other_packages_use_nothing_that_only_linux_has() -> None:
     assert found == []
 
 
-def functions(module: ModuleType) -> dict[str, str]:
-    public = inspect.getmembers(module, inspect.isfunction)
-    return {
-        name: str(inspect.signature(function))
-        for name, function in public
-        if not name.startswith("_") and function.__module__ == module.__name__
-    }
-
-
-def test_the_twins_have_the_same_functions() -> None:
-    assert functions(linux) == functions(portable)
-    assert {name for name in system.__all__ if name.islower()} == set(functions(linux))
-
-
-@pytest.fixture(params=[linux, portable], ids=["linux", "portable"])
-def twin(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
+@pytest.fixture(params=[True, False], ids=["linux", "elsewhere"])
+def on_linux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    for module in (process_table, kernel_calls, file_events, files):
+        monkeypatch.setattr(module, "IS_LINUX", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -79,24 +64,26 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_facts_about_a_process(twin: ModuleType, sleeper: subprocess.Popen[bytes]) -> None:
-    if twin is portable:
-        backends.need("ps")
-    facts = twin.process_facts(sleeper.pid)
+def test_facts_about_a_process(on_linux: bool, sleeper: subprocess.Popen[bytes]) -> None:
+    facts = system.process_facts(sleeper.pid)
     assert facts[:4] == (sleeper.pid, os.getpid(), os.getpgid(0), os.getsid(0))
-    assert facts.start == twin.start_of(sleeper.pid) > twin.start_of(1)
+    assert facts.start == system.start_of(sleeper.pid) > system.start_of(1)
     assert facts.status == ""
-    assert facts in twin.all_processes()
-    assert facts in twin.children_of(os.getpid())
-    assert twin.has_mark([sleeper.pid, os.getpid()], "MARK=of this test", "/nowhere") == {sleeper.pid}
-    assert twin.has_mark([sleeper.pid], "MARK=of this te", "/nowhere") == set()
+    assert facts in system.all_processes()
+    assert facts in system.children_of(os.getpid())
+    assert system.has_mark([sleeper.pid, os.getpid()], "MARK=of this test", "/nowhere") == {sleeper.pid}
+    assert system.has_mark([sleeper.pid], "MARK=of this te", "/nowhere") == set()
+    usage = system.process_usage([os.getpid(), 2**22 + 1])
+    assert list(usage) == [os.getpid()]
+    assert usage[os.getpid()].memory > 1_000_000
+    assert usage[os.getpid()].cpu_seconds > 0
     sleeper.send_signal(19)
-    until(lambda: twin.process_facts(sleeper.pid).status == "stopped")
+    until(lambda: system.process_facts(sleeper.pid).status == "stopped")
     sleeper.kill()
-    twin.wait_without_reaping(sleeper.pid)
-    assert twin.process_facts(sleeper.pid) is None  # a zombie
+    system.wait_without_reaping(sleeper.pid)
+    assert system.process_facts(sleeper.pid) is None  # a zombie
     sleeper.wait()
-    assert twin.start_of(sleeper.pid) is None
+    assert system.start_of(sleeper.pid) is None
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -106,25 +93,21 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_files(twin: ModuleType, tmp_path: Path) -> None:
+def test_files(on_linux: bool, tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("w+b") as file:
-        twin.reserve_space(file.fileno(), 3_000_000)
+        system.reserve_space(file.fileno(), 3_000_000)
         assert os.stat(path).st_size == 3_000_000
         assert os.stat(path).st_blocks * 512 >= 3_000_000
-        file.truncate(0)
-        file.seek(0)
-        file.write(b"content")
-        file.flush()
-        assert list(twin.data_ranges(file.fileno(), 7)) == [(0, 7)]
-        assert list(twin.data_ranges(file.fileno(), 0)) == []
-        with (tmp_path / "copy").open("w+b") as copy:
-            assert twin.send_file(file.fileno(), copy.fileno(), 3, 100) == 4
-            assert twin.send_file(file.fileno(), copy.fileno(), 7, 100) == 0
-    assert (tmp_path / "copy").read_bytes() == b"tent"
-    with twin.unnamed_file() as file:
-        Path(twin.path_of_open_file(file)).write_bytes(b"x")
-        assert file.read() == b"x"
+        assert system.has_writer(str(path)) is on_linux
+    assert not system.has_writer(str(path))
+    events = system.open_file_events()
+    assert (events is not None) is on_linux
+    if events is not None:
+        events.add(str(path))
+        path.write_bytes(b"x")
+        assert events.read().watches
+        events.close()
 
 
 def test_a_process_is_itself_alone() -> None:

@@ -1,52 +1,63 @@
-"""The operating system: processes, file events, users and machines.
+"""The operating system: processes, file events, files, the network, users. Nothing here knows about jobs."""
 
-Nothing here knows about jobs. Only `linux` uses what only Linux has; `portable` is its counterpart.
-"""
-
-import os
-import sys
-
-#: If this variable is 1, `portable` is used on Linux too, to test it.
-SWITCH = "SHUNTER_PORTABLE"
-
-if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
-    from shunter.system.linux import *
-else:
-    from shunter.system.portable import *
+from shunter.system.file_events import open_file_events
+from shunter.system.files import has_writer, is_pipe_path, memory_directory, reserve_space, share_blocks
+from shunter.system.kernel_calls import (
+    become_subreaper,
+    die_with_parent,
+    open_process,
+    set_title,
+    signal_process,
+    wait_without_reaping,
+)
+from shunter.system.network import network_bytes, routes, user_of_peer
+from shunter.system.platform_choice import (
+    HAS_NAMESPACES,
+    HAS_SUBREAPER,
+    IS_LINUX,
+    SEES_CONTAINER_PROCESSES,
+    SWITCH,
+)
+from shunter.system.process_table import (
+    all_processes,
+    boot_id,
+    children_of,
+    handles_sigterm,
+    has_mark,
+    process_facts,
+    process_place,
+    process_usage,
+    start_of,
+)
 
 __all__ = [
     "HAS_NAMESPACES",
     "HAS_SUBREAPER",
+    "IS_LINUX",
     "SEES_CONTAINER_PROCESSES",
     "SWITCH",
     "all_processes",
     "become_subreaper",
     "boot_id",
     "children_of",
-    "data_ranges",
     "die_with_parent",
     "handles_sigterm",
     "has_mark",
     "has_writer",
     "is_pipe_path",
-    "kernel_log_has",
     "memory_directory",
     "network_bytes",
     "open_file_events",
     "open_process",
-    "out_of_memory_counters",
-    "path_of_open_file",
     "process_facts",
     "process_place",
     "process_usage",
     "reserve_space",
     "routes",
-    "send_file",
     "set_title",
     "share_blocks",
     "signal_process",
     "start_of",
-    "unnamed_file",
     "user_of_peer",
     "wait_without_reaping",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from shunter.system.interface import ProcessUsage
+from shunter.system.process_table import ProcessUsage
 
 CGROUPS = "/sys/fs/cgroup"
 

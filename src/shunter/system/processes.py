@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from shunter import system
 from shunter.system.identity import Process
-from shunter.system.interface import ProcessFacts
+from shunter.system.process_table import ProcessFacts
 
 #: In the environment of every replica: the job's directory. It marks all that a replica starts.
 JOB_VARIABLE = "SHUNTER_LOCAL_JOB"

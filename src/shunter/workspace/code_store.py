@@ -49,6 +49,7 @@ BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
 SMALLEST_LINK = 64 * 1024
 #: Zeros of this length, on its boundaries, become holes.
 _HOLE = 64 * 1024
+_PIECE = 1 << 20
 _ZEROS = bytes(_HOLE)
 _NO_CLONE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
@@ -446,15 +447,13 @@ def _link(blob: str, path: str) -> bool:
 def _copy(source: int, path: str, entry: Entry) -> None:
     target = _create(path)
     try:
-        if os.fstat(source).st_size < entry.size:
-            raise StateStoreError(f"the stored content of {entry.path} is truncated")
-        for start, end in system.data_ranges(source, entry.size):
-            os.lseek(target, start, os.SEEK_SET)
-            while start < end:
-                sent = system.send_file(source, target, start, end - start)
-                if sent == 0:
-                    raise StateStoreError(f"the stored content of {entry.path} is truncated")
-                start += sent
+        left = entry.size
+        while left:
+            content = os.read(source, min(left, _PIECE))
+            if not content:
+                raise StateStoreError(f"the stored content of {entry.path} is truncated")
+            _write_sparsely(target, content)
+            left -= len(content)
         os.ftruncate(target, entry.size)
         os.fchmod(target, entry.mode)
     finally:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shunter import system
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.progress import Progress
@@ -222,9 +221,8 @@ def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
         return
     progress.step(f"uploading the code to {uri}")
     for name in missing:
-        # without a name in the file system it cannot be left behind, however this process ends
-        with system.unnamed_file() as file:
-            path = Path(system.path_of_open_file(file))
+        with tempfile.NamedTemporaryFile(prefix="shunter-") as file:
+            path = Path(file.name)
             try:
                 code.write_file(name, path)
             except OSError as error:

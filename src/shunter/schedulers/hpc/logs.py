@@ -22,8 +22,8 @@ from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, 
 from shunter.schedulers.supervisor.log_index import Record
 from shunter.schedulers.supervisor.log_ranges import AttemptRanges, LogRanges, RecordIndex
 from shunter.schedulers.supervisor.log_reader import Part, ReplicaLog, follow_logs, read_logs
-from shunter.system import interface
-from shunter.system.interface import FileEvents
+from shunter.system import file_events
+from shunter.system.file_events import FileEvents
 
 #: Seconds between two looks at the logs: while they grow, here and over ssh, and at most.
 FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
@@ -330,7 +330,7 @@ class SharedLogs:
             return
         for log in self.logs.values():
             if log.index_path not in self._watched and log.index_path in self._by_folder:
-                events.add(log.index_path, interface.MODIFIED | interface.CREATED)
+                events.add(log.index_path, file_events.MODIFIED | file_events.CREATED)
                 self._watched.add(log.index_path)
         select.select([events.fileno()], [], [], self._pauses.delay())
         events.read_names()

@@ -9,7 +9,7 @@ import time
 from shunter import system
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.recovery import has_ended, supervisor_of
-from shunter.system import interface
+from shunter.system import file_events
 
 #: How often to poll where the system cannot notify, and while a supervisor starts.
 POLL_SECONDS = 0.05
@@ -38,8 +38,10 @@ class JobWatch:
         self._directories: dict[int, str] = {}
         self._blind = self._events is None and not is_enough
         if self._events is not None:
-            directories = {os.path.dirname(path): interface.MODIFIED | interface.CREATED for path in paths}
-            directories[job.path] = interface.MOVED_TO
+            directories = {
+                os.path.dirname(path): file_events.MODIFIED | file_events.CREATED for path in paths
+            }
+            directories[job.path] = file_events.MOVED_TO
             watches = {path: self._events.add(path, mask) for path, mask in directories.items()}
             self._directories = {watch: path for path, watch in watches.items() if watch is not None}
             self._blind = None in watches.values()

@@ -6,7 +6,7 @@ import os
 import time
 
 from shunter.schedulers.supervisor.log_index import Record
-from shunter.system.interface import FileEvents
+from shunter.system.file_events import FileEvents
 
 #: Growth is gathered for at least this long, so that a busy log costs a bounded share of a cpu ...
 GATHER_SECONDS = 0.004

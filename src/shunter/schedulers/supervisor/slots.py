@@ -25,9 +25,9 @@ from shunter.paths import xdg
 from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.documents import read_json
 from shunter.schedulers.supervisor.job_directory import ProcessJob
-from shunter.system import interface
+from shunter.system import file_events
+from shunter.system.file_events import FileEvents
 from shunter.system.identity import Process, machine, myself
-from shunter.system.interface import FileEvents
 from shunter.system.locks import is_locked
 
 #: How often to look where the system cannot notify, and while a killed job is being cleaned up.
@@ -174,7 +174,7 @@ class SlotQueue:
         """Watch the directory; called before it is read, so that no change is lost in between."""
         if self._events is None:
             self._events = system.open_file_events()
-            if self._events is not None and self._events.add(self.folder, interface.MOVED_TO) is None:
+            if self._events is not None and self._events.add(self.folder, file_events.MOVED_TO) is None:
                 self._events.close()
                 self._events = None
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from shunter import system
 from shunter.system.identity import Process
 from shunter.system.processes import JOB_VARIABLE
 
@@ -18,7 +17,7 @@ from shunter.system.processes import JOB_VARIABLE
 READY = b"ready"
 #: Python's flags for a supervisor. On Linux it uses the standard library only, and starts in half the time
 #: without ``site``; elsewhere `system` needs psutil.
-FLAGS = ("-I", "-S") if system.HAS_SUBREAPER else ("-I",)
+FLAGS = ("-I",)
 PROGRAM = os.path.abspath(os.path.join(os.path.dirname(__file__), "main.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"

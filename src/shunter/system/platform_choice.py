@@ -1,0 +1,17 @@
+"""Whether what only Linux has is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: If this variable is 1, Linux is used as any other system of POSIX, to test that.
+SWITCH = "SHUNTER_PORTABLE"
+IS_LINUX = sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0")
+
+#: Whether orphaned descendants of a process can become its children (`become_subreaper`).
+HAS_SUBREAPER = IS_LINUX
+#: Whether the processes in a local daemon's containers are processes of this machine.
+SEES_CONTAINER_PROCESSES = IS_LINUX
+#: Whether a process can have an /opt/ml, a host name and names of hosts that others do not see.
+HAS_NAMESPACES = IS_LINUX
