@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import shunter
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SOURCE = str(Path(shunter.__file__).parents[1])
 SOCKET = "/var/run/docker.sock"
 PYTHON = "/usr/bin/python3"
+#: Where psutil is.
+PACKAGES = os.path.dirname(os.path.dirname(psutil.__file__))
 RUN = """
 import json, os, signal, sys, time
 from shunter.schedulers.sagemaker_local_scheduler import job_start
@@ -67,7 +70,7 @@ def as_somebody(place: Path, *words: str, mode: str = "always") -> subprocess.Co
         "HOME": str(place),
         "SHUNTER_HOME": str(place / "home"),
         "SHUNTER_SAGEMAKER_DOCKER": mode,
-        "PYTHONPATH": SOURCE,
+        "PYTHONPATH": f"{SOURCE}:{PACKAGES}",
     }
     line = ["setpriv", "--reuid", "12345", "--regid", "12345", "--groups", group, *words]
     return subprocess.run(
