@@ -20,6 +20,7 @@ from tests.backends import need
 from tests.registry.images import busybox, push_image, tar_of, with_layer
 from tests.registry.server import docker_config
 from tests.registry.test_append import layer, ref  # noqa: F401
+from tests.workspace.machines import Told
 
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 
@@ -73,7 +74,7 @@ def test_base_that_docker_pushed(logged_in, client, repo, tmp_path, layer):  # n
 def test_the_command_takes_our_login(logged_in, client, repo, tmp_path, monkeypatch):
     """A login that only Podman's file has is handed to the docker command, and nothing of it is left."""
     need("docker")
-    push_image(client, repo, "v1", [{"a": b"1"}])
+    push_image(client, repo, "v1", [{"a": os.urandom(9)}])
     image = f"{logged_in.host}/{repo}:v1"
     own = tmp_path / "docker"
     (own / "contexts").mkdir(parents=True)
@@ -86,7 +87,9 @@ def test_the_command_takes_our_login(logged_in, client, repo, tmp_path, monkeypa
     assert "docker login" in caught.value.hint
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(podman))
     try:
-        assert pull_image(docker, image, Silent())["RepoTags"] == [image]
+        told = Told()
+        assert pull_image(docker, image, told)["RepoTags"] == [image]
+        assert told.steps == [f"pulling {image}", f"pulling {image}: 1 of 1 layers"]
         with login_environment([logged_in.host]) as environ:
             folder = Path(environ["DOCKER_CONFIG"])
             assert (folder / "contexts").is_dir()

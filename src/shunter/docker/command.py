@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -261,6 +262,38 @@ class DockerCommand:
         if done.returncode:
             raise refusal(done.stderr)
         return done.stdout
+
+    def lines(self, *words: str) -> Iterator[str]:
+        """Run a command that takes long, and yield the lines that it prints meanwhile.
+
+        Raises:
+            DockerRefused: the daemon refuses.
+            EngineUnavailableError: no daemon answers, or none that this user may use.
+            ConfigError: the command is not installed.
+        """
+        with tempfile.TemporaryFile() as stderr:
+            process = subprocess.Popen(
+                [self.program, *words],
+                env={**os.environ, **self.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            try:
+                assert process.stdout is not None
+                with process.stdout:
+                    yield from process.stdout
+                code = process.wait()
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+            if code:
+                stderr.seek(0)
+                raise refusal(stderr.read().decode("utf-8", "replace"))
 
     def create(self, words: Sequence[str], env: Mapping[str, str]) -> str:
         """Create a container by the words of ``docker create``, with these variables; returns its id.

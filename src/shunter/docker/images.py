@@ -11,8 +11,6 @@ from shunter.docker.image_reference import Reference
 from shunter.errors import BackendError
 from shunter.progress import Progress, Silent
 
-#: Pulling and pushing take as long as the network needs.
-TRANSFER_SECONDS = 24 * 3600.0
 _LOG_IN = (
     "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
     "images that do not exist."
@@ -33,6 +31,8 @@ _HINTS = (
     ),
     (r"no such host|timeout|connection refused|dial tcp|network is unreachable", _NOT_REACHED),
 )
+_LAYER = re.compile(r"(?P<id>[0-9a-f]{12}): (?P<state>[A-Z][a-z]+(?: [a-z]+)*)")
+_COMPLETE = ("Already exists", "Pull complete", "Pushed", "Layer already exists", "Mounted from")
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 
 
@@ -52,7 +52,7 @@ def remove(docker: DockerCommand, ref: str) -> bool:
     try:
         docker.run("image", "rm", "--force", ref)
     except DockerRefused as error:
-        if error.is_absent or "is being used" in error.message or "using" in error.message:
+        if error.is_absent or re.search("being used|in use|is using", error.message):
             return False
         raise
     return True
@@ -66,10 +66,9 @@ def pull_image(
     Raises:
         BackendError: it cannot be pulled; says what to do about it.
     """
-    progress.step(f"pulling {name}")
     words = ["--platform", platform] if platform else []
     attempt = f"the image {name} is not on this machine and cannot be pulled"
-    _transfer(docker, attempt, name, "pull", "--quiet", *words, name)
+    _transfer(docker, attempt, name, ["pull", *words], progress)
     image = inspect_image(docker, name)
     if image is None:
         raise BackendError(f"the image {name} was pulled, but the daemon does not have it", hint="Try again.")
@@ -100,8 +99,7 @@ def push_image(docker: DockerCommand, name: str, progress: Progress) -> str:
     Raises:
         BackendError: it cannot be pushed; says what to do about it.
     """
-    progress.step(f"pushing {name}")
-    output = _transfer(docker, f"cannot push {name}", name, "push", name)
+    output = _transfer(docker, f"cannot push {name}", name, ["push"], progress)
     digest = _DIGEST.search(output)
     if digest is None:
         raise BackendError(
@@ -111,23 +109,31 @@ def push_image(docker: DockerCommand, name: str, progress: Progress) -> str:
     return digest[1]
 
 
-def _transfer(docker: DockerCommand, attempt: str, name: str, *words: str) -> str:
-    """Pull or push, with the credentials that are configured for the image's registry."""
+def _transfer(docker: DockerCommand, attempt: str, name: str, words: list[str], progress: Progress) -> str:
+    """Pull or push, with the credentials that are configured for the image's registry; returns the output."""
     reference = Reference.parse(name)
-    with login_environment([reference.registry]) as environ:
-        logged_in = DockerCommand({**docker.environ, **environ}, docker.program)
-        done = logged_in.call(*words, seconds=TRANSFER_SECONDS)
-    if done.returncode == 0:
-        return done.stdout
-    error = DockerRefused(done.stderr)
-    if is_out_of_space(error.message):
-        raise out_of_space(attempt, error.message)
-    hint = next(
-        (hint for text, hint in _HINTS if re.search(text, error.message, re.IGNORECASE)), "Check the name."
-    )
-    raise BackendError(
-        f"{attempt}: {error.message}", hint=hint.format(registry=reference.registry, name=reference)
-    )
+    label = f"{words[0]}ing {name}"
+    progress.step(label)
+    output, complete, layers = "", set[str](), set[str]()
+    try:
+        with login_environment([reference.registry]) as environ:
+            logged_in = DockerCommand({**docker.environ, **environ}, docker.program)
+            for line in logged_in.lines(*words, name):
+                output += line
+                layer = _LAYER.match(line)
+                if layer is None:
+                    continue
+                layers.add(layer["id"])
+                if layer["state"] in _COMPLETE and layer["id"] not in complete:
+                    complete.add(layer["id"])
+                    progress.step(f"{label}: {len(complete)} of {len(layers)} layers")
+    except DockerRefused as error:
+        if is_out_of_space(error.message):
+            raise out_of_space(attempt, error.message) from error
+        hints = (hint for pattern, hint in _HINTS if re.search(pattern, error.message, re.IGNORECASE))
+        hint = next(hints, "Check the name.").format(registry=reference.registry, name=reference)
+        raise BackendError(f"{attempt}: {error.message}", hint=hint) from error
+    return output
 
 
 def is_out_of_space(message: str) -> bool:

@@ -1,11 +1,11 @@
 """Program of a job's supervisor: detaches, and waits for the job.
 
-It is started as ``python main.py MODULE:CLASS PACKAGES waiting``; PACKAGES is a directory for ``sys.path``. It
-loads while the job is being prepared. It writes its identity to standard error, reads a plan from standard
-input (without a whole one it ends), and writes READY to standard error as soon as it runs the job, or else why
-it does not. It does not care whether the command still hears that. The plan comes through standard input, with
-all secrets in it, and is never written to a disk. The class names the class of its jobs in ``job_class``; its
-constructor takes the job and its plan, and it has a method ``run``.
+It is started as ``python main.py MODULE:CLASS PACKAGES waiting``; PACKAGES is a directory for ``sys.path``.
+It loads while the job is being prepared. It writes its identity to standard error, reads a plan from standard
+input (without a whole one it ends), and writes READY to standard error as soon as it runs the job, or else
+why it does not. It does not care whether the command still hears that. The plan comes through standard input,
+with all secrets in it, and is never written to a disk. The class names the class of its jobs in
+``job_class``; its constructor takes the job and its plan, and it has a method ``run``.
 
 Nothing watches this process. If it is killed, the kernel kills the replicas (`system.die_with_parent`), and
 the next process that looks at the job ends what they have left behind and writes the end (`recovery`).
