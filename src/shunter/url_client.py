@@ -1,7 +1,11 @@
-"""Requests to URLs of any server, by urllib3: kept connections, proxies of the environment, certificates."""
+"""Requests to URLs of any server, by urllib3: kept connections, proxies of the environment, certificates.
+
+urllib3 takes 80 ms to import, so it is imported with the first request.
+"""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import os
@@ -10,15 +14,15 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
-import urllib3
-from urllib3 import exceptions
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-
 from shunter.errors import ConfigError
+
+if TYPE_CHECKING:
+    import urllib3
+    from urllib3.connection import HTTPConnection
+    from urllib3.connectionpool import HTTPConnectionPool
 
 CONNECT_SECONDS = 15.0
 #: Seconds for which the other side may be silent.
@@ -93,6 +97,8 @@ class Response:
         Raises:
             OSError: the connection broke, or was silent for too long.
         """
+        from urllib3 import exceptions
+
         try:
             data: bytes = self._raw.read1(limit, decode_content=False)
         except exceptions.HTTPError as error:
@@ -149,6 +155,9 @@ class UrlClient:
             ConfigError: a proxy or a certificate cannot be used.
             OSError: there was no answer.
         """
+        import urllib3
+        from urllib3 import exceptions
+
         manager = self._manager(Origin.of(url))
         try:
             raw = manager.request(
@@ -186,6 +195,8 @@ class UrlClient:
             manager.clear()
 
     def _manager(self, origin: Origin) -> urllib3.PoolManager:
+        import urllib3
+
         with self._lock:
             if origin not in self._managers:
                 proxy = proxy_for(origin.scheme, origin.host, origin.port, self._environ)
@@ -202,6 +213,9 @@ class UrlClient:
 
     def _pools(self) -> dict[str, type[HTTPConnectionPool]]:
         """Return pools that note their connections, so that `abort` finds those that are in use."""
+        from urllib3.connection import HTTPConnection, HTTPSConnection
+        from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
         connections = self._connections
 
         class NotedConnection(HTTPConnection):
@@ -225,6 +239,8 @@ class UrlClient:
 
 def _as_os_error(error: Exception) -> OSError:
     """Return the error of the connection that one of urllib3 stands for."""
+    from urllib3 import exceptions
+
     reasons = [*error.args, getattr(error, "original_error", None), error.__cause__, error.__context__]
     for reason in reasons:
         if isinstance(reason, http.client.RemoteDisconnected):
@@ -271,9 +287,9 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
         )
     place = f"[{proxy_host}]" if ":" in proxy_host else proxy_host
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
-    headers = {
-        name.title(): value for name, value in urllib3.make_headers(proxy_basic_auth=login).items() if login
-    }
+    headers = {}
+    if login:
+        headers["Proxy-Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     return Proxy(f"http://{place}:{proxy_port or 80}", headers)
 
 

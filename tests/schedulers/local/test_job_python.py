@@ -29,7 +29,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("tool", "mine"):
         venv.create(folder / name, symlinks=True)
     (packages,) = (folder / "tool/lib").glob("python*/site-packages")
-    for name in ("shunter", "argcomplete", "docstring_parser", "psutil"):
+    for name in ("shunter", "argcomplete", "docstring_parser", "psutil", "urllib3"):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
