@@ -24,9 +24,9 @@ from shunter.components.component import Component
 from shunter.components.component_help import read_docstring
 from shunter.components.finder import BUILTINS, get_component
 from shunter.components.parameters import Parameter
-from shunter.components.sensitive_parameters import SENSITIVE_PARAMETERS
 from shunter.diagnosis.causes import CAUSES
 from shunter.diagnosis.waiting import KINDS
+from shunter.runner.project_trust import SENSITIVE_PARAMETERS
 from shunter.schedulers.capabilities import COLUMNS, capabilities_of
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from shunter.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic

@@ -8,7 +8,7 @@ import pytest
 
 from shunter import plugins
 from shunter.components.utils import booth, echo
-from shunter.runner.default_image import TORCHX_IMAGE, name_images
+from shunter.runner.preparation import TORCHX_IMAGE, name_images
 from shunter.specs import AppDef, Role
 from tests.cli.conftest import Cli, cli
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from shunter.components.finder import BUILTINS, get_component
-from shunter.components.sensitive_parameters import SENSITIVE_PARAMETERS, what_it_names
 from shunter.errors import ConfigError
 from shunter.runner.config import RUN_KEYS, effective_options, load_config
 from shunter.runner.config_files import read_project_file
-from shunter.runner.project_trust import checked, kind_of_run_key
+from shunter.runner.project_trust import SENSITIVE_PARAMETERS, checked, kind_of_run_key, what_it_names
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from shunter.specs.options import (
     ADDRESS,

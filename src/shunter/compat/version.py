@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shunter import __version__ as ours
-from shunter.runner.default_image import default_image
+from shunter.runner.preparation import default_image
 
 #: Later than 0.7.0, since what TorchX's main branch had added by August 2026 is served too.
 __version__ = f"0.8.0.dev0+shunter.{ours}"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from shunter.errors import ConfigError
+from shunter.plugins import entry_points
 from shunter.runner.config import tracker_variable
-from shunter.runner.default_image import name_images
-from shunter.runner.role_workspaces import take_workspaces
 from shunter.schedulers.api import Dependency, Scheduler
-from shunter.specs.app import AppDef, Role, validate_app
+from shunter.specs.app import NO_IMAGE, AppDef, Role, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
 from shunter.specs.macro_substitution import macros
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
+from shunter.specs.training import METADATA_KEY
 from shunter.specs.translation import our_app
-from shunter.specs.workspace import Workspace, is_url, our_workspace
+from shunter.specs.workspace import DOCKERFILES, Workspace, is_url, our_workspace
 from shunter.workspace.fetching import fetched
 
 JOB_ID = "TORCHX_JOB_ID"
@@ -29,6 +30,13 @@ REPLICA_IDX = "TORCHX_REPLICA_IDX"
 SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
 PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
 TRACKERS = "TORCHX_TRACKERS"
+
+#: What TorchX published last: Python, torch and torchx.
+TORCHX_VERSION = "0.7.0"
+TORCHX_IMAGE = f"ghcr.io/pytorch/torchx:{TORCHX_VERSION}"
+ENTRY_POINT = "get_torchx_image"
+#: Starts the program of a role in its folder: the first argument, relative to the working directory.
+_START_IN_FOLDER = 'cd "$0" && exec "$@"'
 
 
 def prepare(
@@ -47,7 +55,7 @@ def prepare(
         submission: how it is to run.
         after: jobs that it has to wait for.
         trackers: experiment trackers by name, each with its configuration.
-        image: the configured one for roles without an image, see `runner.default_image`.
+        image: the configured one for roles without an image, see `name_images`.
 
     Raises:
         ConfigError: the job is not complete, or cannot run on this scheduler.
@@ -87,6 +95,103 @@ def _is_ours(app: Any) -> bool:
     return isinstance(app, AppDef) and (
         not isinstance(roles, list) or all(isinstance(role, Role) for role in roles)
     )
+
+
+# ---- the image of roles without one
+
+
+def name_images(app: AppDef, setting: str | None) -> Iterator[str]:
+    """Give an image to the roles that have none, in place; yields a warning for each built-in one.
+
+    ``setting`` is the image of the configuration; None if it names none, ``<NONE>`` for none at all. Without
+    one, scripts (``train.script``) get none, since only their project knows their packages.
+    """
+    for role in app.roles:
+        if role.image != NO_IMAGE:
+            continue
+        if setting:
+            role.image = setting
+        elif METADATA_KEY not in role.metadata:
+            role.image = default_image()
+            yield (
+                f"role {role.name!r}: no image is given, so it runs in {role.image} "
+                "(to choose another: --image, or image in [run] of shunter.toml)"
+            )
+
+
+def default_image() -> str:
+    """Return the image of builtins where the configuration names none: a plug-in's, else TorchX's last."""
+    for point in entry_points("version"):
+        if point.name == ENTRY_POINT:
+            return str(point.call(TORCHX_VERSION))
+    return TORCHX_IMAGE
+
+
+# ---- roles with separate workspaces: the job's code is one workspace, with a folder for each role
+
+
+def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
+    """Return the workspace that holds those of all roles; None if no role names one.
+
+    Where they differ, each role that names one is changed, so that it starts in the folder with its code.
+    ``runs_images`` says whether code is put into images.
+
+    Raises:
+        ConfigError: the workspaces cannot be put together.
+    """
+    found: dict[Workspace, str] = {}
+    for role in app.roles:
+        if role.workspace:
+            found.setdefault(our_workspace(role.workspace), role.name)
+    if len(found) < 2:
+        return next(iter(found), None)
+    projects: dict[str, str] = {}
+    for workspace, name in found.items():
+        _check_role_workspace(workspace, name, runs_images=runs_images)
+        for source, to in workspace.projects.items():
+            if source in projects:
+                raise ConfigError(
+                    f"the workspaces of the roles of {app.name!r} differ, and {source} is in more than one",
+                    hint=f"Give the roles one workspace, with a folder for each: {source}=shared,...",
+                )
+            projects[source] = f"{name}/{to}" if to else name
+    for role in app.roles:
+        if role.workspace:
+            _start_in(role, found[our_workspace(role.workspace)], runs_images=runs_images)
+    return Workspace(projects)
+
+
+def _check_role_workspace(workspace: Workspace, name: str, *, runs_images: bool) -> None:
+    if workspace.frozen:
+        raise ConfigError(
+            f"role {name!r} asks for the code of an earlier job, and other roles for other code",
+            hint="Submit them as two jobs.",
+        )
+    if not runs_images:
+        return
+    for source in (source for source, to in workspace.projects.items() if not to):
+        for file in DOCKERFILES:  # one would be built for the whole job
+            if os.path.exists(os.path.join(os.path.expanduser(source), file)):
+                raise ConfigError(
+                    f"role {name!r} has a workspace with a {file}, and other roles have other workspaces",
+                    hint="Build that image first and name it in the role, or submit the roles as jobs.",
+                )
+
+
+def _start_in(role: Role, folder: str, *, runs_images: bool) -> None:
+    if "train" in role.metadata:
+        raise ConfigError(
+            f"role {role.name!r} is a training script, which shares one workspace with all roles of its job",
+            hint="Give the roles one workspace, with a folder for each: app=.,lib=../lib.",
+        )
+    if not runs_images:  # in an image, the macro is the root of its files, not where the code is
+        place = f"{macros.img_root}/{folder}"
+        role.entrypoint = role.entrypoint.replace(macros.img_root, place)
+        role.args = [argument.replace(macros.img_root, place) for argument in role.args]
+        role.env = {key: value.replace(macros.img_root, place) for key, value in role.env.items()}
+    role.args = ["-c", _START_IN_FOLDER, folder, role.entrypoint, *role.args]
+    role.entrypoint = "sh"
+    role.workspace = None
 
 
 # ---- the variables that every job gets

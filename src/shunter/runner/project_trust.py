@@ -15,14 +15,22 @@ from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from shunter.components.sensitive_parameters import what_it_names
 from shunter.errors import ShunterError, UnknownSchedulerException
 from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.runner.config_files import Setting, Source, convert
 from shunter.schedulers.registry import as_scheduler, get_scheduler_factory
-from shunter.specs.conversion import ConversionError
-from shunter.specs.options import FILES_OUTSIDE, PLACE_OUTSIDE, PLUGIN, PROGRAM, UNDECLARED, runopts
+from shunter.specs.conversion import ConversionError, snake_case
+from shunter.specs.options import (
+    ACCESS,
+    ADDRESS,
+    FILES_OUTSIDE,
+    PLACE_OUTSIDE,
+    PLUGIN,
+    PROGRAM,
+    UNDECLARED,
+    runopts,
+)
 from shunter.specs.workspace import Workspace, is_url
 
 #: A URL of files that are not on this machine; ``simplecache::file://`` and the like are.
@@ -30,6 +38,28 @@ _REMOTE = re.compile(
     r"(?<![\w.+:-])(?:s3a?|https?|gs|gcs|fsx|efs|hf|hdfs|az|adl|abfss?|wasbs?)://(?:(?!::)[^\s,;=\"'{}\[\]\\])*"
 )
 _MACRO = re.compile(r"\$\{(?:app_id|replica_id)\}")
+#: What parameters of components name, by PARAMETER or COMPONENT.PARAMETER: so nothing has to be imported to
+#: tell, and it holds for the components of plug-ins too.
+SENSITIVE_PARAMETERS = {
+    "c": PROGRAM,
+    "channel": FILES_OUTSIDE,
+    "checkpoints": PLACE_OUTSIDE,
+    "config_dir": FILES_OUTSIDE,
+    "dst": PLACE_OUTSIDE,
+    "entrypoint": PROGRAM,
+    "file": PLACE_OUTSIDE,
+    "logdir": FILES_OUTSIDE,
+    "management_api": ADDRESS,
+    "model_path": FILES_OUTSIDE,
+    "mounts": ACCESS,
+    "mpi_options": PROGRAM,
+    "output": PLACE_OUTSIDE,
+    "script": FILES_OUTSIDE,
+    "src": FILES_OUTSIDE,
+    "tracker_base": PLACE_OUTSIDE,
+    "utils.binary.args": PROGRAM,
+    "utils.sh.args": PROGRAM,
+}
 _SEPARATORS = re.compile(r"[\s,;=:?\"'{}\[\]\\]+")
 
 
@@ -48,6 +78,14 @@ class SensitiveSetting(NamedTuple):
 
 
 # ---- what needs trust
+
+
+def what_it_names(component: str, key: str) -> str:
+    """Return what a parameter names, by its name as configurations write it; "" if nothing needs trust."""
+    name = snake_case(key.lstrip("*")).replace("-", "_").lower()
+    # "torchx.components.utils.sh" and "shunter.components.utils:sh" are the same component
+    short = ".".join(component.replace(":", ".").split(".")[-2:])
+    return SENSITIVE_PARAMETERS.get(f"{short}.{name}") or SENSITIVE_PARAMETERS.get(name, "")
 
 
 class TrustRules:
