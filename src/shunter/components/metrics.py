@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.builtin_programs import program_arguments
 from shunter.specs.resources import Resource
-from shunter.specs.training import PROGRAM_KEY
+from shunter.specs.training import PROGRAM_KEY, program_arguments
 
 
 def tensorboard(

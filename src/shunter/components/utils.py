@@ -11,11 +11,10 @@ from typing import Annotated
 
 from shunter.errors import ComponentArgumentError, ConfigError
 from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.builtin_programs import program_arguments
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.resources import Resource
-from shunter.specs.training import PROGRAM_KEY
+from shunter.specs.training import PROGRAM_KEY, program_arguments
 
 
 def _program_role(name: str, image: str, program: str, *args: str) -> Role:

@@ -14,17 +14,18 @@ from functools import partial
 from shunter.errors import ConfigError
 from shunter.schedulers.capabilities import Capabilities
 from shunter.specs.app import AppDef, Role
-from shunter.specs.builtin_programs import PROGRAMS, toolkit_arguments
 from shunter.specs.mounts import BindMount
 from shunter.specs.sweep_points import points_of, run_own_command
 from shunter.specs.training import (
     DOCUMENT,
     METADATA_KEY,
     PROGRAM_KEY,
+    PROGRAMS,
     SWEEP_KEY,
     channel_uri,
     check_channels,
     local_path,
+    toolkit_arguments,
 )
 from shunter.workspace.toolkit_files import ToolkitPlace
 

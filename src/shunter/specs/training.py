@@ -1,6 +1,7 @@
-"""The training specification of a role, ``metadata["train"]``: the part of a job document that it has.
+"""What a role's metadata say of the toolkit: its training specification, or its builtin program.
 
-``docs/contract.md`` has the keys. Results of a job lie below one directory or URI, whatever the scheduler.
+The specification, ``metadata["train"]``, is the part of a job document that a role has; ``docs/contract.md``
+has the keys. Results of a job lie below one directory or URI, whatever the scheduler.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from shunter.errors import ConfigError
 METADATA_KEY = "train"
 #: Names in the metadata the points of a sweep, see `specs.sweep_points`.
 SWEEP_KEY = "sweep"
-#: Names in the metadata the program of a builtin, one of `specs.builtin_programs`.
+#: Names in the metadata the program of a builtin, one of `PROGRAMS`.
 PROGRAM_KEY = "program"
 #: Metadata key; False runs a role's script without the toolkit, even where the toolkit is the default.
 TOOLKIT_KEY = "toolkit"
@@ -30,6 +31,21 @@ _TORCHRUN_DEFAULT_GRACE = 30.0
 #: The directories of the base directory that hold results.
 RESULTS = ("model", "output", "checkpoints")
 _SUFFIXES = (".py", ".sh")
+#: Programs of builtin components: the toolkit's module (in its ``apps``) -> TorchX's.
+PROGRAMS = {
+    "copying": "torchx.apps.utils.copy_main",
+    "booth": "torchx.apps.utils.booth_main",
+    "monitoring": "torchx.apps.utils.process_monitor",
+    "registering": "torchx.apps.serve.serve",
+}
+#: Runs the first module whose package is there. The toolkit comes first, as it may stand in for the others.
+_START_PROGRAM = (
+    "import sys, runpy; from importlib.util import find_spec; sys.path += ['/opt/shunter/toolkit.pyz']; "
+    "names = 'shunter_toolkit{app}', 'shunter._toolkit{app}', '{torchx}'; "
+    "found = next((name for name in names if find_spec(name.split('.')[0])), None) or sys.exit("
+    "'error: ' + sys.executable + ' has none of shunter-toolkit, shunter and torchx'); "
+    "runpy.run_module(found, None, '__main__', True)"
+)
 
 
 def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,3 +122,20 @@ def grace_variables(env: Mapping[str, str], grace: float) -> dict[str, str]:
     if TORCHRUN_GRACE not in env and grace > _TORCHRUN_DEFAULT_GRACE:
         variables[TORCHRUN_GRACE] = f"{grace:.0f}"
     return variables
+
+
+# ---- programs of builtin components
+
+
+def program_arguments(name: str, *args: str) -> list[str]:
+    """Return the arguments with which ``python`` runs a program of `PROGRAMS` in an image.
+
+    The image has the toolkit, shunter or torchx. A scheduler that brings the toolkit to processes starts the
+    toolkit's own (`toolkit_arguments`).
+    """
+    return ["-c", _START_PROGRAM.format(app=f".apps.{name}", torchx=PROGRAMS[name]), *args]
+
+
+def toolkit_arguments(name: str, args: list[str]) -> list[str]:
+    """Return the toolkit's arguments for the same program, from the result of `program_arguments`."""
+    return ["app", name, *args[2:]]
