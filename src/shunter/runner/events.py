@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from shunter.plugins import entry_points
+from shunter.plugins import EntryPoint, entry_points
 from shunter.redaction import redact_text
 from shunter.terminal import clean_lines
 
@@ -74,19 +75,12 @@ def record(event: Event) -> None:
 def _loaded() -> list[tuple[str, Callable[[Event], object]]]:
     global _handlers
     if _handlers is None:
-        _handlers = [(point.name, _deferred(point.load)) for point in entry_points("events")]
+        _handlers = [(point.name, partial(_load_and_call, point)) for point in entry_points("events")]
     return _handlers
 
 
-def _deferred(load: Callable[[], Callable[[Event], object]]) -> Callable[[Event], object]:
-    found: list[Callable[[Event], object]] = []
-
-    def handle(event: Event) -> None:
-        if not found:
-            found.append(load())
-        found[0](event)
-
-    return handle
+def _load_and_call(point: EntryPoint, event: Event) -> None:
+    point.load()(event)
 
 
 def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> None:

@@ -95,14 +95,13 @@ def _warn_of_unused(points: Iterable[EntryPoint]) -> None:
         for point in points
         if point.name in DEFAULT_SCHEDULER_MODULES and not point.value.startswith((OFFERED, THE_SAME))
     }
-    if unused:
-        for name, value in sorted(unused):
-            warnings.warn(
-                f"the scheduler {name!r} is shunter's ({DEFAULT_SCHEDULER_MODULES[name]}), so the plugin "
-                f"{value} of that name is not used; it has to be registered under another name",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+    for name, value in sorted(unused):
+        warnings.warn(
+            f"the scheduler {name!r} is shunter's ({DEFAULT_SCHEDULER_MODULES[name]}), so the plugin "
+            f"{value} of that name is not used; it has to be registered under another name",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerException:

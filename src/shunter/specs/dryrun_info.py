@@ -90,6 +90,5 @@ class AppDryRunInfo(Generic[T]):
 
     def warn(self) -> None:
         """Issue the warnings, as a job is submitted."""
-        if self.warnings:
-            for text in self.warnings:
-                warnings.warn(text, RuntimeWarning, stacklevel=4)
+        for text in self.warnings:
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
