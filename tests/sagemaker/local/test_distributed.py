@@ -10,19 +10,15 @@ import subprocess
 import sys
 import tarfile
 import uuid
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shunter._toolkit.host_namespaces import loopback_addresses
 from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces
-from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import (
-    NETWORKS,
-    PORTS,
-    free_ports,
-    loopback_network,
-)
-from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
+from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import PORTS, free_ports
 from tests.backends import need
 
 from .conftest import until
@@ -224,12 +220,12 @@ def test_ports_of_a_job_are_free_and_different() -> None:
     assert set(ports) <= set(PORTS)
     with socket.create_server(("", ports[0])):
         assert ports[0] not in free_ports(len(PORTS) // 2)
-    assert loopback_network(3) + 2 in NETWORKS
 
 
 def test_addresses_are_of_loopback_and_all_different() -> None:
-    hosts = [Host(f"algo-{number + 1}", number, "g", number, "t") for number in range(600)]
-    addresses = [namespaces.address_of(host, 511) for host in hosts]
-    assert addresses[0] == "127.1.255.1"
-    assert addresses[250] == "127.2.0.1"
-    assert len(set(addresses)) == 600
+    hosts = [f"algo-{number + 1}" for number in range(600)]
+    addresses = loopback_addresses("/state/sagemaker/train", hosts)
+    assert list(addresses) == hosts
+    assert len(set(addresses.values())) == 600
+    assert all(ip_address(address) in ip_network("127.128.0.0/9") for address in addresses.values())
+    assert not set(addresses.values()) & set(loopback_addresses("/state/sagemaker/other", hosts).values())

@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 from shunter import system
-from shunter._toolkit import script_text, stack_dump
+from shunter._toolkit import host_namespaces, script_text, stack_dump
 from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
 from shunter.docker.images import ensure_image
 from shunter.errors import ShunterError
-from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import free_ports, loopback_network
+from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import free_ports
 from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
     Cluster,
     ContainerHost,
@@ -39,7 +39,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     command_of,
 )
 from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import (
-    HOSTS_PER_NETWORK,
     View,
     are_available,
     can_show_at,
@@ -88,7 +87,6 @@ class Platform:
         self._settings = settings
         self.cluster: Cluster | None = None
         self._is_chosen = False
-        self._network = 0
         self._ports: dict[str, str] = {}
         os.makedirs(job.work, exist_ok=True)
         memory = system.memory_directory()
@@ -138,16 +136,13 @@ class Platform:
         return ""
 
     def prepare(self, hosts: list[Host]) -> None:
-        """Get the image, or ports and addresses that no other job uses.
+        """Get the image, or ports that no other job uses.
 
         Raises:
             StartFailure: the image cannot be obtained.
             PlatformFailure: no daemon answers, or the machine has no more ports.
         """
         if self.cluster is None:
-            if not self._network:
-                blocks = (len(hosts) + HOSTS_PER_NETWORK - 1) // HOSTS_PER_NETWORK
-                self._network = loopback_network(blocks)
             if len(hosts) > 1 and not self._ports:
                 ports = free_ports(len(PORT_VARIABLES))
                 self._ports = {name: str(port) for name, port in zip(PORT_VARIABLES, ports, strict=True)}
@@ -237,7 +232,8 @@ class Platform:
         warning = self._warning(plan, hosts, shown, reason, can_mount) if reason else ""
         if not can_mount:
             return View(warning=warning)
-        names = write_hosts_file(hosts, self._network, self._job.file("work", "hosts"))
+        addresses = host_namespaces.loopback_addresses(self._job.path, [host.name for host in hosts])
+        names = write_hosts_file(addresses, self._job.file("work", "hosts"))
         stage = self._job.file("work", f".{plan.name}.view")
         os.makedirs(stage, exist_ok=True)
         return View(names, plan.name, fixed, pairs, stage, warning)

@@ -1,4 +1,4 @@
-"""Ports and loopback addresses for the hosts of a job that are processes of this machine.
+"""Ports for the hosts of a job that are processes of this machine.
 
 Nothing reserves them: they are chosen at random among those that are free, so that two jobs rarely meet.
 """
@@ -12,9 +12,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.host import PlatformFail
 
 #: Below the kernel's ephemeral ports (ip_local_port_range), above the ports of well-known services.
 PORTS = range(20000, 32000)
-#: Second and third number of a loopback address, as one. 127.0 is the machine's own; those from 127.128 on
-#: are the toolkit's, for hosts that it names itself (docs/contract.md).
-NETWORKS = range(256, 32768)
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,11 +29,6 @@ def free_ports(count: int) -> list[int]:
     raise PlatformFailure(
         f"fewer than {count} ports of {PORTS.start} to {PORTS.stop - 1} are free on this machine"
     )
-
-
-def loopback_network(count: int) -> int:
-    """Return the first of ``count`` consecutive numbers of loopback networks."""
-    return random.randrange(NETWORKS.start, NETWORKS.stop - count)
 
 
 def _is_free(port: int) -> bool:

@@ -11,13 +11,11 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shunter import system
-from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Host
 
-HOSTS_PER_NETWORK = 250
 #: Directories that can be covered by one in memory, to which others can be added.
 _COVERABLE = ("/", "/opt")
 #: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: an empty directory; then steps of three words,
@@ -152,20 +150,14 @@ def are_available() -> bool:
         return False
 
 
-def address_of(host: Host, network: int) -> str:
-    """Return the loopback address of a host; ``network`` is its second and third number, as one."""
-    block = network + host.number // HOSTS_PER_NETWORK
-    return f"127.{block >> 8}.{block & 255}.{1 + host.number % HOSTS_PER_NETWORK}"
-
-
-def write_hosts_file(hosts: list[Host], network: int, path: str) -> str:
-    """Write an ``/etc/hosts`` that has the hosts too; returns its path."""
+def write_hosts_file(addresses: Mapping[str, str], path: str) -> str:
+    """Write an ``/etc/hosts`` that has these hosts too; returns its path."""
     try:
         with open("/etc/hosts", encoding="utf-8", errors="replace") as file:
             lines = [file.read().rstrip("\n")]
     except OSError:
         lines = ["127.0.0.1 localhost"]
-    lines += [f"{address_of(host, network)} {host.name}" for host in hosts]
+    lines += [f"{address} {host}" for host, address in addresses.items()]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     return path
