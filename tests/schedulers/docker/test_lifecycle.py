@@ -17,6 +17,7 @@ from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppState, BindMount, RetryPolicy
 from shunter.workspace.images.image_config import LABEL_FINGERPRINT
+from tests.backends import need
 
 from .conftest import Jobs, kill_supervisor, states, supervisor_of, wait_until
 
@@ -407,6 +408,7 @@ def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
 
     info = scheduler.submit_dryrun(AppDef("a", [Role("r", "i", entrypoint="e")]), {})
     assert json.loads(repr(info))["app_id"] == info.app_id
+    need("docker")
     with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
         scheduler.schedule(info)
 
