@@ -401,6 +401,7 @@ def test_docker_client_that_is_handed_in(image):
 
 
 def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
+    need("docker")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     scheduler = create_scheduler("test")
     assert scheduler.describe("x") is None
@@ -408,7 +409,6 @@ def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
 
     info = scheduler.submit_dryrun(AppDef("a", [Role("r", "i", entrypoint="e")]), {})
     assert json.loads(repr(info))["app_id"] == info.app_id
-    need("docker")
     with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
         scheduler.schedule(info)
 
