@@ -89,7 +89,7 @@ $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 TORCHX := .venv-torchx
 $(TORCHX)/bin/torchx:
 	$(PYTHON) -m venv $(TORCHX)
-	$(TORCHX)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' \
+	$(TORCHX)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' psutil \
 	  'mlflow-skinny==3.17.2' alembic sqlalchemy 'tensorboard==2.21.0' || { rm -rf $(TORCHX); exit 1; }
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
@@ -98,7 +98,7 @@ $(TORCHX): $(TORCHX)/bin/torchx
 HYDRA := .venv-hydra
 $(HYDRA)/bin/python:
 	$(PYTHON) -m venv $(HYDRA)
-	$(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' || \
+	$(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' psutil || \
 	  { rm -rf $(HYDRA); exit 1; }
 .PHONY: $(HYDRA)
 $(HYDRA): $(HYDRA)/bin/python
@@ -109,7 +109,7 @@ $(NEMO)/bin/nemorun:
 	$(PYTHON) -m venv $(NEMO)
 	{ $(NEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  'nemo-run==0.11.1' 'leptonai==0.27.3' && \
-	  $(NEMO)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' inquirerpy catalogue \
+	  $(NEMO)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' psutil inquirerpy catalogue \
 	  fabric fiddle typer rich jinja2 networkx omegaconf toml pydantic 'httpx[http2]==0.27.2' loguru 'urllib3<2' \
 	  packaging fastapi requests uvicorn 'cloudpickle==3.0.0' pyyaml 'prometheus-fastapi-instrumentator==7.0.0' \
 	  python-multipart contextlib2 pillow exceptiongroup ledoc-ui huggingface_hub argcomplete; } || \
@@ -122,7 +122,7 @@ $(NEMO): $(NEMO)/bin/nemorun
 PRODUCTS := .venv-products
 $(PRODUCTS)/bin/monarch:
 	$(PYTHON) -m venv $(PRODUCTS)
-	$(PRODUCTS)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0' \
+	$(PRODUCTS)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0' psutil \
 	  'torchmonarch==0.7.0' 'torchft==0.2.0' 'ax-platform==1.3.1' pyfakefs docstring-parser pyyaml filelock fsspec \
 	  tabulate || { rm -rf $(PRODUCTS); exit 1; }
 .PHONY: $(PRODUCTS)

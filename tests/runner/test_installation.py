@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEPENDENCIES = ("argcomplete", "docstring_parser", "pathspec")
+DEPENDENCIES = ("argcomplete", "docstring_parser", "pathspec", "psutil", "urllib3")
 
 
 def run(*words: str, cwd: Path) -> str:
