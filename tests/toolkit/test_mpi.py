@@ -28,7 +28,7 @@ rank = os.environ["OMPI_COMM_WORLD_RANK"]
 size, host = os.environ["OMPI_COMM_WORLD_SIZE"], os.environ["SM_CURRENT_HOST"]
 line = f"rank {rank} of {size} on {host} {os.environ['SM_MODEL_DIR']} {os.getcwd()} {sys.argv[1:]}\\n"
 os.write(1, line.encode())
-open(f"/opt/ml/model/rank-{rank}", "w").close()  # which is this host's, also for ranks that sshd started
+open(f"{os.environ['SM_MODEL_DIR']}/rank-{rank}", "w").close()
 """
 
 

@@ -137,10 +137,10 @@ class Scheduler(ABC, Generic[T]):
             UnknownAppException: there is no such job to wait for.
         """
         validate_app(app)
-        start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
+        warnings = list(start_toolkits(app, self.backend, self.capabilities, self._toolkit_place))
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
-        warnings = check_needs(self.backend, self.capabilities, app)
+        warnings += check_needs(self.backend, self.capabilities, app)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
         shipment = self._plan_shipment(app, workspace, resolved)

@@ -8,9 +8,11 @@ read the metadata instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from shunter._toolkit import opt_ml, script_text
 from shunter.errors import ConfigError
 from shunter.schedulers.capabilities import Capabilities
 from shunter.specs.app import AppDef, Role
@@ -35,8 +37,10 @@ LONGEST_DOCUMENT = 64 * 1024
 Places = Callable[[Role], ToolkitPlace | None]
 
 
-def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_of: Places) -> None:
+def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_of: Places) -> Iterator[str]:
     """Change, in place, the command of every role that the toolkit runs, or that has a command per replica.
+
+    Yields a warning for each script that will not find what it uses.
 
     Args:
         app: the job.
@@ -52,7 +56,10 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
         translate: Callable[[list[str]], list[str]] = list
         if METADATA_KEY in role.metadata:
             if not capabilities.reads_training_specs and DOCUMENT not in role.env:
-                prefix = _start_training(role, place_of(role), backend, is_local=capabilities.is_local)
+                place = place_of(role)
+                prefix = _start_training(role, place, backend, is_local=capabilities.is_local)
+                if place is not None and place.base:
+                    yield from _uses_of_opt_ml(role)
         elif role.metadata.get(PROGRAM_KEY) in PROGRAMS:
             place = place_of(role)
             if place is not None and place.base:  # in an image, the packages installed there run it
@@ -92,6 +99,21 @@ def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_
     for name, value in place.env.items():
         role.env.setdefault(name, value)
     return prefix
+
+
+def _uses_of_opt_ml(role: Role) -> Iterator[str]:
+    """Yield a warning if a role's script, a process, uses ``/opt/ml`` and does not ask for it."""
+    if opt_ml.is_wanted(role.env):
+        return
+    program = role.metadata[METADATA_KEY].get("program", "")
+    folder, name = os.path.split(os.path.abspath(program))
+    for file, text in script_text.texts(folder, name):
+        if script_text.uses_base(text):
+            yield (
+                f"role {role.name!r}: {file} uses /opt/ml, which a job of processes does not have: use "
+                f"SM_MODEL_DIR and the other SM_ variables, or ask for it by --env {opt_ml.VARIABLE}=1"
+            )
+            return
 
 
 def _mount_local_paths(role: Role) -> None:

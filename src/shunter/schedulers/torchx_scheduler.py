@@ -88,13 +88,13 @@ class TorchXScheduler(Scheduler["Any"]):
         A workspace is built now, since the request names the resulting image.
         """
         validate_app(app)
-        start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
+        warnings = list(start_toolkits(app, self.backend, self.capabilities, self._toolkit_place))
         resolved = self._resolved(cfg)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
         theirs = translated_for(self.made, app)
         self._check("_pre_build_validate", theirs, resolved)
-        warnings = self._build(theirs, workspace, resolved)
+        warnings += self._build(theirs, workspace, resolved)
         self._check("_validate", theirs, resolved)
         native: Any = self.made.submit_dryrun(theirs, resolved)
         for name, value in (("_app", theirs), ("_cfg", resolved), ("_scheduler", self.backend)):

@@ -12,7 +12,6 @@ from shunter.system.kernel_calls import (
 )
 from shunter.system.network import network_bytes, routes, user_of_peer
 from shunter.system.platform_choice import (
-    HAS_NAMESPACES,
     HAS_SUBREAPER,
     IS_LINUX,
     SEES_CONTAINER_PROCESSES,
@@ -31,7 +30,6 @@ from shunter.system.process_table import (
 )
 
 __all__ = [
-    "HAS_NAMESPACES",
     "HAS_SUBREAPER",
     "IS_LINUX",
     "SEES_CONTAINER_PROCESSES",

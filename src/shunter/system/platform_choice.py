@@ -13,5 +13,3 @@ IS_LINUX = sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0")
 HAS_SUBREAPER = IS_LINUX
 #: Whether the processes in a local daemon's containers are processes of this machine.
 SEES_CONTAINER_PROCESSES = IS_LINUX
-#: Whether a process can have an /opt/ml, a host name and names of hosts that others do not see.
-HAS_NAMESPACES = IS_LINUX

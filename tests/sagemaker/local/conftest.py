@@ -34,7 +34,9 @@ SIGNED = (
 START = 'exec python3 "${SAGEMAKER_BASE_DIR:-/opt/ml}/input/data/script/train.py" "$@"'
 PREAMBLE = "import json, os, signal, sys, time\nBASE = os.environ.get('SAGEMAKER_BASE_DIR', '/opt/ml')\n"
 PREAMBLE += (
-    "CONFIG = json.load(open(BASE + '/input/config/resourceconfig.json'))\nHOST = CONFIG['current_host']\n"
+    "CONFIG = json.load(open(BASE + '/input/config/resourceconfig.json'))\n"
+    # a process is called by its address; its name is in the environment
+    "HOST = os.environ.get('SHUNTER_CURRENT_HOST') or CONFIG['current_host']\n"
 )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 from tests.toolkit.image import docker
 
 from .conftest import file_channel, leftovers
-from .test_distributed import path_without
+from .test_distributed import hosts_of, path_without
 
 SHOW = """
 found = {}
@@ -55,16 +55,17 @@ def test_the_tree_is_the_platforms(jobs: Jobs, mode: str, tmp_path: Path) -> Non
         "RecordWrapperType": "None",
         "ContentType": "text/csv",
     }
+    (host,) = hosts_of(ended["TrainingJobName"], 1, mode)
     assert seen["config"]["resourceconfig"] == {
-        "current_host": "algo-1",
+        "current_host": host,
         "current_instance_type": "ml.m5.large",
         "current_group_name": "homogeneousCluster",
-        "hosts": ["algo-1"],
+        "hosts": [host],
         "instance_groups": [
             {
                 "instance_group_name": "homogeneousCluster",
                 "instance_type": "ml.m5.large",
-                "hosts": ["algo-1"],
+                "hosts": [host],
             }
         ],
         "network_interface_name": "eth0",
@@ -100,12 +101,13 @@ json.dump({'config': CONFIG, 'peers': {h: socket.gethostbyname(h) for h in CONFI
     seen = {name: json.loads(data) for name, data in jobs.artifact(ended["TrainingJobName"]).items()}
     assert sorted(seen) == ["algo-1.json", "algo-2.json", "algo-3.json"]
     config = seen["algo-3.json"]["config"]
-    assert config["current_host"] == "algo-3"
+    first, second, third = hosts_of(ended["TrainingJobName"], 3, mode)
+    assert config["current_host"] == third
     assert config["current_group_name"] == "mem"
     assert config["current_instance_type"] == "ml.r5.large"
     assert config["instance_groups"] == [
-        {"instance_group_name": "cpu", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]},
-        {"instance_group_name": "mem", "instance_type": "ml.r5.large", "hosts": ["algo-2", "algo-3"]},
+        {"instance_group_name": "cpu", "instance_type": "ml.c5.xlarge", "hosts": [first]},
+        {"instance_group_name": "mem", "instance_type": "ml.r5.large", "hosts": [second, third]},
     ]
     assert len(set(seen["algo-1.json"]["peers"].values())) == 3
 
@@ -229,11 +231,13 @@ while not os.path.exists(BASE + '/output/go'):
 
 BY_NAME = """
 import socket
+OWN = CONFIG['current_host']
 assert all(socket.gethostbyname(host) for host in CONFIG['hosts']), CONFIG
-assert socket.gethostname() == HOST and socket.gethostbyname(HOST) != '127.0.0.1'
+assert socket.gethostbyname(OWN) != '127.0.0.1' and OWN in (socket.gethostname(), socket.gethostbyname(OWN))
 assert json.load(open('/opt/ml/input/config/resourceconfig.json')) == CONFIG
-print('from', sorted(os.listdir('/kept/checkpoints')), flush=True)
-for place in ('/opt/ml/model/', '/opt/ml/output/data/', '/kept/checkpoints/'):
+KEPT = os.environ['KEPT']
+print('from', sorted(os.listdir(KEPT)), flush=True)
+for place in ('/opt/ml/model/', '/opt/ml/output/data/', KEPT + '/'):
     with open(place + HOST, 'w') as file:
         file.write(HOST)
 """
@@ -242,29 +246,28 @@ for place in ('/opt/ml/model/', '/opt/ml/output/data/', '/kept/checkpoints/'):
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_what_scripts_know_by_heart(jobs: Jobs, mode: str, hosts: int, tmp_path: Path) -> None:
-    """Paths below /opt/ml, checkpoints anywhere, every host's name: on processes as in containers."""
-    config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
+    """Paths below /opt/ml, if processes ask for it, and every host's name."""
+    place = "/kept/checkpoints" if mode == "containers" else "/opt/ml/kept"
+    config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": place}
+    environment = {"KEPT": place, "SHUNTER_OPT_ML": "1"}
     names = [f"algo-{number + 1}" for number in range(hosts)]
     for found in ([], names):
-        ended = jobs.run(BY_NAME, hosts=hosts, CheckpointConfig=config)
+        ended = jobs.run(BY_NAME, hosts=hosts, CheckpointConfig=config, Environment=environment)
         assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
         assert jobs.artifact(ended["TrainingJobName"]) == {name: name.encode() for name in names}
         assert jobs.lines(ended["TrainingJobName"]) == [f"from {found}"]
-    assert not os.path.exists("/kept")
+    assert not os.path.exists(place)
 
 
 @pytest.mark.slow
-def test_what_processes_cannot_have_without_namespaces_is_said(
+def test_what_processes_cannot_have_is_said(
     jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", path_without(tmp_path, "unshare"))
     assert jobs.lines(jobs.run("print('started')")["TrainingJobName"]) == ["started"]
-    name = jobs.run("import os; print(os.path.exists('/opt/ml/input/data'), 'algo-1')")["TrainingJobName"]
-    warning, said = jobs.lines(name)
-    reason = "this user cannot make namespaces (unshare)"
-    assert f"train.py uses /opt/ml, which is not this host's own here: {reason}. Use SAGEMAKER_B" in warning
-    assert f"The names of this job's hosts do not resolve here: {reason}" in warning
-    assert said == "False algo-1"
+    ended = jobs.run("print('started')", Environment={"SHUNTER_OPT_ML": "1"})
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert "at /opt/ml, as SHUNTER_OPT_ML asks: unshare: No such file" in ended["FailureReason"]
     config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
     ended = jobs.run("print('started')", CheckpointConfig=config)
     assert ended["TrainingJobStatus"] == "Failed"

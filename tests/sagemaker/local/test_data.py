@@ -59,7 +59,7 @@ def test_a_second_job_fetches_nothing_that_has_not_changed(
 
 @pytest.mark.slow
 def test_fast_file_is_one_copy_for_all_hosts_and_nobody_writes_to_it(
-    jobs: Jobs, mode: str, bucket: Bucket
+    jobs: Jobs, containers: str, bucket: Bucket
 ) -> None:
     bucket.put("data/a", b"a" * 1000)
     script = """

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter._toolkit.host_namespaces import loopback_addresses
-from shunter.schedulers.sagemaker_local_scheduler.hosts import namespaces
+from shunter import paths
+from shunter._toolkit.host_names import loopback_addresses
 from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import PORTS, free_ports
 from tests.backends import need
 
@@ -38,7 +38,7 @@ rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 one, total = ctypes.c_int(rank + 1), ctypes.c_int(0)
 lib.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1,
                   at("ompi_mpi_int"), at("ompi_mpi_op_sum"), at("ompi_mpi_comm_world"))
-facts = {"total": total.value, "host": os.environ["SM_CURRENT_HOST"], "name": socket.gethostname(),
+facts = {"total": total.value, "host": os.environ["SM_CURRENT_HOST"],
          "hosts": json.loads(os.environ["SM_HOSTS"]), "local": os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]}
 with open(os.environ["SM_MODEL_DIR"] + f"/rank-{rank}", "w") as file:
     json.dump(facts, file)
@@ -63,12 +63,6 @@ TORCHRUN = {
 }
 
 
-def require_mpi() -> None:
-    need("mpi")
-    if not namespaces.are_available():
-        pytest.skip("no namespaces here")
-
-
 def distributed(jobs: Jobs, script: str, parameters: dict[str, str], **more: Any) -> dict[str, Any]:
     """A request that starts a script with the toolkit."""
     folder = jobs.folder / f"source-{uuid.uuid4().hex[:8]}"
@@ -89,6 +83,15 @@ def distributed(jobs: Jobs, script: str, parameters: dict[str, str], **more: Any
     )
 
 
+def hosts_of(name: str, count: int, mode: str = "processes") -> list[str]:
+    """What the hosts of a job call each other: processes by addresses."""
+    names = [f"algo-{number + 1}" for number in range(count)]
+    if mode != "processes":
+        return names
+    folder = os.path.join(paths.state_dir(), "sagemaker", name)
+    return list(loopback_addresses(folder, names).values())
+
+
 def ranks(jobs: Jobs, name: str) -> list[dict[str, Any]]:
     files = jobs.artifact(name)
     return [json.loads(files[f"rank-{rank}"]) for rank in range(len(files))]
@@ -96,7 +99,7 @@ def ranks(jobs: Jobs, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
-    require_mpi()
+    need("mpi")
     names = []
     for _ in range(2):
         request = distributed(jobs, RANKS, MPI)
@@ -105,9 +108,9 @@ def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str)
     for name in names:
         ended = jobs.end(name)
         assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+        hosts = hosts_of(name, 2)
         assert ranks(jobs, name) == [
-            {"total": 10, "host": host, "name": host, "hosts": ["algo-1", "algo-2"], "local": local}
-            for host, local in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "0"), ("algo-2", "1"))
+            {"total": 10, "host": host, "hosts": hosts, "local": local} for host in hosts for local in "01"
         ]
 
 
@@ -115,7 +118,7 @@ def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str)
 @pytest.mark.parametrize("how", ["stop", "kill the runner"])
 def test_nothing_of_mpi_outlives_its_job(jobs: Jobs, processes: str, home: Path, how: str) -> None:
     """Not what mpirun has started by way of sshd either."""
-    require_mpi()
+    need("mpi")
     request = distributed(jobs, RANKS, MPI, Environment={"WAIT": "1"})
     name = request["TrainingJobName"]
     jobs.sagemaker.create_training_job(**request)
@@ -154,8 +157,6 @@ def _members(home: Path, name: str) -> list[str]:
 @pytest.mark.slow
 def test_torchrun_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
     need("torch")
-    if not namespaces.are_available():
-        pytest.skip("no namespaces here")
     names = []
     for _ in range(2):
         request = distributed(jobs, TORCH, TORCHRUN, Environment={"OMP_NUM_THREADS": "1"})
@@ -165,7 +166,7 @@ def test_torchrun_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes:
         until(lambda name=name: jobs.describe(name)["TrainingJobStatus"] != "InProgress", 120)
         ended = jobs.describe(name)
         assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
-        assert ranks(jobs, name) == [{"total": 3, "host": "algo-1"}, {"total": 3, "host": "algo-2"}]
+        assert ranks(jobs, name) == [{"total": 3, "host": host} for host in hosts_of(name, 2)]
 
 
 def path_without(folder: Path, *names: str) -> str:
@@ -184,9 +185,7 @@ def path_without(folder: Path, *names: str) -> str:
 def test_mpi_that_cannot_be_is_refused_before_the_start(
     jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not namespaces.are_available():
-        pytest.skip("no namespaces here")
-    path = path_without(tmp_path, "mpirun", "ssh-keygen")
+    path = path_without(tmp_path, "mpirun")
     assert shutil.which("sh", path=path)
     request = distributed(jobs, RANKS, MPI)
     monkeypatch.setenv("PATH", path)  # of the endpoint, which this process is
@@ -195,7 +194,7 @@ def test_mpi_that_cannot_be_is_refused_before_the_start(
     error = caught.value.response["Error"]
     assert error["Code"] == "ValidationException"
     assert "starts MPI on 2 hosts, which here are processes" in error["Message"]
-    assert "mpirun (openmpi-bin), ssh-keygen (openssh-client)" in error["Message"]
+    assert "mpirun (openmpi-bin)" in error["Message"]
     assert "Start a Docker daemon" in error["Message"]
     # one host needs no ssh, and is the toolkit's to judge
     alone = distributed(jobs, RANKS, {**MPI, "sagemaker_mpi_num_of_processes_per_host": "1"})

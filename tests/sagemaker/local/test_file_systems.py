@@ -52,7 +52,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_directory_is_shown_as_its_access_mode_says(jobs: Jobs, mode: str, mounted: Path) -> None:
+def test_a_directory_is_shown_as_its_access_mode_says(jobs: Jobs, containers: str, mounted: Path) -> None:
     ended = jobs.run(
         READ_AND_WRITE,
         hosts=2,

@@ -18,6 +18,7 @@ from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
 
 from .conftest import Bucket, unpack, until
+from .test_distributed import hosts_of
 
 
 @pytest.mark.slow
@@ -85,8 +86,8 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     replicas = status["roles"][0]["replicas"]
     assert [replica["exit_code"] for replica in replicas] == [0] * hosts
     model = unpack((tmp_path / "out" / name / "output/model.tar.gz").read_bytes())
-    assert sorted(model) == [f"algo-{i}.json" for i in range(1, hosts + 1)]
-    assert json.loads(model["algo-1.json"]) == {"lr": 0.1, "data": "1,2"}
+    assert sorted(model) == sorted(f"{host}.json" for host in hosts_of(name, hosts, mode))
+    assert [json.loads(text) for text in model.values()] == [{"lr": 0.1, "data": "1,2"}] * hosts
     described = shunter("describe", handle).stdout
     assert name in described
 

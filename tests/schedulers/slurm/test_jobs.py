@@ -344,3 +344,35 @@ def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path
         assert first == [f"[{n!r}, \"a 'b'\"]\n" for n in "123"]
         again = runner.rerun(handle, only_failed=True)
         assert [each.state.name for each in runner.wait(again).replicas()] == ["FAILED"]
+
+
+@pytest.mark.slow
+def test_replicas_under_the_toolkit_reach_each_other_by_what_sm_hosts_says(jobs, tmp_path):
+    """Nodes that share a machine have the same address, so their hosts get loopback addresses."""
+    from shunter.components.train import script
+    from shunter.runner import get_runner
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
+        "import json, os, socket, time\n"
+        "hosts, own = json.loads(os.environ['SM_HOSTS']), os.environ['SM_CURRENT_HOST']\n"
+        "if own == hosts[0]:\n"
+        "    with socket.create_server((own, 29377)) as server:\n"
+        "        print('heard', server.accept()[0].recv(99).decode() == hosts[1], flush=True)\n"
+        "else:\n"
+        "    deadline = time.monotonic() + 30\n"
+        "    while True:\n"
+        "        try:\n"
+        "            socket.create_connection((hosts[0], 29377)).sendall(own.encode())\n"
+        "            break\n"
+        "        except OSError:\n"
+        "            assert time.monotonic() < deadline\n"
+        "            time.sleep(0.05)\n"
+    )
+    with get_runner("test") as runner:
+        app = script(script="train.py", num_replicas=2, cpu=1, memMB=256)
+        handle = runner.run(app, "slurm", workspace=str(tmp_path / "code"))
+        app_id = handle.rpartition("/")[2]
+        jobs.ids.append(app_id)
+        assert jobs.end_of(app_id).state == AppState.SUCCEEDED, jobs.log(app_id, app.roles[0].name)
+    assert "heard True\n" in jobs.log(app_id, app.roles[0].name)

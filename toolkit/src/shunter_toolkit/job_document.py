@@ -112,6 +112,8 @@ class Job:
             if not _HOST_NAME.match(host):
                 raise ConfigError(f"A host cannot be named {host!r}: use letters, digits, '-' and '.'.")
         self.current_host = self._current_host()
+        #: Addresses that take the place of the hosts' names in what the script is told, by name.
+        self.addresses: dict[str, str] = {}
 
     def _hosts(self) -> list[str]:
         hosts = _strings(self.document, "hosts")
@@ -223,20 +225,27 @@ class Job:
         document = self.document
         has_order = "hosts" in document or "host_count" in document
         resource: dict[str, Any] = {
-            "current_host": self.current_host,
-            "hosts": self.hosts if has_order else sorted(self.hosts),
+            "current_host": self._called(self.current_host),
+            "hosts": [self._called(host) for host in (self.hosts if has_order else sorted(self.hosts))],
             "network_interface_name": document.get("network_interface") or kernel.network_interface(),
         }
         if "instance_type" in document:
             resource["current_instance_type"] = document["instance_type"]
         groups = document.get("instance_groups")
         if groups:
-            resource["instance_groups"] = groups
+            resource["instance_groups"] = [
+                {**group, "hosts": [self._called(host) for host in group.get("hosts", [])]}
+                for group in groups
+            ]
             own = [g for g in groups if self.current_host in g.get("hosts", [])]
             if own:
                 resource["current_group_name"] = own[0].get("instance_group_name")
                 resource["current_instance_type"] = own[0].get("instance_type", "local")
         return resource
+
+    def _called(self, host: str) -> str:
+        """What a host is called in what the script is told."""
+        return self.addresses.get(host, host)
 
     def start_stop_hook(self, pid: int) -> int | None:
         """Run the stop hook, if there is one, beside the script that is being stopped; return the hook's pid.

@@ -1,8 +1,10 @@
 """Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can use.
 
-The hosts find each other through :mod:`shunter_toolkit.rendezvous`, and exchange keys, ports and addresses
-there. So an image needs OpenSSH and Open MPI, but neither keys nor a configuration; and as addresses are
-used, host names need not be what ``gethostname`` says. The other hosts are notified at once when mpirun ends.
+Hosts that are processes of one machine need no sshd: mpirun starts all ranks there, and each host gives its
+own ranks their environment. Other hosts find each other through :mod:`shunter_toolkit.rendezvous`, and
+exchange keys, ports and addresses there. So an image needs OpenSSH and Open MPI, but neither keys nor a
+configuration; and as addresses are used, host names need not be what ``gethostname`` says. The other hosts
+are notified at once when mpirun ends.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ _RUNTIME_V5 = {"oob_tcp_if_include": "{interface}", "plm_ssh_no_tree_spawn": "1"
 _TRANSPORT = {"pml": "ob1", "btl": "^openib", "btl_vader_single_copy_mechanism": "none"}
 _SOCKET = "ranks"
 _SESSION_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
+#: What a host runs whose ranks mpirun starts on the same machine.
+_WAIT = ["sleep", "2147483647"]
 
 
 def run(launch: Launch, kind: str = launching.MPI) -> Outcome:
@@ -106,7 +110,7 @@ def command(
     """
     asked = launch.environment.additional_framework_parameters
     count = launching.processes_per_host(launch.environment, launching.MPI)
-    total = int(asked.get(TOTAL_PARAMETER) or count * len(hosts))
+    total = int(asked.get(TOTAL_PARAMETER) or count * len(launch.environment.distribution_hosts))
     parameter = OPTIONS_PARAMETER[kind]
     custom, exports = _custom_options(parameter, str(asked.get(parameter) or ""))
     line = ["mpirun", "--hostfile", hostfile, "-np", str(total), "--allow-run-as-root", "--tag-output"]
@@ -214,28 +218,44 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         launch.prepare()
-        hostfile = keys.write("hostfile", f"localhost slots={count}\n")
-        line = command(launch, major, ["localhost"], None, hostfile, kind)
+        line = _line_for_one_machine(launch, keys, major, kind)
         return _RankHost(launch, _task(launch, keys, line), keys).run()
     with contextlib.closing(rendezvous.Chief(hosts)) as chief:
-        chief.gather({"key": keys.make_key("id")})
+        chief.gather({"key": "" if _share_machine(hosts) else keys.make_key("id")})
         with all_hosts.telling(lambda end: chief.send({"verdict": end, "host": hosts[0]})):
             launch.prepare()
             chief.await_ready()
+        if _share_machine(hosts):
+            line = _line_for_one_machine(launch, keys, major, kind)
+            sockets = [str(chief.hellos[host]["socket"]) for host in hosts[1:]]
+            part = _RankHost(launch, _task(launch, keys, line, sockets), keys)
+            _release_together(part, chief)
+            return all_hosts.lead(launch, part, chief, wait_for_others=False)
         addresses = {host: chief.lines[host].addresses()[1] for host in hosts[1:]}
         reach = {
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
         }
         own = chief.lines[hosts[1]].addresses()[0]
         _check_addresses(hosts, {hosts[0]: own, **addresses})
-        if own.startswith("127."):  # hosts on one machine: mpirun knows itself only by this loopback name
-            own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
         line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
         part = _RankHost(launch, _task(launch, keys, line), keys)
         _release_together(part, chief)
         return all_hosts.lead(launch, part, chief, wait_for_others=False)
+
+
+def _share_machine(hosts: Sequence[str]) -> bool:
+    """Whether hosts are processes of one machine: then they are called by loopback addresses."""
+    return all(host.startswith("127.") for host in hosts)
+
+
+def _line_for_one_machine(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> list[str]:
+    """The mpirun command line that starts the ranks of all hosts on this machine."""
+    count = launching.processes_per_host(launch.environment, launching.MPI)
+    slots = count * len(launch.environment.distribution_hosts)
+    hostfile = keys.write("hostfile", f"localhost slots={slots}\n")
+    return command(launch, major, ["localhost"], None, hostfile, kind)
 
 
 def _check_addresses(hosts: Sequence[str], addresses: Mapping[str, str]) -> None:
@@ -273,8 +293,11 @@ def _release_together(part: _RankHost, chief: rendezvous.Chief) -> None:
     part.heard = check
 
 
-def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> child_process.Command:
-    env = {**launch.env, mpi_rank.SOCKET_VARIABLE: keys.path(_SOCKET)}
+def _task(
+    launch: Launch, keys: ssh.Keys, line: list[str], others: Sequence[str] = ()
+) -> child_process.Command:
+    """mpirun; its ranks are of this host, and of those whose sockets are the others."""
+    env = {**launch.env, mpi_rank.SOCKETS_VARIABLE: os.pathsep.join([keys.path(_SOCKET), *others])}
     script_command.refuse_nul(line, env)
     return child_process.Command(line, env, launch.code_dir)
 
@@ -351,10 +374,12 @@ def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
     """Any other host: run sshd for mpirun and serve the ranks; end when the first host says so."""
     environment = launch.environment
     hosts = environment.distribution_hosts
+    if _share_machine(hosts):
+        return _serve_here(launch, keys)
     host_key = keys.make_key("host")
     port = _free_port()
     session = {n: launch.env[n] for n in _SESSION_VARIABLES if n in launch.env}
-    sshd = ssh.server_command(keys, port, {**session, mpi_rank.SOCKET_VARIABLE: keys.path(_SOCKET)})
+    sshd = ssh.server_command(keys, port, {**session, mpi_rank.SOCKETS_VARIABLE: keys.path(_SOCKET)})
     keys.write("authorized_keys", "")
     address = rendezvous.address_of(hosts[0], hosts)
     line, greeting = rendezvous.join(environment.current_host, address, {"port": port, "host_key": host_key})
@@ -364,18 +389,33 @@ def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
             launch.prepare()
         all_hosts.accept_early(launch, line)
         part = _RankHost(launch, child_process.Command(sshd, _minimal(launch.env)), keys)
-        return _until_told(launch, part, port, line)
+        return _until_told(launch, part, line, lambda: _await_listening(port))
 
 
-def _until_told(launch: Launch, part: _RankHost, port: int, line: rendezvous.Line) -> Outcome:
-    """Run sshd until the first host says how the job ended."""
+def _serve_here(launch: Launch, keys: ssh.Keys) -> Outcome:
+    """Any other host on the first one's machine: serve the ranks that mpirun starts there."""
+    environment = launch.environment
+    hosts = environment.distribution_hosts
+    line, _ = rendezvous.join(environment.current_host, hosts[0], {"socket": keys.path(_SOCKET)})
+    with contextlib.closing(line):
+        with all_hosts.telling(line.send):
+            launch.prepare()
+        all_hosts.accept_early(launch, line)
+        part = _RankHost(launch, child_process.Command(_WAIT, _minimal(launch.env)), keys)
+        return _until_told(launch, part, line)
+
+
+def _until_told(
+    launch: Launch, part: _RankHost, line: rendezvous.Line, await_ready: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Serve ranks until the first host says how the job ended."""
     verdict: list[dict[str, Any]] = []
     also = part.policy.on_start
 
     def started(pid: int) -> None:
         if also is not None:
             also(pid)
-        _await_listening(port)
+        await_ready()
         line.send({"ready": True})
 
     def heard() -> None:

@@ -19,7 +19,8 @@ import sys
 
 from . import child_process, kernel, orphans
 
-SOCKET_VARIABLE = "SHUNTER_RANK_SOCKET"
+#: The sockets of the hosts whose ranks run on this machine, in the order of the ranks.
+SOCKETS_VARIABLE = "SHUNTER_RANK_SOCKETS"
 EXPORTS_VARIABLE = "SHUNTER_MPI_EXPORTS"
 DIRECTORY_VARIABLE = "SHUNTER_CODE_DIR"
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
@@ -38,11 +39,12 @@ def main(script: list[str]) -> None:
     """
     orphans.die_with_launcher()
     environ = dict(os.environ)
-    path = environ.get(SOCKET_VARIABLE)
-    if path is None:
+    paths = environ.get(SOCKETS_VARIABLE, "").split(os.pathsep)
+    if not paths[0]:
         _become(script, environ)
         return
-    connection, host = fetch(path)
+    place = place_in(environ, len(paths)) if len(paths) > 1 else 0
+    connection, host = fetch(paths[place])
     parent = os.getpid()
     orphans.prepare()
     pid = os.fork()
@@ -59,6 +61,17 @@ def main(script: list[str]) -> None:
     except OSError:
         pass
     _end_as(status)
+
+
+def place_in(environ: dict[str, str], hosts: int) -> int:
+    """Return which of the hosts on this machine a rank belongs to; its local rank becomes that on its host.
+
+    Ranks are numbered host by host, as many on each.
+    """
+    per_host = max(int(environ["OMPI_COMM_WORLD_SIZE"]) // hosts, 1)
+    place, local = divmod(int(environ["OMPI_COMM_WORLD_RANK"]), per_host)
+    environ.update(OMPI_COMM_WORLD_LOCAL_RANK=str(local), OMPI_COMM_WORLD_LOCAL_SIZE=str(per_host))
+    return min(place, hosts - 1)
 
 
 def _become(script: list[str], environ: dict[str, str]) -> None:

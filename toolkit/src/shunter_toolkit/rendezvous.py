@@ -36,8 +36,11 @@ def wait_seconds() -> float:
 
 
 def address_of(host: str, hosts: Sequence[str]) -> str:
-    """Where a host is reached: its name, or for the first one TORCHX_RANK0_HOST if the launcher gives it."""
-    if hosts and host == hosts[0]:
+    """Where a host is reached: its name, or for the first one TORCHX_RANK0_HOST if the launcher gives it.
+
+    A loopback address is one of the job's own, and distinguishes it from other jobs on this machine.
+    """
+    if hosts and host == hosts[0] and not host.startswith("127."):
         return os.environ.get("TORCHX_RANK0_HOST") or host
     return host
 

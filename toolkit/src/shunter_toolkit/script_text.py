@@ -1,9 +1,9 @@
-"""What a script's own text says: whether it uses ``/opt/ml`` or the names of the job's hosts."""
+"""What a script's own text says: whether it uses ``/opt/ml``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 _BASE = b"/opt/ml"
 #: Beside these, /opt/ml is only what holds where the variable is not set.
@@ -46,11 +46,3 @@ def uses_base(text: bytes) -> bool:
         return False
     lines = text.replace(_SHELL_DEFAULT, b"").splitlines()
     return any(_BASE in line and not any(name in line for name in _VARIABLES) for line in lines)
-
-
-def uses_names(text: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a text connects to the job's hosts by name, as far as it says so."""
-    words = [b"MASTER_ADDR", *(host.encode() for host in hosts)]
-    if len(hosts) > 1:
-        words.append(b"SM_HOSTS")
-    return any(word in text for word in words)

@@ -7,15 +7,25 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import child_process, errors, failure, input_config, log, orphans, script_command, script_launch
+from . import (
+    child_process,
+    errors,
+    failure,
+    input_config,
+    log,
+    opt_ml,
+    orphans,
+    script_command,
+    script_launch,
+)
 from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 from .environment import Environment
-from .layout import DEFAULT_BASE, Layout
+from .layout import Layout
 
 if TYPE_CHECKING:
     from .child_process import Outcome
     from .end_notice import EndNotice
-    from .host_namespaces import HostView
+    from .host_names import HostNames
     from .job_document import Job
     from .masking import Masker
     from .metrics import Recorder
@@ -32,17 +42,25 @@ class Training:
         layout: the paths of the job.
         argv: the script's arguments exactly as given; None maps the hyperparameters.
         job: the path or text of a job document, or None for a prepared base directory.
+        refusal: why the script cannot be run, if that is known already.
     """
 
-    def __init__(self, layout: Layout, argv: Sequence[str] | None = None, job: str | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        argv: Sequence[str] | None = None,
+        job: str | None = None,
+        refusal: errors.ToolkitError | None = None,
+    ) -> None:
         self.layout = layout
+        self.refusal = refusal
         self.argv = argv
         self.job_source = job
         self.job: Job | None = None
         self.environment: Environment | None = None
         self._mask_secrets_of()
         self.results: Results | None = None
-        self.view: HostView | None = None
+        self.names: HostNames | None = None
         self.watch: ScriptWatch | None = None
         self.notice: EndNotice | None = None
         if "SHUNTER_NOTIFY" in os.environ:
@@ -80,6 +98,8 @@ class Training:
     def _attempt(self) -> failure.Report | None:
         """Prepare and run the script; return the failure, None after success."""
         _on_stop(_raise_stopped)
+        if self.refusal is not None:
+            raise self.refusal
         if self.job_source:
             from . import job_document
 
@@ -87,13 +107,11 @@ class Training:
             # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self._mask_secrets_of(self.job.hyperparameters)
-            self._open_view(self.job.hosts, self.job.current_host)
+            self._find_hosts(self.job)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        if self.job is None and self.layout.base != DEFAULT_BASE:  # otherwise the platform has done it
-            self._open_view(env.hosts, env.current_host)
         self._mask_secrets_of(env.hyperparameters)
         if self.job is None or self.job.log_level:
             log.set_level(env.log_level)
@@ -118,12 +136,12 @@ class Training:
             self._masker = Masker(*self._secret_sources)
         return self._masker
 
-    def _open_view(self, hosts: Sequence[str], current: str) -> None:
-        """Give this process, and so the script, its own /opt/ml and the names of the other hosts."""
-        from .host_namespaces import HostView
+    def _find_hosts(self, job: Job) -> None:
+        """Make the hosts' names resolve, or replace them by addresses."""
+        from . import host_names
 
-        self.view = HostView(self.layout, hosts, current, self.job)
-        self.view.open()
+        self.names = host_names.HostNames(job)
+        job.addresses = self.names.find()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code if it is not in the image, and install what it needs."""
@@ -137,18 +155,6 @@ class Training:
             from . import install
 
             install.install(code, name, variables)
-
-    def _warn_of_view(
-        self, env: Environment, name: str, args: Sequence[str], variables: Mapping[str, str]
-    ) -> None:
-        """Say what a script uses that this machine does not allow."""
-        if self.view is None:
-            return
-        needs_names = len(env.hosts) > 1 and (
-            "TF_CONFIG" in variables
-            or script_launch.distribution_of(env) not in (script_launch.PLAIN, script_launch.TORCHRUN)
-        )
-        self.view.warn(self.layout.code, name, args, needs_names=needs_names)
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
@@ -175,7 +181,6 @@ class Training:
 
         def prepare() -> None:
             self._bring_code(env, name, variables)
-            self._warn_of_view(env, name, args, variables)
             self._announce(env, variables, run.script())
 
         run.prepare = prepare
@@ -193,7 +198,6 @@ class Training:
         from . import framework
 
         self._open_results(env)
-        self._warn_of_view(env, env.user_entry_point or "", [], variables)
         command = framework.command(name, variables, self.layout.code)
         self._announce(env, variables, command.argv)
         run = script_launch.Launch(
@@ -310,15 +314,13 @@ class Training:
         try:
             if self.results is not None:
                 self.results.finish(succeeded=report is None or report.stopped)
-            if self.view is not None:
-                self.view.judge()
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
             log.error(f"The results could not all be saved: {error}")
         finally:
-            if self.view is not None:
-                self.view.close()
+            if self.names is not None:
+                self.names.close()
         return report
 
 
@@ -347,7 +349,14 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     """
     orphans.adopt()
     job = job or os.environ.get("SHUNTER_JOB")
-    training = Training(Layout.for_job() if job else Layout(), argv, job)
+    layout = Layout.for_job() if job else Layout()
+    refusal = None
+    if opt_ml.is_wanted(os.environ):
+        try:
+            opt_ml.enter(layout.base)
+        except errors.ClientError as error:
+            refusal = error
+    training = Training(layout, argv, job, refusal)
     code = training.run()
     if job and training.status < 0:
         child_process.end_by(-training.status)  # as the script did: our parent looks at the signal

@@ -331,7 +331,8 @@ BOOTSTRAP = ["/bin/sh", "-c", 's=;for p;do s="$s$p";done;eval "$s"', "sh"]
 _BASE = 'b="${SAGEMAKER_BASE_DIR:-/opt/ml}"'
 _LINE_END = "n=$(printf '\\nx');n=${n%x}"
 # Reads resourceconfig.json with the shell alone: $c is the document without white space, $h this host. Names
-# of hosts end in their number (algo-10), which orders them: sorted as text, 10 would come before 2.
+# of hosts end in their number (algo-10, or 127.128.0.10), which orders them: sorted as text, 10 would come
+# before 2.
 _READ = (
     'set -f;c=;while read -r l||[ -n "$l" ];do c="$c $l";done<"$b/input/config/resourceconfig.json";'
     'set -- $c;c=;for l;do c="$c$l";done;'
@@ -350,9 +351,9 @@ _GROUP_HOSTS = (
 )
 # $z: the first of the hosts in $o; $r: the number of them that come before this one.
 _ORDER = (
-    "order(){ z=;r=0;q=;i=$IFS;IFS=,;for l in $o;do l=${l#'\"'};l=${l%'\"'};k=${l##*-};"
+    "order(){ z=;r=0;q=;i=$IFS;IFS=,;for l in $o;do l=${l#'\"'};l=${l%'\"'};k=${l##*[-.]};"
     'if [ -z "$z" ]||[ "$k" -lt "$q" ];then z=$l;q=$k;fi;'
-    'if [ "$k" -lt "${h##*-}" ];then r=$((r+1));fi;done;IFS=$i;};'
+    'if [ "$k" -lt "${h##*[-.]}" ];then r=$((r+1));fi;done;IFS=$i;};'
 )
 _EXPORT = f'[ "$z" = "$h" ]&&z=localhost;set +f;export {RANK0}="$z" {REPLICA_INDEX}="$r"'
 _FIND_PYTHON = "y=python3;command -v $y >/dev/null 2>&1||y=python"

@@ -147,7 +147,13 @@ class Attempt:
     def _fill_tree(self, tree: Tree, host: Host) -> None:
         run = self._run
         situation = Situation(
-            self._hosts, host, run.arn, run.journal.state["restarts"] + 1, tree.base, tree.interface
+            self._hosts,
+            host,
+            run.arn,
+            run.journal.state["restarts"] + 1,
+            tree.base,
+            tree.interface,
+            run.platform.names(self._hosts),
         )
         directories = output_directories(run.request)
         if run.request.get("CheckpointConfig"):
@@ -194,9 +200,7 @@ class Attempt:
             self._timekeeper.add(path)
             logs.append(f"{path}.log")
             self._journal.add_log(host.name, stream)
-            running = self._run.platform.host(
-                host, self._hosts, self.trees[host.name], path, shown[host.name]
-            )
+            running = self._run.platform.host(host, self.trees[host.name], path, shown[host.name])
             self._running.append(running)
         self._run.store.raise_if_cancelled()
         for mirror in self._mirrors:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 from typing import Any
 
 from shunter import system
-from shunter._toolkit import host_namespaces, script_text, stack_dump
+from shunter._toolkit import host_names, opt_ml, stack_dump
+from shunter._toolkit.errors import ClientError
 from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
 from shunter.docker.images import ensure_image
@@ -36,13 +36,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     Shown,
     Tree,
     checkpoint_path,
-    command_of,
-)
-from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import (
-    View,
-    are_available,
-    can_show_at,
-    write_hosts_file,
 )
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
@@ -50,12 +43,6 @@ from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJo
 #: The toolkit's variables for the ports at which a job's hosts meet: process hosts share the machine's ports.
 PORT_VARIABLES = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")
 LOOPBACK = "lo"
-_NO_NAMESPACES = "this user cannot make namespaces (unshare)"
-_NOT_ITS_OWN = (
-    "{file} uses /opt/ml, which is not this host's own here: {reason}. "
-    "Use SAGEMAKER_BASE_DIR, or SM_MODEL_DIR and the other SM_ variables."
-)
-_NO_NAMES = "The names of this job's hosts do not resolve here: {reason}. Use 127.0.0.1 in place of {name}."
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -161,6 +148,13 @@ class Platform:
         shutil.rmtree(path, ignore_errors=True)
         return path
 
+    def names(self, hosts: list[Host]) -> dict[str, str]:
+        """Return what hosts call each other: containers by their names, processes by loopback addresses."""
+        names = [host.name for host in hosts]
+        if self.cluster is not None:
+            return {name: name for name in names}
+        return host_names.loopback_addresses(self._job.path, names)
+
     def tree(self, host: Host) -> Tree:
         """Return the tree for a host's files, after removing old files."""
         config = os.path.join(self._secrets, host.name)
@@ -173,18 +167,21 @@ class Platform:
         there = {name for _, name in socket.if_nameindex()}
         return Tree(path, config, path, INTERFACE if INTERFACE in there else LOOPBACK)
 
-    def host(
-        self, plan: Host, hosts: list[Host], tree: Tree, log_path: str, shown: dict[str, Shown]
-    ) -> Running:
+    def host(self, plan: Host, tree: Tree, log_path: str, shown: dict[str, Shown]) -> Running:
         """Return a host that is to be started."""
         if self.cluster is not None:
             return ContainerHost(
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
             )
-        view = self._view(plan, hosts, tree, shown)
+        self._link_data(tree, shown)
         environ = {**self._environ, **self._ports, **self._variables, **self._stack_variables()}
         command = command_or_toolkit(self._request, environ, self._toolkit)
-        return ProcessHost(plan, tree, self._request, command, environ, log_path, view, self._job.path)
+        if opt_ml.is_wanted(environ):
+            try:
+                command = opt_ml.command(os.path.realpath(tree.path), command)
+            except ClientError as error:
+                raise StartFailure(str(error)) from None
+        return ProcessHost(plan, tree, self._request, command, environ, log_path, self._job.path)
 
     def _stack_variables(self) -> dict[str, str]:
         """Return the variables by which processes of Python write their stacks when they hang."""
@@ -200,59 +197,22 @@ class Platform:
             "PYTHONPATH": os.pathsep.join(filter(None, [folder, found])),
         }
 
-    def _view(self, plan: Host, hosts: list[Host], tree: Tree, shown: dict[str, Shown]) -> View:
-        """Show a host its files and names. Where there are no namespaces, its channels are links.
+    def _link_data(self, tree: Tree, shown: dict[str, Shown]) -> None:
+        """Link a host's channels into its files.
 
         Raises:
             StartFailure: the checkpoints cannot be where the request wants them.
         """
-        can_mount = are_available()
-        fixed = []
         for name, source in shown.items():
             folder = tree.part("input", "data", name)
             shutil.rmtree(folder, ignore_errors=True)
-            if source.is_fixed and can_mount:
-                os.makedirs(folder)
-                fixed.append((source.path, folder))
-            else:
-                os.symlink(source.path, folder)
-        hidden = _needed_below(BASE, [tree.path, *self._toolkit, *(source.path for source in shown.values())])
-        reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
-        if not can_mount:
-            reason = _NO_NAMESPACES
-        pairs = [] if reason else [(tree.path, BASE)]
+            os.symlink(source.path, folder)
         checkpoints = checkpoint_path(self._request)
         if checkpoints and not checkpoints.startswith(f"{BASE}/"):
-            if not (can_mount and can_show_at(checkpoints)):
-                raise StartFailure(
-                    f"cannot show the checkpoints at {checkpoints} to a host that is a process of this"
-                    f" machine; let LocalPath be below {BASE}, or start a Docker daemon"
-                )
-            pairs.append((tree.part("checkpoints"), checkpoints))
-        warning = self._warning(plan, hosts, shown, reason, can_mount) if reason else ""
-        if not can_mount:
-            return View(warning=warning)
-        addresses = host_namespaces.loopback_addresses(self._job.path, [host.name for host in hosts])
-        names = write_hosts_file(addresses, self._job.file("work", "hosts"))
-        stage = self._job.file("work", f".{plan.name}.view")
-        os.makedirs(stage, exist_ok=True)
-        return View(names, plan.name, fixed, pairs, stage, warning)
-
-    def _warning(
-        self, plan: Host, hosts: list[Host], shown: dict[str, Shown], reason: str, has_names: bool
-    ) -> str:
-        """Return what the program uses that its host lacks, as far as its text tells."""
-        entrypoint, arguments = command_of(self._request)
-        words = [*(entrypoint or []), *arguments, *(self._request.get("Environment") or {}).values()]
-        texts = [("The command", "\n".join(words).encode())]
-        for channel in shown.values():
-            texts += script_text.texts(channel.path)
-        file = next((file for file, text in texts if script_text.uses_base(text)), "")
-        found = [_NOT_ITS_OWN.format(file=file, reason=reason)] if file else []
-        names = [host.name for host in hosts]
-        if not has_names and any(script_text.uses_names(text, names) for _, text in texts):
-            found.append(_NO_NAMES.format(reason=reason, name=plan.name))
-        return " ".join(found)
+            raise StartFailure(
+                f"cannot show the checkpoints at {checkpoints} to a host that is a process of this"
+                f" machine; let LocalPath be below {BASE}, or start a Docker daemon"
+            )
 
     def _credentials(self) -> str:
         """Write this user's credentials where containers find them: in memory, never on disk."""
@@ -299,10 +259,3 @@ class Platform:
         self.cluster = None
         shutil.rmtree(self._secrets, ignore_errors=True)
         shutil.rmtree(self._job.work)
-
-
-def _needed_below(folder: str, paths: list[str]) -> str:
-    """Return which of these paths, or of this Python's, lies in a directory; "" if none does."""
-    inside = os.path.realpath(folder) + os.sep
-    paths = [*paths, sys.prefix, sys.executable]
-    return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from datetime import datetime
+from ipaddress import ip_network
 from typing import Any
 
 from shunter.docker.command import (
@@ -92,9 +93,7 @@ class Cluster:
             return
         bridges = self.docker.inspect("network", "bridge") if len(hosts) == 1 else []
         if bridges:
-            configs = (bridges[0].get("IPAM") or {}).get("Config") or []
-            self.network = "bridge"
-            self.gateway = next((item["Gateway"] for item in configs if item.get("Gateway")), "")
+            self.network, self.gateway = "bridge", _gateway_of(bridges[0])
             return
         name = f"shunter-{self.request['TrainingJobName']}-{os.urandom(3).hex()}"
         network = make_network(self.docker, name, len(hosts), self.labels, is_internal=is_isolated)
@@ -280,3 +279,12 @@ def all_of_jobs(docker: DockerCommand) -> list[tuple[str, str, str, float]]:
             age = time.time() - datetime.fromisoformat(item["Created"]).timestamp()
             found.append((kind, item["Id"], held[LABEL], age))
     return found
+
+
+def _gateway_of(network: dict[str, Any]) -> str:
+    """Return a network's IPv4 gateway; a daemon that has just made its bridge names only the subnet."""
+    for config in (network.get("IPAM") or {}).get("Config") or []:
+        subnet = ip_network(config["Subnet"])
+        if subnet.version == 4:
+            return str(config.get("Gateway") or subnet[1])
+    return ""

@@ -17,7 +17,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     checkpoint_path,
     command_of,
 )
-from shunter.schedulers.sagemaker_local_scheduler.hosts.namespaces import View
 from shunter.schedulers.supervisor.process_group import ProcessGroup
 from shunter.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
@@ -101,7 +100,6 @@ class ProcessHost(ProcessGroup):
         command: what it runs.
         environ: its environment.
         log_path: of its log, without the ending.
-        view: the directories and names that only this host sees.
         job_dir: the job's directory, by which its processes are marked.
     """
 
@@ -113,13 +111,12 @@ class ProcessHost(ProcessGroup):
         command: list[str],
         environ: dict[str, str],
         log_path: str,
-        view: View,
         job_dir: str,
     ) -> None:
         self.plan = plan
         cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
         self._program = command[0]
-        self._command = ["sh", "-c", _IN_DIRECTORY, "sh", cwd, *view.wrap(command)]
+        self._command = ["sh", "-c", _IN_DIRECTORY, "sh", cwd, *command]
         self._log_path = log_path
         self.environ = {
             **environ,

@@ -44,6 +44,7 @@ class Situation:
         attempt: which attempt at the job this is, from 1.
         base: what ``/opt/ml`` is called there.
         interface: name of the network interface by which the hosts reach each other.
+        names: what each host is called by the others.
     """
 
     hosts: list[Host]
@@ -52,6 +53,7 @@ class Situation:
     attempt: int
     base: str
     interface: str
+    names: dict[str, str]
 
     def path(self, path: str) -> str:
         """Translate a path in the container to the path on this host."""
@@ -63,7 +65,7 @@ def documents(request: dict[str, Any], here: Situation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "hyperparameters": request.get("HyperParameters") or {},
         "inputdataconfig": input_data_config(request, here.current),
-        "resourceconfig": resource_config(here.hosts, here.current, here.interface),
+        "resourceconfig": resource_config(here),
         "init-config": _init(request, here),
         "trainingjobconfig": _training_job(request, here.arn),
         "metric-definition-regex": request["AlgorithmSpecification"].get("MetricDefinitions") or [],
@@ -89,25 +91,29 @@ def documents(request: dict[str, Any], here: Situation) -> dict[str, Any]:
     return found
 
 
-def resource_config(hosts: list[Host], current: Host, interface: str) -> dict[str, Any]:
+def resource_config(here: Situation) -> dict[str, Any]:
     """Return ``resourceconfig.json`` of a host. Hosts are sorted as text: algo-10 comes before algo-2."""
     groups: dict[str, list[Host]] = {}
-    for host in hosts:
+    for host in here.hosts:
         groups.setdefault(host.group, []).append(host)
+
+    def called(hosts: list[Host]) -> list[str]:
+        return [here.names[name] for name in sorted(host.name for host in hosts)]
+
     return {
-        "current_host": current.name,
-        "current_instance_type": current.instance_type,
-        "current_group_name": current.group,
-        "hosts": sorted(host.name for host in hosts),
+        "current_host": here.names[here.current.name],
+        "current_instance_type": here.current.instance_type,
+        "current_group_name": here.current.group,
+        "hosts": called(here.hosts),
         "instance_groups": [
             {
                 "instance_group_name": name,
                 "instance_type": members[0].instance_type,
-                "hosts": sorted(host.name for host in members),
+                "hosts": called(members),
             }
             for name, members in groups.items()
         ],
-        "network_interface_name": interface,
+        "network_interface_name": here.interface,
     }
 
 

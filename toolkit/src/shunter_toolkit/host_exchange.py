@@ -1,4 +1,4 @@
-"""Finds the addresses of a job's hosts on platforms that give them no names, and writes them to a hosts file.
+"""Tells the hosts of a job each other's addresses, on platforms that give them no names.
 
 The first host listens, the others connect and identify themselves; whenever one joins, all get the addresses.
 A child of ``train`` does this for as long as ``train`` runs, so that hosts that join late, or rejoin, are
@@ -44,17 +44,17 @@ def _resolves(host: str) -> bool:
     return True
 
 
-class Keeper:
-    """The child that keeps a hosts file up to date.
+class Exchange:
+    """The child that exchanges addresses with the other hosts.
 
     Args:
         hosts: the names of all hosts.
         current: this host's.
-        write: gives the hosts file the addresses that are known.
+        write: gets the addresses that are known, whenever there are more; None for nothing.
     """
 
     def __init__(
-        self, hosts: Sequence[str], current: str, write: Callable[[Mapping[str, str]], None]
+        self, hosts: Sequence[str], current: str, write: Callable[[Mapping[str, str]], None] | None
     ) -> None:
         orphans.prepare()
         self._hosts = list(hosts)
@@ -66,14 +66,14 @@ class Keeper:
         os.close(writing)
         orphans.keep(self._pid)
 
-    def missing(self) -> list[str]:
-        """Wait until the addresses of all hosts are known; return the hosts that did not join in time."""
+    def wait(self) -> dict[str, str]:
+        """Wait until the addresses of all hosts are known; return those of the hosts that joined in time."""
         deadline = time.monotonic() + rendezvous.wait_seconds()
-        known: set[str] = set()
+        table: dict[str, str] = {}
         poll = select.poll()
         poll.register(self._known, select.POLLIN)
         rest = b""
-        while not known.issuperset(self._hosts):
+        while not table.keys() >= set(self._hosts):
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not poll.poll(remaining * 1000):
                 break
@@ -81,8 +81,10 @@ class Keeper:
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
-            known.update(line.decode() for line in lines)
-        return [host for host in self._hosts if host not in known]
+            for line in lines:
+                host, address = line.decode().split(" ", 1)
+                table[host] = address
+        return {host: table[host] for host in self._hosts if host in table}
 
     def close(self) -> None:
         """End the child."""
@@ -91,17 +93,22 @@ class Keeper:
 
 
 def _keep(
-    hosts: list[str], current: str, write: Callable[[Mapping[str, str]], None], writing: int, parent: int
+    hosts: list[str],
+    current: str,
+    write: Callable[[Mapping[str, str]], None] | None,
+    writing: int,
+    parent: int,
 ) -> NoReturn:
-    """Run as the child of a `Keeper`."""
+    """Run as the child of an `Exchange`."""
     try:
         orphans.die_with_parent(parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # ``train`` ends it, when the script has ended
 
         def known(table: Mapping[str, str]) -> None:
-            write(table)
-            os.write(writing, "".join(f"{host}\n" for host in table).encode())
+            if write is not None:
+                write(table)
+            os.write(writing, "".join(f"{host} {address}\n" for host, address in table.items()).encode())
 
         if current == hosts[0]:
             _listen(hosts, known)
