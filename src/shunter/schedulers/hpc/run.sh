@@ -3,8 +3,9 @@
 #
 #   sh run.sh job     [--link N] [--retries N] [--rank0 HOST] -- COMMAND...
 #       around everything that one submission starts; COMMAND starts the replicas (srun, mpirun, blaunch, ...)
-#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] ROLE INDEX
+#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] [--grace SECONDS] ROLE INDEX
 #       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
+#       --grace is for queues that kill all replicas once one has failed: it keeps this one until the others have ended.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
 #   sh run.sh enter [--note NAME] ROLE K COMMAND...
@@ -32,7 +33,7 @@ mask=$(umask)
 umask 077
 mode=$1
 shift
-link=0 retries=0 rank0= note= attempt=${SHUNTER_ATTEMPT:-}
+link=0 retries=0 rank0= note= grace=0 attempt=${SHUNTER_ATTEMPT:-}
 while [ $# -gt 0 ]; do
     case $1 in
     --link) link=$2 && shift 2 ;;
@@ -40,6 +41,7 @@ while [ $# -gt 0 ]; do
     --rank0) rank0=$2 && shift 2 ;;
     --attempt) attempt=$2 && shift 2 ;;
     --note) note=$2 && shift 2 ;;
+    --grace) grace=$2 && shift 2 ;;
     --) shift && break ;;
     *) break ;;
     esac
@@ -199,7 +201,21 @@ run_replica() {
         kill -s KILL -- "-$last" 2>/dev/null # what the last attempt has left running
     done
     [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    [ "$code" = 0 ] || [ "$grace" = 0 ] || await_others
     exit "$code"
+}
+
+await_others() { # asks the other replicas to stop, and waits until they have ended, at most for the grace period
+    [ -n "$why" ] || [ -s "$job/state/stop.$attempt" ] || printf 'peer\n' >"$job/state/stop.$attempt"
+    all=0 pause=1 until=$(($(date +%s) + grace))
+    while read -r _ count; do all=$((all + count)); done <"$job/layout"
+    while [ "$(ls "$job/state" | grep -c -e "-[0-9]*\.$attempt\.exit\$")" -lt "$all" ]; do
+        left=$((until - $(date +%s)))
+        [ "$left" -gt 0 ] || return
+        [ "$pause" -lt "$left" ] || pause=$left
+        sleep "$pause"
+        pause=$((pause + 1)) # thousands of replicas may look at this folder
+    done
 }
 
 index_of() { # index_of EXPRESSION
