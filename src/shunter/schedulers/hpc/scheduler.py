@@ -44,7 +44,7 @@ from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, N
 from shunter.schedulers.hpc.request import JOB_DIR, REPLICA, HpcRequest, JobPlan
 from shunter.schedulers.hpc.shared_folder import TOOLKIT, SharedJob, base_folder, job_folder
 from shunter.schedulers.hpc.ssh import commands_on
-from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder, put_code
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
@@ -249,7 +249,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage as a login node sees it."""
-        return storage_of(self.commands(host))
+        return Storage(self.commands(host))
 
     def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
         """Run a native query; returns what it printed.

@@ -19,7 +19,7 @@ from shunter.schedulers.hpc.queries import JobIds, NativeJob
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
-from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.slurm_scheduler import observe, rules
 from shunter.schedulers.slurm_scheduler.doctor import examine
 from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, QueueEntry, SlurmJob
@@ -95,7 +95,7 @@ class SlurmScheduler(HpcScheduler):
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage, which needs no Slurm."""
-        return storage_of(super().commands(host))
+        return Storage(super().commands(host))
 
     # ---- submitting
 
