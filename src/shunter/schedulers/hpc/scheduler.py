@@ -694,7 +694,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         self._check_log(place, app_id, replicas)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         folder = job_folder(place.shared, app_id)
-        logs = SharedLogs(self.storage(place.host), folder, replicas, stream, is_remote=bool(place.host))
+        logs = SharedLogs(self.storage(place.host), folder, replicas, stream)
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
