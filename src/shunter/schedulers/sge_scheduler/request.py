@@ -11,7 +11,7 @@ from shunter.schedulers.hpc.directives import Directives
 from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from shunter.schedulers.sge_scheduler.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
-from shunter.schedulers.sge_scheduler.reasons import KILLED, LIMIT, LOST, RAN
+from shunter.schedulers.sge_scheduler.reasons import BY_EXIT_CODE, ENDS
 
 _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
 #: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
@@ -98,7 +98,6 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
     memory = max(role.resource.memMB for role in plan.app.roles)
     slots = min(cpus_of(role) for role, _ in plan.allocated)
     factors = {PER_SLOT: 1 / slots, PER_JOB: sum(count for _, count in plan.allocated), PER_HOST: 1}
-    lost = "its host was lost"
     return QueueWords(
         directives=["#!/bin/sh", *directives.lines()],
         submit=submit,
@@ -106,10 +105,8 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
         id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
         look=_SETTINGS + _LOOK,
         states={
-            **dict.fromkeys((RAN, KILLED), ("", "")),
-            **dict.fromkeys(LOST, ("FAILED", lost)),
-            LIMIT: ("FAILED", "the time limit was reached"),
-            "deleted": ("CANCELLED", "deleted"),
+            **dict.fromkeys(BY_EXIT_CODE, ("", "")),
+            **{end: (state.name, text) for end, (state, text) in ENDS.items()},
         },
         live=["live"],
         cancel=["sh", "-c", _ON_HOST, "sh", "qdel"],
