@@ -21,6 +21,8 @@ _START = ("qrsh", "-inherit", "-nostdin")
 #: What it writes when that host is lost; it may well end with 0 then.
 _LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
+#: Checks whether other jobs succeeded; it lies in the folder of a job that waits for some.
+REQUIRE_SCRIPT = "require.sh"
 
 
 def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
@@ -245,6 +247,6 @@ def with_check(script: str, folder: str, others: list[str]) -> str:
     """
     if not others:
         return script
-    check = f"sh {shlex.quote(f'{folder}/run.sh')} require {shlex.join(others)} || exit 0\n"
+    check = f"sh {shlex.quote(f'{folder}/{REQUIRE_SCRIPT}')} {shlex.join(others)} || exit 0\n"
     head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
     return f"{head}\n{check}{mark.lstrip()}{rest}"
