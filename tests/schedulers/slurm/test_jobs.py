@@ -347,6 +347,37 @@ def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
 
 
 @pytest.mark.slow
+def test_single_replicas_of_an_array_are_cancelled(jobs, tmp_path):
+    script = f"echo up; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    gang = jobs.submit(role("sleep 300", num_replicas=2))
+    app_id = jobs.submit(role(script, num_replicas=4), array=True, max_running=2)
+    jobs.wait_for_line(app_id, "up", k=0)
+    jobs.wait_for_line(app_id, "up", k=1)
+    command = [
+        sys.executable,
+        "-m",
+        "shunter",
+        "cancel",
+        f"slurm://test/{app_id}/r/1,3",
+    ]  # one runs, one waits
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert f"asked r/1, r/3 of slurm://test/{app_id} to stop" in said
+
+    def states(found):
+        return [replica.state for replica in found.roles_statuses[0].replicas]
+
+    wanted = [AppState.RUNNING, AppState.CANCELLED, AppState.RUNNING, AppState.CANCELLED]
+    jobs.seen(app_id, lambda found: states(found) == wanted)
+    (tmp_path / "go").touch()
+    found = jobs.end_of(app_id)
+    assert found.state == AppState.CANCELLED
+    assert found.msg.startswith("r/1 and 1 more: cancelled by ")
+    assert states(found) == [AppState.SUCCEEDED, AppState.CANCELLED] * 2
+    with pytest.raises(ConfigError, match="is not an array: its replicas work together"):
+        jobs.scheduler.cancel_replicas(gang, [("r", 1)])
+
+
+@pytest.mark.slow
 def test_accounting_tells_the_end_of_what_left_no_record(accounted):
     jobs = Jobs()
     app_id = jobs.submit(role("sleep 300"))

@@ -260,7 +260,7 @@ class JobPlan:
             workdir=self.workdir,
             results=self._results(),
             warnings=self.warnings,
-            details=self.details,
+            details={**self.details, **({"array": True} if self.is_array else {})},
         )
 
     def _workdir(self, manifest: Manifest | None) -> str:

@@ -79,7 +79,7 @@ next_attempt() { # next_attempt NAME: prints the number of the next attempt, whi
 
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
     over=0
-    [ ! -e "$job/cancelled" ] || return 1
+    [ ! -e "$job/cancelled" ] && [ ! -e "$job/state/$1.cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
     previous="$job/state/$1.$(($(attempts_of "$1") - 1)).exit" # there is none if nothing has started
     [ "$(value "$previous" why)" = ended ] || return 0

@@ -178,6 +178,10 @@ class SgeScheduler(HpcScheduler):
         """Call qdel once."""
         self.end_natively(commands, ["qdel", *native_ids], _OVER)
 
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the id of a task, ``ID.TASK``; tasks begin with 1."""
+        return f"{native_id}.{number + 1}"
+
     # ---- entering
 
     def enter_command(

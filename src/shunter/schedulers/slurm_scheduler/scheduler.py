@@ -337,6 +337,11 @@ class SlurmScheduler(HpcScheduler):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
             self.end_natively(commands, ["scancel", *_on(cluster), *ids], "invalid job id|already")
 
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the id of a task, ``ID_TASK``, perhaps with ``;CLUSTER``."""
+        job_id, separator, cluster = native_id.partition(";")
+        return f"{job_id}_{number}{separator}{cluster}"
+
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
         _, _, job = self.observed(app_id)
