@@ -21,6 +21,15 @@ def test_cancel_takes_several_jobs_and_goes_on_after_a_mistake(cli: Cli) -> None
     assert again.err == f"{running[0]} has already ended: CANCELLED\n"
 
 
+def test_a_replica_is_not_cancelled_where_only_jobs_can_be(cli: Cli) -> None:
+    handle = cli.shell("exec sleep 300")
+    role = cli("status", handle, "--json").json["roles"][0]["role"]
+    refused = cli("cancel", f"{handle}/{role}/0", code=3).err
+    assert "local_cwd cannot cancel single replicas" in refused
+    assert "no replica 5" in cli("cancel", f"{handle}/{role}/5", code=2).err
+    assert cli("status", handle, "--json").json["state"] == "RUNNING"
+
+
 @pytest.mark.slow
 def test_cancel_without_a_name_means_the_latest(cli: Cli) -> None:
     first, second = cli.shell("exec sleep 300"), cli.shell("exec sleep 300")

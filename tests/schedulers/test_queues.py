@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.schedulers.api import Dependency
+from shunter.schedulers.api import Dependency, DescribeAppResponse
 from shunter.schedulers.hpc.scheduler import HpcScheduler
 from shunter.schedulers.registry import get_scheduler_factories
 from shunter.specs import AppState, is_terminal
@@ -87,6 +87,24 @@ def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> N
     assert response.state == AppState.FAILED
     assert [replica.exit_code for replica in response.to_status().replicas()] == [0, 1, 0, 1]
     assert [queue.lines(app_id, k) for k in range(4)] == [["first", "last"]] * 4
+
+
+def test_single_replicas_of_an_array_are_cancelled(queue: Queue) -> None:
+    app_id = queue.submit(role(WAITS, num_replicas=4), array=True, max_running=2)
+
+    def states(response: DescribeAppResponse) -> list[AppState]:
+        return [replica.state for replica in response.roles_statuses[0].replicas]
+
+    first = states(queue.seen(app_id, lambda r: states(r).count(AppState.RUNNING) == 2))
+    unwanted = [first.index(AppState.RUNNING), first.index(AppState.PENDING)]
+    queue.scheduler.cancel_replicas(app_id, [("worker", k) for k in unwanted])
+    queue.seen(app_id, lambda r: sorted(map(str, states(r))) == ["CANCELLED"] * 2 + ["RUNNING"] * 2)
+    Path(queue.scheduler.default_place().shared, "jobs", app_id, "work/go").touch()
+    response = queue.end_of(app_id)
+    assert response.state == AppState.CANCELLED
+    assert response.msg.startswith(f"worker/{min(unwanted)} and 1 more: cancelled by ")
+    ends = {k: AppState.CANCELLED if k in unwanted else AppState.SUCCEEDED for k in range(4)}
+    assert states(response) == list(ends.values())
 
 
 def test_jobs_wait_for_success_or_for_any_end(queue: Queue) -> None:

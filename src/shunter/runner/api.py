@@ -528,6 +528,12 @@ class Runner:
         with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
             scheduler.cancel(app_id)
 
+    def cancel_replicas(self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]]) -> None:
+        """Ask single replicas of an array to stop; see `Scheduler.cancel_replicas`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
+            scheduler.cancel_replicas(app_id, replicas)
+
     def cancel_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Ask jobs to stop, with few calls; returns what went wrong for each, None if nothing did."""
         return cancel_all(self, app_handles)

@@ -305,6 +305,17 @@ class Scheduler(ABC, Generic[T]):
         """Ask jobs to stop, with few calls where the backend allows it; returns what failed for each."""
         return {app_id: attempt(self.cancel, app_id) for app_id in app_ids}
 
+    def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Ask single replicas to stop, by role and index; the others go on.
+
+        Raises:
+            ConfigError: the job's replicas belong together, or the backend cannot stop some of them alone.
+        """
+        raise ConfigError(
+            f"{self.backend} cannot cancel single replicas",
+            hint="Without ROLE/ID the whole job is cancelled.",
+        )
+
     def delete(self, app_id: str) -> None:
         """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shunter.schedulers.hpc import shared_folder
-from shunter.schedulers.hpc.storage import LocalStorage
+from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.storage import Storage
 from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
 
 SHELLS = [shell for shell in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])]
@@ -54,7 +55,7 @@ class Folder:
         return ["job", *words, "--", *self.shell, str(self.path / "run.sh"), "replica", "r", "0"]
 
     def seen(self):
-        return shared_folder.read_jobs(LocalStorage(), str(self.path.parents[1]), ["app"])["app"]
+        return shared_folder.read_jobs(Storage(LocalCommands()), str(self.path.parents[1]), ["app"])["app"]
 
     def text(self, name: str) -> str:
         path = self.path / name

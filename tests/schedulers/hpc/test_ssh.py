@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 
 import pytest
@@ -12,7 +11,7 @@ from shunter.errors import BackendError, ConfigError, StateStoreError, Unreachab
 from shunter.schedulers.hpc import ssh
 from shunter.schedulers.hpc.commands import LocalCommands
 from shunter.schedulers.hpc.ssh import SshCommands, commands_on
-from shunter.schedulers.hpc.storage import LocalStorage, RemoteStorage, archive_of
+from shunter.schedulers.hpc.storage import Storage, archive_of
 from shunter.schedulers.hpc.submission import check_shared_folder
 from shunter.schedulers.responses import LogQuery, LogRange
 from shunter.specs.app import AppDef, Role
@@ -155,12 +154,9 @@ def test_a_secret_is_asked_for_on_the_terminal_once(tmp_path, monkeypatch):
 # ---- storage
 
 
-@pytest.fixture(params=["here", "over ssh"])
-def storage(request):
-    if request.param == "here":
-        return LocalStorage()
-    request.getfixturevalue("login_node")
-    return RemoteStorage(commands_on("login1"))
+@pytest.fixture
+def storage(commands):
+    return Storage(commands)
 
 
 def test_a_folder_is_made_once_and_whole(storage, tmp_path):
@@ -200,15 +196,25 @@ def test_of_many_who_make_a_folder_one_does(storage, tmp_path):
     assert os.listdir(tmp_path / "s") == ["f"]
 
 
-def test_a_folder_is_made_by_a_python_that_knows_no_filters(tmp_path, monkeypatch):
-    """Debian 12 has 3.11.2; they came with 3.11.4."""
-    extract = tarfile.TarFile.extractall
-    options = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
-    monkeypatch.delattr(tarfile, "fully_trusted_filter", raising=False)
-    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: extract(self, path, **options))
-    with archive_of({"x": (b"1", 0o600)}) as archive:
-        assert LocalStorage().put_archive(str(tmp_path / "f"), archive)
-    assert (tmp_path / "f" / "x").read_bytes() == b"1"
+def test_what_cannot_be_read_is_not_taken_for_missing(storage, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    missing = [f"{tmp_path}/no", f"{tmp_path}/file/no", f"{tmp_path}/pipe"]
+    assert storage.read([*missing, f"{tmp_path}/file"]) == [None, None, None, b"x"]
+    with pytest.raises(StateStoreError, match=f"{loop}/x: Too many levels of symbolic links"):
+        storage.read([f"{loop}/x", f"{tmp_path}/file"])
+
+
+def test_parts_of_files_and_their_sizes(storage, tmp_path):
+    (tmp_path / "a b").write_bytes(b"0123456789")
+    (tmp_path / ".hidden").write_bytes(b"0")
+    path = str(tmp_path / "a b")
+    assert storage.sizes([str(tmp_path), f"{tmp_path}/no"])[path] == 10
+    assert f"{tmp_path}/.hidden" not in storage.sizes([str(tmp_path)])
+    parts = [(path, 2, 3), (path, 8, 100), (path, 10, 1), (path, 20, 1), (f"{path}/no", 0, 5)]
+    assert storage.read_ranges(parts) == [b"234", b"89", b"", b"", b""]
 
 
 def test_storage_that_cannot_be_written_is_reported(storage):

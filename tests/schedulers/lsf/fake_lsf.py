@@ -263,7 +263,8 @@ def stamp(seconds: float | None) -> str:
 def bkill(arguments: list[str]) -> None:
     code = 0
     for number in arguments:
-        found = jobs_of(number)
+        job_id, _, index = number.rstrip("]").partition("[")
+        found = [job for job in jobs_of(job_id) if not index or str(job["index"]) == index]
         if not found:
             print(f"Job <{number}>: No matching job found", file=sys.stderr)
             code = 255

@@ -109,6 +109,55 @@ def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
         assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
 
 
+#: Replica 0 fails when all are up. The others save for longer than Slurm's KillWait of 10 s; some fail then.
+SAVING = """
+trap 'sleep $((12 * SHUNTER_REPLICA)); echo saved; exit $((1 - SHUNTER_REPLICA % 2))' TERM
+touch {up}/$(hostname)
+until [ $(ls {up} | wc -l) = {count} ]; do sleep 0.1; done
+[ $SHUNTER_REPLICA != 0 ] || [ -n "$OTHER" ] || exit 7
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", [False, True], ids=["one step", "a step for each role"])
+def test_the_peers_of_a_replica_that_fails_get_the_grace_period(jobs, tmp_path, split):
+    up = tmp_path / "up"
+    up.mkdir()
+    script = SAVING.format(up=up, count=4 if split else 3)
+    roles = [role(script, num_replicas=2 if split else 3)]
+    roles += [role(f"OTHER=1\n{script}", "other", num_replicas=2)] if split else []
+    app_id, found = jobs.run(*roles)
+    assert found.state == AppState.FAILED
+    assert found.msg == "r/0: exit code 7"
+    replicas = found.to_status().replicas()
+    assert [replica.state for replica in replicas[1:]].count(AppState.FAILED) == 0
+    for replica in replicas[1:]:
+        assert jobs.log(app_id, replica.role, replica.id, streams=Stream.STDOUT) == ["saved\n"], replica
+
+
+@pytest.mark.slow
+def test_peers_that_do_not_stop_are_killed_after_the_grace_period(jobs):
+    script = "trap '' TERM; [ $SHUNTER_REPLICA != 0 ] || { sleep 2; exit 7; }; sleep 300"
+    began = time.monotonic()
+    _, found = jobs.run(role(script, num_replicas=2), grace_period=3)
+    assert found.state == AppState.FAILED
+    assert found.msg == "r/0: exit code 7"
+    assert 4 < time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_replicas_that_save_before_the_time_limit_do_not_end_each_other(jobs, slurm):
+    saving = "sleep $((12 * SHUNTER_REPLICA)); echo saved; exit 0"
+    app_id = jobs.submit(role(f"trap '{saving}' TERM; echo up; while :; do sleep 0.1; done", num_replicas=2))
+    for k in range(2):
+        jobs.wait_for_line(app_id, "up", k=k)
+    slurm.run("scancel", "--batch", "--signal=USR1", jobs.native_id(app_id))
+    jobs.end_of(app_id)
+    logs = [jobs.log(app_id, k=k, streams=Stream.STDOUT) for k in range(2)]
+    assert logs == [["up\n", "saved\n"]] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "torchrun", "dist.ddp"])
 def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatch, how):
@@ -295,6 +344,37 @@ def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
         lines[block.replica] += block.data.decode().splitlines()
     assert lines == {k: [f"{k}.{i}" for i in range(1, 51)] for k in range(200)}
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+
+
+@pytest.mark.slow
+def test_single_replicas_of_an_array_are_cancelled(jobs, tmp_path):
+    script = f"echo up; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    gang = jobs.submit(role("sleep 300", num_replicas=2))
+    app_id = jobs.submit(role(script, num_replicas=4), array=True, max_running=2)
+    jobs.wait_for_line(app_id, "up", k=0)
+    jobs.wait_for_line(app_id, "up", k=1)
+    command = [
+        sys.executable,
+        "-m",
+        "shunter",
+        "cancel",
+        f"slurm://test/{app_id}/r/1,3",
+    ]  # one runs, one waits
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert f"asked r/1, r/3 of slurm://test/{app_id} to stop" in said
+
+    def states(found):
+        return [replica.state for replica in found.roles_statuses[0].replicas]
+
+    wanted = [AppState.RUNNING, AppState.CANCELLED, AppState.RUNNING, AppState.CANCELLED]
+    jobs.seen(app_id, lambda found: states(found) == wanted)
+    (tmp_path / "go").touch()
+    found = jobs.end_of(app_id)
+    assert found.state == AppState.CANCELLED
+    assert found.msg.startswith("r/1 and 1 more: cancelled by ")
+    assert states(found) == [AppState.SUCCEEDED, AppState.CANCELLED] * 2
+    with pytest.raises(ConfigError, match="is not an array: its replicas work together"):
+        jobs.scheduler.cancel_replicas(gang, [("r", 1)])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Ask jobs to stop. Jobs that have ended stay as they are.
 
-A pattern means every job of the history whose name or id matches: `shunter cancel 'exp-*'`.
+A pattern means every job of the history whose name or id matches: `shunter cancel 'exp-*'`. Of an array on
+Slurm, LSF or Grid Engine, single replicas can be cancelled: `shunter cancel HANDLE/ROLE/0,2`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 
 from shunter.cli.console import note
 from shunter.cli.interrupts import interrupt_message
-from shunter.cli.job_names import named_jobs
+from shunter.cli.job_names import NamedJobs, named_jobs, select_replicas, split_target
 from shunter.cli.parser import add_handle_argument
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError
@@ -27,7 +28,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command. If one job cannot be cancelled, the others still are."""
     with get_runner() as runner:
-        jobs = named_jobs(runner, args.handles or ["-"])
+        names = args.handles or ["-"]
+        parts = [name for name in names if split_target(name)[1]]
+        jobs = named_jobs(runner, [name for name in names if name not in parts])
+        for name in parts:
+            _cancel_replicas(runner, jobs, name)
         ended = {handle: status for handle, status in jobs.statuses.items() if status.is_terminal()}
         for handle, status in ended.items():
             if handle not in jobs.by_pattern:
@@ -49,6 +54,18 @@ def run(args: Namespace) -> int:
                 for handle in cancelled:
                     note(f"{handle} {wait_for_end(runner, handle, None).state}")
     return jobs.code
+
+
+def _cancel_replicas(runner: Runner, jobs: NamedJobs, name: str) -> None:
+    """Ask replicas that are named ``HANDLE/ROLE/0,1`` to stop."""
+    job, choices = split_target(name)
+    try:
+        for handle in runner.resolve_handles([job]):
+            replicas = select_replicas(runner.replicas(handle), choices)
+            runner.cancel_replicas(handle, replicas)
+            note(f"asked {', '.join(f'{role}/{k}' for role, k in replicas)} of {handle} to stop")
+    except ShunterError as error:
+        jobs.add_error(error)
 
 
 def _is_forgotten(runner: Runner, handle: str) -> bool:

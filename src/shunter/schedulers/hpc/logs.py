@@ -9,11 +9,9 @@ write.
 from __future__ import annotations
 
 import posixpath
-import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from shunter import system
 from shunter.backoff import Backoff
 from shunter.errors import UnreachableError
 from shunter.schedulers.hpc.shared_folder import log_folder
@@ -22,12 +20,9 @@ from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, 
 from shunter.schedulers.supervisor.log_index import Record
 from shunter.schedulers.supervisor.log_ranges import AttemptRanges, LogRanges, RecordIndex
 from shunter.schedulers.supervisor.log_reader import Part, ReplicaLog, follow_logs, read_logs
-from shunter.system import file_events
-from shunter.system.file_events import FileEvents
 
-#: Seconds between two looks at the logs: while they grow, here and over ssh, and at most.
-FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
-LONGEST_LOOK = 5.0
+#: Seconds between two looks at the logs: while they grow, and at most.
+FIRST_LOOK, LONGEST_LOOK = 0.25, 3.0
 #: How often the queue is asked whether the job has ended.
 FIRST_QUESTION, LONGEST_QUESTION = 0.25, 10.0
 #: How long a follower keeps trying while the storage cannot be reached.
@@ -90,7 +85,7 @@ class StoredFile:
         self._data = b""
 
 
-class SizeIndex:
+class SizeIndex(RecordIndex):
     """The index that ``run.sh`` writes: lines with a time and the sizes of both files.
 
     Args:
@@ -99,27 +94,10 @@ class SizeIndex:
 
     def __init__(self, file: StoredFile) -> None:
         self._file = file
-        self._offset = 0
-
-    def new_records(self) -> list[Record]:
-        """Return what has been added since the last call."""
-        data = self._file.read(self._file.size() - self._offset, self._offset)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class SizeRecords(RecordIndex):
-    """Reads that index from any of its lines on, block by block."""
-
-    def __init__(self, file: StoredFile) -> None:
-        self._file = file
+        self._end = 0
 
     def records(self, offset: int = 0) -> Iterator[tuple[int, Record]]:
-        """Yield the records from an offset on, each with its offset."""
+        """Yield the records from an offset on, each with its offset, block by block."""
         rest = b""
         while data := self._file.read(FETCH, offset + len(rest)):
             *lines, rest = (rest + data).split(b"\n")
@@ -128,6 +106,11 @@ class SizeRecords(RecordIndex):
                 if record is not None:
                     yield offset, record
                 offset += len(line) + 1
+        self._end = offset
+
+    def new_records(self) -> list[Record]:
+        """Return what has been added since the last call."""
+        return [record for _, record in self.records(self._end)]
 
     def close(self) -> None:
         """Forget what was fetched."""
@@ -199,31 +182,20 @@ class SharedLogs:
         folder: the job's folder.
         replicas: which ones.
         stream: which stream.
-        is_remote: whether each look costs a round trip over ssh.
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        folder: str,
-        replicas: Sequence[tuple[str, int]],
-        stream: Stream,
-        *,
-        is_remote: bool = False,
+        self, storage: Storage, folder: str, replicas: Sequence[tuple[str, int]], stream: Stream
     ) -> None:
         self._storage = storage
-        self._is_remote = is_remote
         self._files: dict[str, StoredFile] = {}
         self.sizes: dict[str, int] = {}
         self._by_folder: dict[str, list[str]] = {}
         self.logs = {key: AttemptsLog(self, log_folder(folder, *key), stream) for key in replicas}
-        first = FIRST_REMOTE_LOOK if is_remote else FIRST_LOOK
-        self._pauses = Backoff(first, LONGEST_LOOK, factor=1.5, jitter=0)
+        self._pauses = Backoff(FIRST_LOOK, LONGEST_LOOK, factor=1.5, jitter=0)
         self._failures = Backoff(1.0, 30.0, jitter=0, limit=PATIENCE_SECONDS)
         #: Whether to go on trying while the storage cannot be reached.
         self.is_patient = False
-        self._events: FileEvents | None = None
-        self._watched: set[str] = set()
         #: The folders whose logs have grown, for `follow_logs`.
         self.changed = {log.index_path for log in self.logs.values()}
 
@@ -270,8 +242,7 @@ class SharedLogs:
         for log in self.logs.values():
             if log.index_path in changed:
                 log.find_attempts()
-        if self._is_remote:
-            self._fetch_new()
+        self._fetch_new()
         return changed
 
     def _fetch_new(self) -> None:
@@ -286,7 +257,7 @@ class SharedLogs:
 
     def wait(self, timeout: float) -> None:
         """Block until some logs may have grown; ``changed`` has their folders then."""
-        self._pause()
+        self._pauses.pause()
         try:
             self.changed = self.refresh()
         except UnreachableError:
@@ -314,26 +285,6 @@ class SharedLogs:
         """Release what is open."""
         for log in self.logs.values():
             log.close()
-        if self._events is not None:
-            self._events.close()
-
-    def _pause(self) -> None:
-        """Wait for the next look; a file system of this machine tells that something has changed."""
-        if self._is_remote:
-            self._pauses.pause()
-            return
-        if self._events is None:
-            self._events = system.open_file_events()
-        events = self._events
-        if events is None:
-            self._pauses.pause()
-            return
-        for log in self.logs.values():
-            if log.index_path not in self._watched and log.index_path in self._by_folder:
-                events.add(log.index_path, file_events.MODIFIED | file_events.CREATED)
-                self._watched.add(log.index_path)
-        select.select([events.fileno()], [], [], self._pauses.delay())
-        events.read_names()
 
 
 def read(logs: SharedLogs, query: LogQuery) -> Iterator[LogBlock]:
@@ -381,7 +332,7 @@ def read_part(logs: SharedLogs, wanted: LogRange) -> LogPart | None:
             return None
         return AttemptRanges(
             {
-                number: LogRanges((out, err), SizeRecords(index), wanted.streams)
+                number: LogRanges((out, err), SizeIndex(index), wanted.streams)
                 for number, (out, err, index) in attempts.items()
             }
         ).read(wanted)

@@ -120,6 +120,8 @@ def job_state(
         return ended or (AppState.UNREACHABLE, problem)
     if job is not None and job.cancelled_by:  # and the queue, which answered, lists no live submission of it
         return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+    if job is not None and job.cancelled and ended is not None:  # the queue may call cancelled tasks failed
+        return ended
     if native:
         return _native_end(native, job, ended)
     if ended is not None:
@@ -166,12 +168,14 @@ def _was_stopped(job: SharedJob) -> bool:
 
 def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
     """Return how a job ended by the records in its folder; None if they do not tell an end."""
-    wanted = [(role, k) for role, count in job.layout for k in range(count)]
+    wanted = [(role, k) for role, count in job.layout for k in range(count) if (role, k) not in job.cancelled]
     records = [job.replicas[key] for key in wanted if key in job.replicas]
     if job.submission is not None:
         final = job.submission
         if not _is_final(final, job):
             return None
+    elif not wanted:
+        return AppState.CANCELLED, _cancelled_replicas(job)
     elif not records or len(records) < len(wanted) or not all(_is_final(record, job) for record in records):
         return None
     else:
@@ -182,11 +186,20 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
         return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
     if job.may_start_again and any(record.code != 0 for record in [final, *job.replicas.values()]):
         return None  # what starts replicas may end with 0 when the queue stops the job
+    if final.code == 0 and job.cancelled:
+        return AppState.CANCELLED, _cancelled_replicas(job)
     if final.code == 0:
         return AppState.SUCCEEDED, ""
     if final.why == "stopped":
         return None  # the queue stopped it, and may start it again
     return AppState.FAILED, ""
+
+
+def _cancelled_replicas(job: SharedJob) -> str:
+    """Say which replicas of an array were cancelled, and by whom."""
+    (role, k), who = min(job.cancelled.items())
+    rest = len(job.cancelled) - 1
+    return f"{role}/{k}{f' and {rest} more' if rest else ''}: cancelled by {who}"
 
 
 def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
@@ -215,6 +228,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
             record = job.replicas.get((role, k))
             host = hosts[number] if hosts else ""
             status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
+            if (role, k) in job.cancelled and _has_left(record, said, state):
+                status.state, status.reason = AppState.CANCELLED, f"cancelled by {job.cancelled[role, k]}"
             if status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
             status.earlier = [_earlier(record) for record in job.earlier.get((role, k), ())]
@@ -222,6 +237,14 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
             number += 1
         roles.append(RoleStatus(role, replicas))
     return roles
+
+
+def _has_left(record: AttemptRecord | None, said: NativeReplica | None, state: AppState) -> bool:
+    """Tell whether a replica that was cancelled has stopped, or will not start."""
+    if record is not None and record.code is not None:
+        return record.code != 0
+    is_gone = record is None and (said is None or (said.state is not None and is_terminal(said.state)))
+    return is_gone or is_terminal(state)
 
 
 def _earlier(record: AttemptRecord) -> EarlierAttempt:

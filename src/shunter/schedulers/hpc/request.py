@@ -204,7 +204,7 @@ class JobPlan:
         return self.run("job", *_flags(retries, rank0), "--", *command)
 
     def replica(
-        self, role: str, index: str, *, alone: bool = False, retries: int = 0, rank0: str = ""
+        self, role: str, index: str, *, alone: bool = False, retries: int = 0, rank0: str = "", grace: int = 0
     ) -> list[str]:
         """Return the command that runs one replica on its node.
 
@@ -214,8 +214,10 @@ class JobPlan:
             alone: whether it runs without `around_job`, as in arrays.
             retries: how often it is restarted after a failure; only if it is alone.
             rank0: host of the first replica, if it is known; only if it is alone.
+            grace: how many seconds the others get to stop, if the queue kills them once this one has failed.
         """
-        return self.run("replica", *_flags(retries, rank0), role, index, link=alone)
+        flags = [*_flags(retries, rank0), *(["--grace", str(grace)] if grace else [])]
+        return self.run("replica", *flags, role, index, link=alone)
 
     def start_lines(self, index: str, hosts: str, start: Sequence[str], lost: str = "") -> list[str]:
         """Return the lines of the script that start the replicas, where the cluster has no program for it.
@@ -258,7 +260,7 @@ class JobPlan:
             workdir=self.workdir,
             results=self._results(),
             warnings=self.warnings,
-            details=self.details,
+            details={**self.details, **({"array": True} if self.is_array else {})},
         )
 
     def _workdir(self, manifest: Manifest | None) -> str:

@@ -3,16 +3,14 @@
 #
 #   sh run.sh job     [--link N] [--retries N] [--rank0 HOST] -- COMMAND...
 #       around everything that one submission starts; COMMAND starts the replicas (srun, mpirun, blaunch, ...)
-#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] ROLE INDEX
+#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] [--grace SECONDS] ROLE INDEX
 #       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
+#       --grace is for queues that kill all replicas once one has failed: it keeps this one until the others have ended.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
 #   sh run.sh enter [--note NAME] ROLE K COMMAND...
 #       runs a command beside a running replica, in its directory and with its variables. With --note it ends with 0, and
 #       the command's exit code is in state/.NAME: what enters a job for a queue may lose it, or complain about it.
-#   sh run.sh require FOLDER...
-#       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
-#       folders succeeded; the job counts as cancelled otherwise
 #   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
 #   sh run.sh index --attempt N ROLE K WRAPPER PROGRAM
 #       keeps the index of a replica, whose wrapper (this script) and program have these process ids
@@ -32,7 +30,7 @@ mask=$(umask)
 umask 077
 mode=$1
 shift
-link=0 retries=0 rank0= note= attempt=${SHUNTER_ATTEMPT:-}
+link=0 retries=0 rank0= note= grace=0 attempt=${SHUNTER_ATTEMPT:-}
 while [ $# -gt 0 ]; do
     case $1 in
     --link) link=$2 && shift 2 ;;
@@ -40,6 +38,7 @@ while [ $# -gt 0 ]; do
     --rank0) rank0=$2 && shift 2 ;;
     --attempt) attempt=$2 && shift 2 ;;
     --note) note=$2 && shift 2 ;;
+    --grace) grace=$2 && shift 2 ;;
     --) shift && break ;;
     *) break ;;
     esac
@@ -63,22 +62,26 @@ value() { # value FILE KEY: prints what a record has for a key
     sed -n "s/^$2=//p" "$1" 2>/dev/null
 }
 
-next_attempt() { # next_attempt NAME: prints the number of the next attempt, which it claims
+attempts_of() { # attempts_of NAME: prints how many attempts have started
     number=0
-    while [ -e "$job/state/$1.$number.start" ] || ! mkdir "$job/state/.$1.$number" 2>/dev/null; do
+    while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
+    echo "$number"
+}
+
+next_attempt() { # next_attempt NAME: prints the number of the next attempt, which it claims
+    number=$(attempts_of "$1")
+    until mkdir "$job/state/.$1.$number" 2>/dev/null; do
         number=$((number + 1))
         [ "$number" -lt 100000 ] || exit 74
     done
-    printf '%s' "$number"
+    echo "$number"
 }
 
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
     over=0
-    [ ! -e "$job/cancelled" ] || return 1
+    [ ! -e "$job/cancelled" ] && [ ! -e "$job/state/$1.cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
-    number=0
-    while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
-    previous="$job/state/$1.$((number - 1)).exit" # there is none if nothing has started
+    previous="$job/state/$1.$(($(attempts_of "$1") - 1)).exit" # there is none if nothing has started
     [ "$(value "$previous" why)" = ended ] || return 0
     over=$(value "$previous" code)
     return 1
@@ -199,7 +202,21 @@ run_replica() {
         kill -s KILL -- "-$last" 2>/dev/null # what the last attempt has left running
     done
     [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    [ "$code" = 0 ] || [ "$grace" = 0 ] || await_others
     exit "$code"
+}
+
+await_others() { # asks the other replicas to stop, and waits until they have ended, at most for the grace period
+    [ -n "$why" ] || [ -s "$job/state/stop.$attempt" ] || printf 'peer\n' >"$job/state/stop.$attempt"
+    all=0 pause=1 until=$(($(date +%s) + grace))
+    while read -r _ count; do all=$((all + count)); done <"$job/layout"
+    while [ "$(ls "$job/state" | grep -c -e "-[0-9]*\.$attempt\.exit\$")" -lt "$all" ]; do
+        left=$((until - $(date +%s)))
+        [ "$left" -gt 0 ] || return
+        [ "$pause" -lt "$left" ] || pause=$left
+        sleep "$pause"
+        pause=$((pause + 1)) # thousands of replicas may look at this folder
+    done
 }
 
 index_of() { # index_of EXPRESSION
@@ -231,15 +248,11 @@ run_attempt() {
             shift
             set -- python3 "$@"
         fi
-        if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
-        exec "$@"
+        exec setsid "$@"
     ) >>"$log.out" 2>>"$log.err" </dev/null &
     pid=$!
-    if command -v setsid >/dev/null 2>&1; then # so that it outlives a script that is killed with its process group
-        setsid sh "$job/run.sh" index --attempt "$attempt" "$role" "$index" "$$" "$pid" </dev/null >/dev/null 2>&1 &
-    else # in a subshell: a function would keep this script's stderr open
-        (keep_index "$$" "$pid") </dev/null >/dev/null 2>&1 &
-    fi
+    # it outlives a script that is killed with its process group
+    setsid sh "$job/run.sh" index --attempt "$attempt" "$role" "$index" "$$" "$pid" </dev/null >/dev/null 2>&1 &
     indexer=$!
     watcher=
     [ ! -e "$job/hang" ] || watch_for_hanging
@@ -255,9 +268,13 @@ run_attempt() {
         "reason=$reason"
 }
 
+find_python() {
+    command -v python3 || command -v python
+}
+
 watch_for_hanging() { # has the toolkit look after the program; its process is $watcher
     read -r seconds on_hang grace toolkit <"$job/hang"
-    interpreter=$(command -v python3 || command -v python) || {
+    interpreter=$(find_python) || {
         printf 'note=%s\n' "no Python on node $(uname -n) looks whether it hangs" >"$job/state/$name.$attempt.hung"
         return
     }
@@ -270,7 +287,7 @@ watch_for_hanging() { # has the toolkit look after the program; its process is $
 follow_up() { # follow_up CODE: what follows on the end of the job, as far as it is known now; the queue does the rest
     [ -e "$job/follow-up.json" ] && [ "$1" -lt 128 ] || return
     read -r toolkit <"$job/follow-up.toolkit"
-    interpreter=$(command -v python3 || command -v python) || return
+    interpreter=$(find_python) || return
     "$interpreter" -S "$toolkit" follow-up "$job" "$link" "$1" </dev/null >>"$job/logs/follow-up.out" 2>&1
 }
 
@@ -312,7 +329,7 @@ find_rank0() { # prints where the first replica of the role runs
         ls "$job/state" >/dev/null # asks the server, so that a new file is seen
         first=$(value "$job/state/$role-0.$attempt.start" host)
         tries=$((tries + 1))
-        [ -n "$first" ] || sleep 0.5 2>/dev/null || sleep 1
+        [ -n "$first" ] || sleep 0.5
     done
     printf '%s' "${first:-localhost}"
 }
@@ -341,15 +358,8 @@ keep_index() {
             *) kill -s TERM "$1" ;;
             esac
         fi
-        # often at first, since most jobs are short; after ten minutes every 5 s
-        if [ "$waited" -lt 80 ] && sleep 0.25 2>/dev/null; then
-            :
-        elif [ "$waited" -lt 680 ]; then
-            sleep 1
-        else
-            sleep 5
-        fi
-        waited=$((waited + 1))
+        waited=$((waited + 1)) # often at first, since most jobs are short; after ten minutes every 5 s
+        if [ "$waited" -lt 80 ]; then sleep 0.25; elif [ "$waited" -lt 680 ]; then sleep 1; else sleep 5; fi
     done
     [ -e "$job/state/$name.$attempt.exit" ] || kill -s KILL -- "-$2" 2>/dev/null
 }
@@ -360,40 +370,7 @@ is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the fir
     [ "$process_state" != Z ]
 }
 
-# ---- what must have succeeded before
-
-has_succeeded() { # has_succeeded FOLDER
-    [ ! -e "$1/cancelled" ] || return 1
-    ls "$1/state" >/dev/null 2>&1 # asks the server, so that new files are seen
-    if [ -e "$1/state/job.0.start" ]; then
-        ended_well "$1/state/job"
-        return
-    fi
-    while read -r role count; do
-        while [ "$count" -gt 0 ]; do
-            count=$((count - 1))
-            ended_well "$1/state/$role-$count" || return 1
-        done
-    done <"$1/layout"
-}
-
-ended_well() { # ended_well PREFIX: whether the last attempt ended with 0
-    number=0
-    while [ -e "$1.$((number + 1)).start" ]; do number=$((number + 1)); done
-    [ "$(value "$1.$number.exit" code)" = 0 ]
-}
-
-require() {
-    for other; do
-        has_succeeded "$other" && continue
-        printf 'the queue: %s, which it waits for, did not succeed' "${other##*/}" >"$job/.cancelled.$$" &&
-            mv -f "$job/.cancelled.$$" "$job/cancelled"
-        exit 1
-    done
-}
-
 case $mode in
-require) require "$@" ;;
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
 index)
@@ -403,8 +380,7 @@ index)
 enter)
     role=$1 index=$2 name="$1-$2"
     shift 2
-    attempt=0 given=
-    while [ -e "$job/state/$name.$((attempt + 1)).start" ]; do attempt=$((attempt + 1)); done
+    attempt=$(($(attempts_of "$name") - 1)) given=
     [ ! -e "$job/state/job.$attempt.start" ] || rank0=$(value "$job/state/$role-0.$attempt.start" host)
     enter "$@"
     ;;

@@ -44,7 +44,7 @@ from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, N
 from shunter.schedulers.hpc.request import JOB_DIR, REPLICA, HpcRequest, JobPlan
 from shunter.schedulers.hpc.shared_folder import TOOLKIT, SharedJob, base_folder, job_folder
 from shunter.schedulers.hpc.ssh import commands_on
-from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder, put_code
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
@@ -179,6 +179,10 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
 
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the native id of one replica of an array, by its index in the whole job."""
+        raise NotImplementedError(f"{self.backend} has no arrays")
+
     @abstractmethod
     def enter_command(
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
@@ -249,7 +253,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage as a login node sees it."""
-        return storage_of(self.commands(host))
+        return Storage(self.commands(host))
 
     def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
         """Run a native query; returns what it printed.
@@ -649,6 +653,27 @@ class HpcScheduler(Scheduler[HpcOpts]):
             self._query(host).forget([app_id for app_id, _ in items])
         return results
 
+    def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Cancel single tasks of an array; a note in the job's folder tells that they did not fail."""
+        place, native, job = self.observed(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no job {app_id!r} in {place.shared}")
+        known = all_replicas(job.layout)
+        check_replicas(app_id, replicas, known)
+        if not job.document.get("array"):
+            raise ConfigError(
+                f"{app_id} is not an array: its replicas work together",
+                hint=f"Cancel all of it: shunter cancel {app_id}",
+            )
+        live = [item.native_id for item in native if not is_terminal(item.state)]
+        for role, k in replicas if live else ():
+            note = f"{job_folder(place.shared, app_id)}/state/{role}-{k}.cancelled"
+            self.storage(place.host).write(note, user_name().encode())
+        ids = [self.task_id(each, known.index(replica)) for each in live for replica in replicas]
+        if ids:
+            self.cancel_natively(self.commands(place.host), ids)
+        self._query(place.host).forget([app_id])
+
     def delete(self, app_id: str) -> None:
         """Remove the folder of a job that has ended."""
         seen = self._observe_many([app_id])[app_id]
@@ -694,7 +719,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         self._check_log(place, app_id, replicas)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         folder = job_folder(place.shared, app_id)
-        logs = SharedLogs(self.storage(place.host), folder, replicas, stream, is_remote=bool(place.host))
+        logs = SharedLogs(self.storage(place.host), folder, replicas, stream)
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))

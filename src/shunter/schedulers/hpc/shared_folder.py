@@ -19,6 +19,7 @@
             notify.waiting.json targets of notifications, with the secret; notify.json afterwards, without it
             hang, python/       when a replica counts as hung; what lets Python processes show their stacks
             state/NAME.ATTEMPT.start, .exit, .hung  records, NAME is ROLE-K or job
+            state/ROLE-K.cancelled                  a user cancelled this replica of an array
             logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
             ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
             work/               the working directory, where there is no other
@@ -83,6 +84,7 @@ class SharedJob:
         document: ``job.json``.
         native_ids: ids of its submissions, the oldest first.
         cancelled_by: who cancelled it; "" if nobody has.
+        cancelled: who cancelled single replicas, by role and index.
         replicas: the last record of each replica that has started, by role and index.
         earlier: the records before those, the oldest first.
         submission: the last record of a submission.
@@ -94,6 +96,7 @@ class SharedJob:
     document: Mapping[str, Any]
     native_ids: list[str] = field(default_factory=list)
     cancelled_by: str = ""
+    cancelled: dict[tuple[str, int], str] = field(default_factory=dict)
     replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
     earlier: dict[tuple[str, int], list[AttemptRecord]] = field(default_factory=dict)
     submission: AttemptRecord | None = None
@@ -217,6 +220,11 @@ def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
     found: dict[tuple[str, int], dict[int, AttemptRecord]] = {}
     for name, text in texts.items():
         stem, _, kind = name.rpartition(".")
+        if kind == "cancelled":
+            role, _, index = stem.rpartition("-")
+            if index.isdecimal():
+                job.cancelled[role, int(index)] = text.strip() or "somebody"
+            continue
         what, _, number = stem.rpartition(".")
         if kind not in ("start", "exit", "hung") or not number.isdecimal():
             continue

@@ -15,7 +15,7 @@ from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError, UnreachableError
 from shunter.schedulers.hpc.request import LINK, HpcRequest, document_of, files_of
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_IDS
-from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage, check_owners, make_private_folder
+from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage, check_owners
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.directory_shipment import shared_copy
 from shunter.workspace.manifest import Manifest
@@ -47,11 +47,9 @@ def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *,
     """
     parent = posixpath.join(shared, "code")
     if not is_remote:
+        storage.make_folder(parent)
         try:
-            make_private_folder(parent)
             return shared_copy(store, manifest, parent)
-        except OSError as error:
-            raise StateStoreError(f"cannot make {parent}: {error.strerror}", hint=STORAGE_HINT) from error
         except StateStoreError as error:
             raise StateStoreError(error.message, hint=STORAGE_HINT) from error
     folder = posixpath.join(parent, manifest.fingerprint[:32])

@@ -134,6 +134,10 @@ class LsfScheduler(HpcScheduler):
         """Call bkill once."""
         self.end_natively(commands, ["bkill", *native_ids], _OVER)
 
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the id of an element, ``ID[INDEX]``; indices begin with 1."""
+        return f"{native_id}[{number + 1}]"
+
     # ---- entering
 
     def enter_command(

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
 from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
-from shunter.schedulers.sge_scheduler.reasons import LOST, RAN, RESCHEDULED, reason_of, state_of, verdict
+from shunter.schedulers.sge_scheduler.reasons import LOST, RAN, RESCHEDULED, judge, reason_of, state_of
 from shunter.specs.status import AppState
 
 #: The jobs that `qstat -s z` still lists have ended, but it does not say how.
@@ -217,7 +217,7 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
         last = {task: runs[-1] for task, runs in tasks.items() if runs[-1].failed not in RESCHEDULED}
         if len(last) < len(tasks):
             continue
-        verdicts = {task: verdict(run) for task, run in last.items()}
+        verdicts = {task: judge(run) for task, run in last.items()}
         worst = min(verdicts, key=lambda task: _WORST_FIRST.index(verdicts[task][0]))
         state, reason = verdicts[worst]
         runs = list(last.values())

@@ -15,28 +15,35 @@ from shunter.system.processes import signal_name
 if TYPE_CHECKING:
     from shunter.schedulers.sge_scheduler.observe import AccountedRun, Details, QueueRow
 
-#: Letters of a state, qstat(1).
-_LETTERS = frozenset("dEhrRsSTtwqPNzcm")
-#: Of accounting(5): how Grid Engine itself saw the end.
-RAN = "0"
-RESCHEDULED = ("24", "25")  # migrating, rescheduling
+#: States by the letters of qstat(1) and sge_status(5); the first row that has one of the letters counts. So
+#: ``hr`` runs, and ``hqw`` waits.
+STATES: tuple[tuple[str, AppState], ...] = (
+    ("E", AppState.PENDING),
+    ("sST", AppState.SUSPENDED),
+    ("wqPN", AppState.PENDING),
+    ("dhrRtzcm", AppState.RUNNING),
+)
+#: Ends by the field "failed" of accounting(5), or by who deleted it; with others it has failed.
+RAN, LIMIT, KILLED = "0", "37", "100"
+RESCHEDULED = ("24", "25")  # migrating, rescheduling: it runs again
 LOST = ("19", "21")  # before writing exit_status, in recognizing job: its host was down
-LIMIT = "37"
-KILLED = "100"
+ENDS: dict[str, tuple[AppState, str]] = {
+    "deleted": (AppState.CANCELLED, "deleted"),
+    LIMIT: (AppState.FAILED, "stopped at its limit"),
+    **dict.fromkeys(LOST, (AppState.FAILED, "its host was lost")),
+}
+#: Ends of which the exit code says more: the job ended, or was killed.
+BY_EXIT_CODE = (RAN, KILLED)
 #: How many different messages of the scheduler are shown.
 _MOST_MESSAGES = 3
 _HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
 
 
 def state_of(letters: str) -> AppState:
-    """Return the state that qstat's letters stand for, by sge_status(5); ``hr`` runs, ``hqw`` waits."""
-    if not letters or not set(letters) <= _LETTERS:
+    """Return the state that qstat's letters stand for."""
+    if not letters or not set(letters) <= {letter for row, _ in STATES for letter in row}:
         return AppState.UNKNOWN
-    if "E" not in letters and any(letter in letters for letter in "sST"):
-        return AppState.SUSPENDED
-    if any(letter in letters for letter in "EwqPN"):
-        return AppState.PENDING
-    return AppState.RUNNING
+    return next(state for row, state in STATES if set(row) & set(letters))
 
 
 def reason_of(row: QueueRow, details: Details | None) -> str:
@@ -47,7 +54,7 @@ def reason_of(row: QueueRow, details: Details | None) -> str:
             f"{row.letters}: it could not be started: {said} (once the cause is fixed: qmod -cj "
             f"{row.native_id})"
         )
-    if any(letter in row.letters for letter in "sST"):
+    if state_of(row.letters) == AppState.SUSPENDED:
         return f"suspended ({row.letters})"
     if "d" in row.letters:
         return "being deleted"
@@ -70,18 +77,17 @@ def summary(messages: Iterable[str]) -> list[str]:
     return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
 
 
-def verdict(ending: AccountedRun) -> tuple[AppState, str]:
+def judge(run: AccountedRun) -> tuple[AppState, str]:
     """Return the state of a run that has ended, and why it is in that state."""
-    if ending.deleted_by:
-        return AppState.CANCELLED, f"deleted by {ending.deleted_by}"
-    if ending.failed == LIMIT:
-        return AppState.FAILED, f"stopped at its limit: {ending.words}"
-    if ending.failed in LOST:
-        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})"
-    if ending.failed not in (RAN, KILLED):
-        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}"
-    if ending.exit_code == 0:
+    if run.deleted_by:
+        return AppState.CANCELLED, f"deleted by {run.deleted_by}"
+    if run.failed in ENDS:
+        state, text = ENDS[run.failed]
+        return state, f"{text}: {run.words} (on {run.host})"
+    if run.failed not in BY_EXIT_CODE:
+        return AppState.FAILED, f"Grid Engine: {run.words or f'failed {run.failed}'}"
+    if run.exit_code == 0:
         return AppState.SUCCEEDED, ""
-    if ending.exit_code > 128:
-        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}"
+    if run.exit_code > 128:
+        return AppState.FAILED, f"killed by {signal_name(run.exit_code - 128)}"
     return AppState.FAILED, ""  # its replicas say more than the exit code

@@ -11,7 +11,7 @@ from shunter.schedulers.hpc.directives import Directives
 from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
 from shunter.schedulers.sge_scheduler.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
-from shunter.schedulers.sge_scheduler.reasons import KILLED, LIMIT, LOST, RAN
+from shunter.schedulers.sge_scheduler.reasons import BY_EXIT_CODE, ENDS
 
 _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
 #: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
@@ -21,6 +21,8 @@ _START = ("qrsh", "-inherit", "-nostdin")
 #: What it writes when that host is lost; it may well end with 0 then.
 _LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
+#: Checks whether other jobs succeeded; it lies in the folder of a job that waits for some.
+REQUIRE_SCRIPT = "require.sh"
 
 
 def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
@@ -98,7 +100,6 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
     memory = max(role.resource.memMB for role in plan.app.roles)
     slots = min(cpus_of(role) for role, _ in plan.allocated)
     factors = {PER_SLOT: 1 / slots, PER_JOB: sum(count for _, count in plan.allocated), PER_HOST: 1}
-    lost = "its host was lost"
     return QueueWords(
         directives=["#!/bin/sh", *directives.lines()],
         submit=submit,
@@ -106,10 +107,8 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
         id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
         look=_SETTINGS + _LOOK,
         states={
-            **dict.fromkeys((RAN, KILLED), ("", "")),
-            **dict.fromkeys(LOST, ("FAILED", lost)),
-            LIMIT: ("FAILED", "the time limit was reached"),
-            "deleted": ("CANCELLED", "deleted"),
+            **dict.fromkeys(BY_EXIT_CODE, ("", "")),
+            **{end: (state.name, text) for end, (state, text) in ENDS.items()},
         },
         live=["live"],
         cancel=["sh", "-c", _ON_HOST, "sh", "qdel"],
@@ -248,6 +247,6 @@ def with_check(script: str, folder: str, others: list[str]) -> str:
     """
     if not others:
         return script
-    check = f"sh {shlex.quote(f'{folder}/run.sh')} require {shlex.join(others)} || exit 0\n"
+    check = f"sh {shlex.quote(f'{folder}/{REQUIRE_SCRIPT}')} {shlex.join(others)} || exit 0\n"
     head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
     return f"{head}\n{check}{mark.lstrip()}{rest}"

@@ -7,6 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
@@ -17,11 +18,12 @@ from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
+from shunter.schedulers.hpc.shared_folder import job_folder
 from shunter.schedulers.sge_scheduler import observe, reasons
 from shunter.schedulers.sge_scheduler.doctor import checks, examine_job
 from shunter.schedulers.sge_scheduler.observe import ended_jobs, parse_accounting
 from shunter.schedulers.sge_scheduler.options import SgeOpts
-from shunter.schedulers.sge_scheduler.request import make_script, queue_words, with_check
+from shunter.schedulers.sge_scheduler.request import REQUIRE_SCRIPT, make_script, queue_words, with_check
 from shunter.schedulers.sge_scheduler.rules import HINTS
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState
@@ -100,8 +102,10 @@ class SgeScheduler(HpcScheduler):
                     f"it is unknown whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
                     hint=f"To wait however it ends: --after {item.app_id}:any.",
                 )
-            folders.append(f"{place.shared}/jobs/{item.app_id}")
-        info.request.script = with_check(info.request.script, info.request.folder, folders)
+            folders.append(job_folder(place.shared, item.app_id))
+        if folders:
+            info.request.files[REQUIRE_SCRIPT] = files(__package__).joinpath(REQUIRE_SCRIPT).read_text()
+            info.request.script = with_check(info.request.script, info.request.folder, folders)
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
@@ -173,6 +177,10 @@ class SgeScheduler(HpcScheduler):
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Call qdel once."""
         self.end_natively(commands, ["qdel", *native_ids], _OVER)
+
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the id of a task, ``ID.TASK``; tasks begin with 1."""
+        return f"{native_id}.{number + 1}"
 
     # ---- entering
 

@@ -350,7 +350,10 @@ def _step(plan: JobPlan, opts: SlurmOpts, role: Role, place: Sequence[str]) -> l
     if shape.gpus > 0 and opts.replicas_per_node > 1 and not opts.gres:
         flags.append(f"--gpus-per-task={shape.gpus}")
     run_flags, prefix = _container(plan, opts, role)
-    wrapper = plan.replica(role.name, "SLURM_PROCID")
+    # srun kills all tasks when one fails (-K), so a replica that failed stays until the others have stopped
+    outlives = any(word.startswith(("--kill-on-bad-exit", "-K")) for word in opts.srun_args or ())
+    grace = math.ceil(opts.grace_period) if plan.is_gang and not outlives else 0
+    wrapper = plan.replica(role.name, "SLURM_PROCID", grace=grace)
     return ["srun", *flags, *run_flags, *(opts.srun_args or ()), *prefix, *wrapper]
 
 

@@ -19,7 +19,7 @@ from shunter.schedulers.hpc.queries import JobIds, NativeJob
 from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
-from shunter.schedulers.hpc.storage import Storage, storage_of
+from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.slurm_scheduler import observe, rules
 from shunter.schedulers.slurm_scheduler.doctor import examine
 from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, QueueEntry, SlurmJob
@@ -95,7 +95,7 @@ class SlurmScheduler(HpcScheduler):
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage, which needs no Slurm."""
-        return storage_of(super().commands(host))
+        return Storage(super().commands(host))
 
     # ---- submitting
 
@@ -336,6 +336,11 @@ class SlurmScheduler(HpcScheduler):
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
             self.end_natively(commands, ["scancel", *_on(cluster), *ids], "invalid job id|already")
+
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the id of a task, ``ID_TASK``, perhaps with ``;CLUSTER``."""
+        job_id, separator, cluster = native_id.partition(";")
+        return f"{job_id}_{number}{separator}{cluster}"
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""

@@ -24,8 +24,8 @@ steps() {
     # Each role is a step. The first that fails ends the others, and its exit code is the job's.
     local code=0 stopped= left=2
     trap 'stopped=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
-    SHUNTER_RANK0="$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" | head -n 1)" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --het-group=0 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica trainer SLURM_PROCID &
-    SHUNTER_RANK0="$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1" | head -n 1)" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --het-group=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 sh /shared/jobs/APP/run.sh replica reader SLURM_PROCID &
+    SHUNTER_RANK0="$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" | head -n 1)" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --het-group=0 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica --grace 60 trainer SLURM_PROCID &
+    SHUNTER_RANK0="$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1" | head -n 1)" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --het-group=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 sh /shared/jobs/APP/run.sh replica --grace 60 reader SLURM_PROCID &
     while [ "$left" -gt 0 ]; do
         stopped=
         wait -n

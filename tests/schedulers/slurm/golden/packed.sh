@@ -15,4 +15,4 @@
 # The first node of the allocation, by the name that the other nodes know it by.
 rank0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null | head -n 1)
 rank0=${rank0:-${SLURMD_NODENAME:-$(hostname)}}
-exec sh /shared/jobs/APP/run.sh job --rank0 "$rank0" -- srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=4 --gpus-per-task=1 sh /shared/jobs/APP/run.sh replica worker SLURM_PROCID
+exec sh /shared/jobs/APP/run.sh job --rank0 "$rank0" -- srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=4 --gpus-per-task=1 sh /shared/jobs/APP/run.sh replica --grace 60 worker SLURM_PROCID

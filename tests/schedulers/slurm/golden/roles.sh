@@ -16,8 +16,8 @@ steps() {
     local code=0 stopped= left=2
     local -a nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
     trap 'stopped=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
-    SHUNTER_RANK0="${nodes[0]}" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --exact --relative=0 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica trainer SLURM_PROCID &
-    SHUNTER_RANK0="${nodes[2]}" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --exact --relative=2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica reader SLURM_PROCID &
+    SHUNTER_RANK0="${nodes[0]}" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --exact --relative=0 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica --grace 60 trainer SLURM_PROCID &
+    SHUNTER_RANK0="${nodes[2]}" srun --export=ALL --kill-on-bad-exit=1 --wait=0 --exact --relative=2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 sh /shared/jobs/APP/run.sh replica --grace 60 reader SLURM_PROCID &
     while [ "$left" -gt 0 ]; do
         stopped=
         wait -n
