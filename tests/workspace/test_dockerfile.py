@@ -15,7 +15,7 @@ from shunter.docker.command import DockerCommand
 from shunter.docker.images import inspect_image
 from shunter.errors import BackendError, ConfigError
 from shunter.workspace.images.dockerfile import bases_of, sources_of
-from tests.workspace.machines import Recording, Shipper, Told, base, code, command, content_of, docker
+from tests.workspace.machines import LABEL, Recording, Shipper, Told, base, code, command, content_of, docker
 
 __all__ = ["base", "code", "command"]
 
@@ -145,13 +145,17 @@ def test_it_is_built_again_only_if_something_changed(
 @pytest.mark.slow
 @docker_group
 def test_a_failing_step_is_shown(base: str, command: DockerCommand, dockerfile: Write, way: str) -> None:
-    root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
+    mark = f"{LABEL}.step={uuid.uuid4().hex}"
+    root = dockerfile(
+        "ARG IMAGE", "FROM $IMAGE", f"LABEL {mark}", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]'
+    )
     told = Told()
     with pytest.raises(BackendError, match=r"Dockerfile\.shunter failed") as caught:
         Shipper(command).image(base, root, told, quiet=True)
     assert "the reason" in caught.value.message
     assert "exit 7" in caught.value.message
     assert told.lines == []
+    assert docker("ps", "--all", "--quiet", "--filter", f"label={mark}") == b""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,27 @@ def test_an_image_without_a_working_directory_gets_one(
         assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == b"/workspace\nprint('hello')\n"
     finally:
         remove_images(name)
+
+
+@pytest.mark.parametrize("directory", ["/a \\$X", "/a\\$b/ü"])
+def test_a_working_directory_may_have_any_name(shipper: Shipper, code: Path, directory: str) -> None:
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:odd"
+    make_base(name, "ENV X=wrong", f"WORKDIR {directory}")
+    try:
+        image = shipper.image(name, code)
+        there = directory.replace("\\", "")
+        assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == (
+            f"{there}\nprint('hello')\n".encode()
+        )
+    finally:
+        remove_images(name)
+
+
+def test_an_image_is_made_though_there_is_no_room_for_temporary_files(
+    base: str, shipper: Shipper, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert shipper.image(base, code)
 
 
 # ---- nothing to do

@@ -9,7 +9,6 @@ import collections
 import os
 import re
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -134,24 +133,21 @@ def run_build(
     Raises:
         BackendError: the build failed; shows the step and the end of its output.
     """
-    with tempfile.TemporaryDirectory(prefix="shunter-") as folder, login_environment(registries) as environ:
-        id_file = os.path.join(folder, "image")
-        words = [docker.program, "build", "--iidfile", id_file, "--file", dockerfile]
+    with login_environment(registries) as environ:
+        # an image that is tagged is whole; a step that fails leaves no container
+        words = [docker.program, "build", "--tag", name, "--force-rm", "--file", dockerfile]
         words += ["--platform", platform] if platform else []
         for option, values in (("--build-arg", arguments or {}), ("--label", labels)):
             words += [word for key, value in values.items() for word in (option, f"{key}={value}")]
         code = _run_fed([*words, "-"], {**os.environ, **docker.environ, **environ}, context, output)
-        if code:
-            raise _failed(dockerfile, f"`docker build` ended with exit code {code}", output)
-        with open(id_file, encoding="ascii") as file:
-            image = file.read().strip()
-    built = inspect_image(docker, image)
+    if code:
+        raise _failed(dockerfile, f"`docker build` ended with exit code {code}", output)
+    built = inspect_image(docker, name)
     if built is None:
         raise ConfigError(
             f"{dockerfile} was built, but the daemon at {docker.endpoint} does not have the image",
             hint="Does the `docker` command use another builder? See `docker buildx ls`.",
         )
-    tag(docker, image, name)
     return built
 
 

@@ -15,7 +15,7 @@ from shunter.docker.images import inspect_image
 from shunter.progress import Progress
 from shunter.workspace.images.docker_build import BuildOutput, nameable, run_build
 from shunter.workspace.images.image_cache import Anchor, ImageCache
-from shunter.workspace.images.image_config import working_dir
+from shunter.workspace.images.image_config import DEFAULT_WORKING_DIR, working_dir
 from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
     LARGEST_DELTA,
@@ -57,8 +57,9 @@ class DaemonPatch:
         self._labels = labels
         self._cache = cache
         self._progress = progress
-        self._has_code = cargo.entries is not None
         self._workdir = working_dir({"config": base.get("Config")})
+        # an image's own is left as it is: a name with a $ cannot be written unchanged
+        self._sets_workdir = cargo.entries is not None and self._workdir == DEFAULT_WORKING_DIR
         self._key = (base["Id"], self._workdir, roots, f"daemon {docker.endpoint}")
         self._content = cargo.compose(self._workdir)
 
@@ -82,7 +83,7 @@ class DaemonPatch:
 
     def _build(self, base: str, content: LayerContent, name: str) -> str:
         lines = [f"FROM {nameable(self._docker, base)}", "ADD layer.tar /"]
-        lines += [f"WORKDIR {self._workdir}"] if self._has_code else []
+        lines += [f"WORKDIR {self._workdir}"] if self._sets_workdir else []
         text = "\n".join(lines).encode() + b"\n"
         size = tar_size(content.entries)
         files = {"Dockerfile": len(text), "layer.tar": size}
