@@ -285,6 +285,26 @@ def test_a_base_for_another_platform_does_not_do(command: DockerCommand, base: s
     assert len({*planned, *shipper.plan(base, code).request}) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("buildkit", ["0", "1"])
+def test_a_base_may_be_for_another_machine(
+    command: DockerCommand, code: Path, monkeypatch: pytest.MonkeyPatch, buildkit: str
+) -> None:
+    monkeypatch.setenv("DOCKER_BUILDKIT", "1")
+    if command.call("build", "--help").returncode:
+        pytest.skip("no docker command here builds with BuildKit")
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:far"
+    text = f"FROM scratch\nLABEL {LABEL}={name}\nWORKDIR /app\n"
+    try:
+        docker("build", "--platform", "linux/s390x", "--tag", name, "-", given=text.encode())
+        monkeypatch.setenv("DOCKER_BUILDKIT", buildkit)
+        made = inspect_image(command, Shipper(command).image(name, code))
+        assert made is not None
+        assert made["Architecture"] == "s390x"
+    finally:
+        remove_images(name)
+
+
 @dataclass
 class _PlatformOpts(DockerWorkspaceOpts):
     platform: str | None = option("platform of the images", default=None)

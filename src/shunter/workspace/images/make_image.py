@@ -190,7 +190,9 @@ class CodeImage:
             config = parse_object(document.body, f"the manifest of {target}").get("config")
         except RegistryError:
             return ""  # the daemon may be able to reach it, and says so if it is not
-        return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
+        # the id is the configuration's digest; in a daemon that keeps images in containerd, the manifest's
+        ids = (document.digest, config.get("digest") if isinstance(config, dict) else "")
+        return document.digest if image in ids else ""
 
     def _patched_in_registry(self) -> str:
         return RegistryPatch(

@@ -58,6 +58,9 @@ class DaemonPatch:
         self._cache = cache
         self._progress = progress
         self._workdir = working_dir({"config": base.get("Config")})
+        # BuildKit looks in registries for an image whose platform is not the daemon's, unless it is named
+        parts = [str(base.get(name) or "") for name in ("Os", "Architecture", "Variant")]
+        self._platform = "/".join(parts).rstrip("/") if all(parts[:2]) else None
         # an image's own is left as it is: a name with a $ cannot be written unchanged
         self._sets_workdir = cargo.entries is not None and self._workdir == DEFAULT_WORKING_DIR
         self._key = (base["Id"], self._workdir, roots, f"daemon {docker.endpoint}")
@@ -93,7 +96,10 @@ class DaemonPatch:
         )
         self._progress.step(f"{_LABEL}: {size / 1e6:.1f} MB")
         output = BuildOutput(self._progress)
-        return str(run_build(self._docker, tar_stream(context), name, self._labels, output=output)["Id"])
+        built = run_build(
+            self._docker, tar_stream(context), name, self._labels, output=output, platform=self._platform
+        )
+        return str(built["Id"])
 
     def _reported(self, content: LayerContent, size: int) -> Iterator[bytes]:
         done = 0
