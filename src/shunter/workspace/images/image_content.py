@@ -52,7 +52,8 @@ class JobCode:
         self.workspace = workspace
         self.snapshot = snapshot(workspace, growing=growing) if workspace else None
         self.toolkit = toolkit_archive() if with_toolkit else None
-        self.context = find_context(self.snapshot, workspace.projects) if self.snapshot else None
+        roots = [source for source, to in workspace.projects.items() if not to]
+        self.context = find_context(self.snapshot, roots) if self.snapshot else None
 
     @property
     def manifest(self) -> Manifest | None:
@@ -82,7 +83,7 @@ class JobCode:
             image,
             self.manifest.fingerprint if self.manifest else "",
             self._toolkit_digest if with_toolkit else "",
-            self.context.fingerprint if self.context else "",
+            self.context.text if self.context else "",
             platform or "",
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
