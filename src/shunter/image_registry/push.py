@@ -9,7 +9,7 @@ from typing import Any
 
 from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
-from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient, push_scopes
+from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient
 from shunter.image_registry.image_manifest import (
     OCI_MANIFEST,
     RegistryImage,
@@ -117,8 +117,6 @@ class _Append:
         self._progress = progress
         same = source is destination
         self._mount_from = base.repository if same and base.repository != target.repository else ""
-        self._push = push_scopes(target.repository, self._mount_from)
-        self._pull = self._push if same else (f"repository:{base.repository}:pull",)
 
     def run(
         self,
@@ -127,7 +125,6 @@ class _Append:
         platform: str | None,
     ) -> str:
         self._progress.step(f"reading {self._base}")
-        # with pull permissions only, so that a missing push permission is reported for the target
         image = read_image(self._source, self._base, platform)
         config = configure(json.loads(json.dumps(image.config)))
         _check(image, layers, config)
@@ -135,14 +132,10 @@ class _Append:
         manifest = self._manifest(image, layers, body)
         self._progress.step(f"pushing to {self._target.name}")
         self._send_all(image, layers)
-        self._destination.upload_blob(
-            self._target.repository, body, digest_of(body), len(body), scopes=self._push
-        )
+        self._destination.upload_blob(self._target.repository, body, digest_of(body), len(body))
         digest = digest_of(manifest)
         selector = self._target.tag or digest
-        self._destination.put_manifest(
-            self._target.repository, selector, manifest, image.media_type, scopes=self._push
-        )
+        self._destination.put_manifest(self._target.repository, selector, manifest, image.media_type)
         pinned = str(self._target.pinned(digest))
         self._progress.done(f"pushed {pinned}")
         return pinned
@@ -192,21 +185,20 @@ class _Append:
 
     def _send(self, blob: LayerFile | dict[str, Any]) -> None:
         """Send one of our layers, or one of the base's."""
-        repository, progress, scopes = self._target.repository, self._progress, self._push
+        repository, progress = self._target.repository, self._progress
         if isinstance(blob, LayerFile):
             self._destination.upload_blob(
-                repository, blob.path, blob.digest, blob.size, progress, label="workspace", scopes=scopes
+                repository, blob.path, blob.digest, blob.size, progress, label="workspace"
             )
             return
-        digest, size = blob["digest"], blob["size"]
+        digest = blob["digest"]
         self._destination.upload_blob(
             repository,
-            lambda offset: self._source.open_blob(self._base.repository, digest, offset, scopes=self._pull),
+            lambda: self._source.open_blob(self._base.repository, digest),
             digest,
-            size,
+            blob["size"],
             progress,
             mount_from=self._mount_from,
-            scopes=scopes,
         )
 
 
