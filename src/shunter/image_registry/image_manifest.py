@@ -39,10 +39,8 @@ MANIFEST_TYPES = (OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST)
 LISTS = frozenset({DOCKER_LIST, OCI_INDEX})
 IMAGES = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
 CONFIGS = frozenset({DOCKER_CONFIG, OCI_CONFIG})
-_LAYERS = {
-    DOCKER_MANIFEST: {"tar": DOCKER_LAYER, "gzip": f"{DOCKER_LAYER}.gzip"},
-    OCI_MANIFEST: {"tar": OCI_LAYER, "gzip": f"{OCI_LAYER}+gzip", "zstd": f"{OCI_LAYER}+zstd"},
-}
+#: The media type of a layer compressed by gzip, by that of the manifest.
+GZIP_LAYERS = {DOCKER_MANIFEST: f"{DOCKER_LAYER}.gzip", OCI_MANIFEST: f"{OCI_LAYER}+gzip"}
 #: More layers than any runtime takes; Docker's own limit is 127.
 MOST_LAYERS = 1000
 LONGEST_CONFIG = 8 << 20
@@ -100,22 +98,6 @@ def matches(content: bytes, digest: str) -> bool:
 def is_foreign(media_type: str) -> bool:
     """Tell whether a layer is not distributed by registries, but fetched from its URLs."""
     return ".foreign." in media_type or ".nondistributable." in media_type
-
-
-def layer_type(media_type: str, manifest_type: str) -> str:
-    """Return the media type that a layer has in a manifest of another kind.
-
-    Raises:
-        ConfigError: a manifest of this kind cannot have such layers.
-    """
-    name = media_type.rpartition(".")[2] if media_type.endswith(".gzip") else media_type.rpartition("+")[2]
-    compression = name if name in ("gzip", "zstd") else "tar"
-    if compression not in _LAYERS[manifest_type]:
-        raise ConfigError(
-            f"the base image has Docker's format (schema 2), which has no {compression} layers",
-            hint="Use a layer compressed with gzip.",
-        )
-    return _LAYERS[manifest_type][compression]
 
 
 # ---- documents

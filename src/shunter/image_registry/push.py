@@ -11,12 +11,12 @@ from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
 from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient
 from shunter.image_registry.image_manifest import (
+    GZIP_LAYERS,
     OCI_MANIFEST,
     RegistryImage,
     digest_of,
     encode_config,
     is_foreign,
-    layer_type,
     read_image,
 )
 from shunter.parallel import for_all
@@ -29,21 +29,19 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 @dataclass(frozen=True)
 class LayerFile:
-    """A layer in a file.
+    """A layer in a file, compressed by gzip.
 
     Attributes:
-        path: the file, compressed or not.
+        path: the file.
         diff_id: ``sha256:...`` of the uncompressed tar.
         digest: ``sha256:...`` of the file.
         size: of the file, in bytes.
-        media_type: Docker's or OCI's, with the compression: ``application/vnd.oci.image.layer.v1.tar+gzip``.
     """
 
     path: str
     diff_id: str
     digest: str
     size: int
-    media_type: str
 
 
 def append_layer(
@@ -153,7 +151,7 @@ class _Append:
                 *image.manifest["layers"],
                 *(
                     {
-                        "mediaType": layer_type(layer.media_type, image.media_type),
+                        "mediaType": GZIP_LAYERS[image.media_type],
                         "digest": layer.digest,
                         "size": layer.size,
                     }

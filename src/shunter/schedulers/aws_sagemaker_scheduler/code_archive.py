@@ -300,7 +300,7 @@ class CodePackage:
     def write_file(self, name: str, path: Path) -> None:
         """Write one of `file_names`; see `write`."""
         if name == ARCHIVE_FILE and self.snapshot is not None:
-            write_gzip(content_of(self.snapshot), path)
+            write_gzip(content_of(self.snapshot), str(path))
         elif name == TOOLKIT_FILE and self.toolkit is not None:
             path.write_bytes(self.toolkit)
 

@@ -18,10 +18,10 @@ from shunter.workspace.images.image_cache import Anchor, ImageCache
 from shunter.workspace.images.image_config import DEFAULT_WORKING_DIR, working_dir
 from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
-    LARGEST_DELTA,
     LayerContent,
     LayerEntry,
     changed_entries,
+    is_small,
     tar_size,
     tar_stream,
 )
@@ -78,7 +78,7 @@ class DaemonPatch:
         below = inspect_image(self._docker, anchor.image) if anchor is not None else None
         if anchor is not None and below is not None:
             changed = changed_entries(anchor.entries, entries)
-            if changed is not None and tar_size(changed) <= LARGEST_DELTA * tar_size(entries):
+            if changed is not None and is_small(changed, entries):
                 return self._build(anchor.image, replace(self._content, entries=changed), name)
         image = self._build(str(self._base["Id"]), self._content, name)
         self._cache.set_anchor(Anchor(entries, image), *self._key)
