@@ -135,16 +135,14 @@ class WorkspaceChangedError(WorkspaceError):
 
     Args:
         path: the file.
-        grew: whether it still begins with that content, as a log does that is being written.
     """
 
-    def __init__(self, path: str, *, grew: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
             f"{path} was changed while it was being shipped",
             hint="Try again when nothing writes to the workspace, or leave the file out (.shunterignore).",
         )
         self.path = path
-        self.grew = grew
 
 
 class BackendError(ShunterError):

@@ -81,7 +81,7 @@ class Response:
     def __init__(self, raw: urllib3.BaseHTTPResponse, url: str) -> None:
         self._raw: Any = raw
         self.status = raw.status
-        self.headers = {name.lower(): value for name, value in raw.headers.items()}
+        self.headers = {name.lower(): value for name, value in self._raw.headers.itermerged()}
         self.length: int | None = self._raw.length_remaining
         self.url = url
 
@@ -179,7 +179,9 @@ class UrlClient:
 
     def abort(self) -> None:
         """Break the connections that are in use, so that threads that wait for them fail."""
-        for connection in list(self._connections):
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
             if connection.sock is not None:
                 try:
                     connection.sock.shutdown(socket.SHUT_RDWR)
@@ -216,17 +218,21 @@ class UrlClient:
         from urllib3.connection import HTTPConnection, HTTPSConnection
         from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-        connections = self._connections
+        def note(connection: HTTPConnection) -> None:
+            with self._lock:
+                self._connections.add(connection)
 
         class NotedConnection(HTTPConnection):
             def connect(self) -> None:
-                connections.add(self)
+                note(self)
                 super().connect()
+                self.sock.settimeout(SILENCE)  # urllib3 would send with the time for connecting
 
         class NotedSecureConnection(HTTPSConnection):
             def connect(self) -> None:
-                connections.add(self)
+                note(self)
                 super().connect()
+                self.sock.settimeout(SILENCE)
 
         class Pool(HTTPConnectionPool):
             ConnectionCls = NotedConnection

@@ -36,7 +36,7 @@ def test_a_variable_names_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     command = DockerCommand()
     assert (command.endpoint, command.is_local) == ("tcp://10.0.0.5:2376", False)
-    pinned = {"DOCKER_HOST": "tcp://10.0.0.5:2376", "DOCKER_TLS_VERIFY": "1"}
+    pinned = {"DOCKER_HOST": "tcp://10.0.0.5:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": ""}
     assert command.pinned().environ == pinned
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
     assert DockerCommand().is_local
@@ -46,14 +46,44 @@ def test_a_variable_names_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_context_names_the_daemon(context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command = DockerCommand()
     assert (command.endpoint, command.is_local) == ("ssh://me@far.example", False)
-    assert command.pinned().environ == {"DOCKER_CONTEXT": context}
+    none = {"DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
+    assert command.pinned().environ == {"DOCKER_HOST": "ssh://me@far.example", **none}
     monkeypatch.setenv("DOCKER_CONTEXT", "default")
     assert DockerCommand().endpoint == DEFAULT_ENDPOINT
-    assert DockerCommand().pinned().environ == {"DOCKER_HOST": DEFAULT_ENDPOINT}
+    assert DockerCommand().pinned().environ == {"DOCKER_HOST": DEFAULT_ENDPOINT, **none}
     monkeypatch.setenv("DOCKER_CONTEXT", "no-such")
     with pytest.raises(ConfigError, match="no-such") as caught:
         assert DockerCommand().endpoint
     assert "docker context ls" in caught.value.hint
+
+
+def test_a_context_brings_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("docker")
+    given = tmp_path / "given"
+    given.mkdir()
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=daemon"]
+    files = ["-keyout", str(given / "key.pem"), "-out", str(given / "cert.pem")]
+    subprocess.run([*words, *files], check=True, capture_output=True)
+    place = f"host=tcp://far.example:2376,ca={given}/cert.pem,cert={given}/cert.pem,key={given}/key.pem"
+    subprocess.run(["docker", "context", "create", "tls", "--docker", place], check=True, capture_output=True)
+    monkeypatch.setenv("DOCKER_CONTEXT", "tls")
+    pinned = DockerCommand().pinned().environ
+    assert (pinned["DOCKER_HOST"], pinned["DOCKER_TLS_VERIFY"]) == ("tcp://far.example:2376", "1")
+    for name in ("ca", "cert", "key"):
+        kept = Path(pinned["DOCKER_CERT_PATH"]) / f"{name}.pem"
+        assert kept.read_bytes() == (given / ("key.pem" if name == "key" else "cert.pem")).read_bytes()
+
+
+def test_what_is_pinned_does_not_depend_on_another_shells_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("docker")
+    words = ["docker", "context", "create", "near", "--docker", f"host={DEFAULT_ENDPOINT}"]
+    subprocess.run(words, check=True, capture_output=True)
+    monkeypatch.setenv("DOCKER_CONTEXT", "near")
+    pinned = DockerCommand().pinned()
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    assert pinned.facts()["ServerVersion"]
 
 
 def test_without_the_command_the_daemon_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def layer_file(folder: Path, files: Mapping[str, bytes], name: str = "layer") ->
     packed = gzip.compress(tar, 1, mtime=0)
     path = folder / f"{name}.tar.gz"
     path.write_bytes(packed)
-    return LayerFile(str(path), sha256(tar), sha256(packed), len(packed), f"{OCI_LAYER}+gzip")
+    return LayerFile(str(path), sha256(tar), sha256(packed), len(packed))
 
 
 def push_image(

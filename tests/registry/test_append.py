@@ -96,7 +96,6 @@ def test_base_of_the_same_registry_is_mounted_and_never_sent(registry, connect, 
         sent = sum(int(seen.headers.get("Content-Length") or 0) for seen in proxy.seen)
         assert len(proxy.of("POST", f"from={repo.replace('/', '%2F')}")) == 1
         assert sent < 20_000
-        assert not [seen for seen in proxy.of("GET", "/blobs/") if seen.method == "PATCH"]
 
 
 def test_registry_that_does_not_mount_gets_a_copy(registry, connect, repo, layer):
@@ -184,7 +183,7 @@ def test_layer_that_cannot_be_sent_leaves_no_image(logged_in, client, repo, laye
 def test_first_failure_ends_the_other_uploads(both, connect, repo, layer):
     near, far = both
     push_image(connect(far.host), repo, "base", [{f"f{n}": os.urandom(2 << 20)} for n in range(8)])
-    refuse = lambda seen, _: Fault(403) if seen.method == "PATCH" else None  # noqa: E731
+    refuse = lambda seen, _: Fault(403) if seen.method == "PUT" else None  # noqa: E731
     with http_proxy(near.port, refuse) as proxy, pytest.raises(RegistryAuthError, match="does not let"):
         append_layer(
             ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
@@ -203,7 +202,7 @@ def test_ctrl_c_stops_the_uploads(both, connect, repo, layer):
     interrupted = []
 
     def interrupt(seen, _):
-        if seen.method != "PATCH":
+        if seen.method != "PUT":
             return None
         if not interrupted:
             interrupted.append(seen)

@@ -24,7 +24,6 @@ from shunter.image_registry.image_manifest import (
     read_image,
 )
 from shunter.image_registry.registry_errors import RegistryError
-from shunter.workspace.images import base_files
 from shunter.workspace.images.base_files import RegistryFiles
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_config import add_layers, working_dir
@@ -67,11 +66,11 @@ class Registry:
         self.blobs = {sha256(config_body): config_body}
         self.manifests = {"v1": index_body, sha256(manifest_body): manifest_body}
 
-    def manifest(self, repository, selector, *, scopes=()):
+    def manifest(self, repository, selector):
         body = self.manifests[selector]
         return ManifestDocument(body, "", sha256(body))
 
-    def read_blob(self, repository, digest, longest, *, scopes=()):
+    def read_blob(self, repository, digest, longest):
         return self.blobs[digest]
 
 
@@ -134,10 +133,15 @@ def test_a_digest_that_is_not_one_never_reaches_a_url(digest):
 
 
 class Layers:
-    """One layer to be looked into, and how much of what it unpacks to was read."""
+    """One layer to be looked into."""
+
+    registry = "x"
 
     def __init__(self, packed):
         self.packed = io.BytesIO(packed)
+
+    def patiently(self, ask, purpose):
+        return ask()
 
     def open_blob(self, repository, digest):
         return self
@@ -154,15 +158,15 @@ class Layers:
 
 @pytest.fixture
 def look(tmp_path):
-    """Return what a layer has at ``app``, and how many of its bytes were read."""
+    """Return what a layer has at ``app``."""
 
     def look(packed):
         key = sha256(packed)
-        descriptor = {"mediaType": f"{OCI_LAYER}+gzip", "digest": key, "size": len(packed)}
+        media_type = f"{OCI_LAYER}+gzip" if packed.startswith(b"\x1f\x8b") else OCI_LAYER
+        descriptor = {"mediaType": media_type, "digest": key, "size": len(packed)}
         manifest = {**MANIFEST, "layers": [descriptor]}
         image = RegistryImage(REFERENCE, key, OCI_MANIFEST, manifest, CONFIG, "linux/amd64", key)
-        layers = Layers(packed)
-        return RegistryFiles(layers, image, ImageCache(str(tmp_path))).lookup(["app"]), layers.packed.tell()
+        return RegistryFiles(Layers(packed), image, ImageCache(str(tmp_path))).lookup(["app"])
 
     return look
 
@@ -180,20 +184,6 @@ def archive(*members, pax=None):
 def test_layers_are_looked_into(look):
     plain = archive(("other", 10_000), ("app", 5))
     for packed in (plain, gzip.compress(plain), gzip.compress(plain[:700]) + gzip.compress(plain[700:])):
-        found, _ = look(packed)
+        found = look(packed)
         assert (found["app"].kind, found["app"].uid) == ("file", 7)
-
-
-def test_a_layer_that_unpacks_to_far_more_is_given_up(look, monkeypatch):
-    monkeypatch.setattr(base_files, "SMALLEST_BOUND", 1 << 20)
-    packed = gzip.compress(archive(("bomb", 64 << 20), ("app", 5)))
-    assert 100 * len(packed) < 64 << 20
-    found, read = look(packed)
-    assert found == {}
-    assert read < len(packed)
-
-
-def test_a_header_that_is_far_too_long_is_given_up(look, monkeypatch):
-    monkeypatch.setattr(base_files, "LONGEST_HEADER", 1 << 10)
-    assert look(archive(("app", 5), pax={"comment": "x" * 2000}))[0] == {}
-    assert look(archive(("app", 5), pax={"comment": "x" * 200}))[0]["app"].uid == 7
+    assert look(gzip.compress(plain)[:-700]) == {}

@@ -6,13 +6,14 @@ import contextlib
 import os
 import socket
 import threading
+from email.message import Message
 
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.url_client import Proxy, proxy_for
+from shunter.url_client import Proxy, UrlClient, proxy_for
 from tests.registry.images import push_image, sha256
-from tests.registry.proxies import http_proxy
+from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_auth import certificate, secure  # noqa: F401
 
@@ -121,6 +122,48 @@ def test_proxies_that_cannot_be_used(url):
     with pytest.raises(ConfigError, match=r"proxy for https .*https_proxy") as caught:
         proxy_for("https", "ghcr.io", 443, {"https_proxy": url})
     assert "secret-1" not in str(caught.value)
+
+
+# The connection
+
+
+def test_each_way_to_log_in_that_a_registry_names_counts(registry, connect, repo):
+    """Some name each of them in a header of its own."""
+    push_image(connect(registry.host), repo, "v1", [{"a": b"1"}])
+    ways = Message()
+    ways["WWW-Authenticate"] = 'Basic realm="registry"'
+    ways["WWW-Authenticate"] = "Negotiate"
+
+    def ask(seen, _):
+        return None if "Authorization" in seen.headers else Fault(401, ways)
+
+    with http_proxy(registry.port, ask) as proxy:
+        assert connect(proxy.host).manifest(repo, "v1") is not None
+
+
+def test_a_server_may_take_longer_to_read_than_to_connect(monkeypatch):
+    monkeypatch.setattr("shunter.url_client.CONNECT_SECONDS", 0.2)
+    has_waited = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            near = listener.accept()[0]
+            threading.Event().wait(0.6)
+            has_waited.set()
+            left = 16 << 20
+            while left > 0 and (block := near.recv(1 << 20)):
+                left -= len(block)
+            near.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+            near.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        body = iter([bytes(1 << 20)] * 16)
+        with UrlClient({}).send("PUT", url, {"Content-Length": str(16 << 20)}, body) as answer:
+            assert answer.status == 201
+        thread.join()
+    assert has_waited.is_set()
 
 
 def test_ipv6(tmp_path, connect, repo):

@@ -1,4 +1,4 @@
-"""A workspace's own Dockerfile: what is read of it, and real builds."""
+"""A workspace's own Dockerfile, in real builds."""
 
 from __future__ import annotations
 
@@ -8,58 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.docker.command import DockerCommand
 from shunter.docker.images import inspect_image
 from shunter.errors import BackendError, ConfigError
-from shunter.workspace.images.dockerfile import bases_of, sources_of
-from tests.workspace.machines import Recording, Shipper, Told, base, code, command, content_of, docker
+from shunter.workspace.images.dockerfile import find_context
+from tests.workspace.conftest import take
+from tests.workspace.machines import LABEL, Shipper, Told, base, code, command, content_of, docker
 
 __all__ = ["base", "code", "command"]
-
-GIVEN = {"IMAGE": "team/base:1", "WORKSPACE": "/code"}
-
-
-# ---- reading
-
-
-def test_bases_are_found_through_arguments_and_stages() -> None:
-    text = """
-    # a comment
-    ARG IMAGE
-    ARG PY=3.11
-    FROM --platform=linux/amd64 python:${PY}-slim AS build
-    FROM ${MISSING:-alpine} as two
-    FROM $IMAGE
-    COPY --from=build /x /y
-    COPY --from=0 /x /y
-    COPY --from=tools:2 /bin/sh /sh
-    FROM build
-    FROM scratch
-    FROM ${NOBODY_KNOWS}
-    """
-    assert bases_of(text, GIVEN) == ["python:3.11-slim", "alpine", "team/base:1", "tools:2"]
-
-
-def test_sources_are_found_in_every_form() -> None:
-    text = """FROM a
-COPY one \\
-  # in between
-  two/ /to
-ADD ["th ree", "/to"]
-ADD https://x/y /z
-COPY --chown=1 "fo ur" .
-"""
-    assert sources_of(text) == ["one", "two/", "th ree", "fo ur"]
-
-
-@given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
-    bases_of(text, GIVEN)
-    sources_of(text)
-
 
 # ---- building
 
@@ -121,7 +78,7 @@ def test_it_is_built_from_the_image_with_the_files(
 
 @pytest.mark.slow
 @docker_group
-def test_it_is_built_again_only_if_something_changed(
+def test_it_is_another_image_only_if_something_changed(
     base: str, command: DockerCommand, dockerfile: Write, way: str
 ) -> None:
     moving = f"{base}-moving"
@@ -129,10 +86,7 @@ def test_it_is_built_again_only_if_something_changed(
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
     shipper = Shipper(command)
     first = shipper.image(moving, root)
-    recording = Recording(command)
-    told = Told()
-    assert shipper.image(moving, root, told) == first
-    assert (recording.changing, told.steps) == ([], [])
+    assert shipper.image(moving, root) == first
     (root / "main.py").write_text("other")
     second = shipper.image(moving, root)
     assert second != first
@@ -145,31 +99,45 @@ def test_it_is_built_again_only_if_something_changed(
 @pytest.mark.slow
 @docker_group
 def test_a_failing_step_is_shown(base: str, command: DockerCommand, dockerfile: Write, way: str) -> None:
-    root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
+    mark = f"{LABEL}.step={uuid.uuid4().hex}"
+    root = dockerfile(
+        "ARG IMAGE", "FROM $IMAGE", f"LABEL {mark}", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]'
+    )
     told = Told()
     with pytest.raises(BackendError, match=r"Dockerfile\.shunter failed") as caught:
         Shipper(command).image(base, root, told, quiet=True)
     assert "the reason" in caught.value.message
     assert "exit 7" in caught.value.message
     assert told.lines == []
+    assert docker("ps", "--all", "--quiet", "--filter", f"label={mark}") == b""
 
 
 @pytest.mark.slow
 @docker_group
-def test_files_that_it_names_are_sent_though_ignored(
-    base: str, command: DockerCommand, dockerfile: Write, way: str
-) -> None:
-    root = dockerfile(
-        "ARG IMAGE", "FROM $IMAGE", "COPY weights.bin vendored/ /v/", "COPY . /all/", name="Dockerfile.torchx"
-    )
+def test_it_gets_what_travels(base: str, command: DockerCommand, dockerfile: Write, way: str) -> None:
+    root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY . /all/", name="Dockerfile.torchx")
     (root / "weights.bin").write_text("w")
     (root / "other.bin").write_text("o")
-    (root / "vendored").mkdir()
-    (root / "vendored" / "lib").write_text("l")
-    (root / ".dockerignore").write_text("*.bin\nvendored\nDockerfile.torchx\n")
+    (root / ".dockerignore").write_text("*.bin\nDockerfile.torchx\n")
+    (root / ".shunterignore").write_text("!/weights.bin\n")
     made = content_of(Shipper(command).image(base, root))
-    assert {"v/weights.bin", "v/lib"} <= made.keys()
+    assert "all/weights.bin" in made
     assert "all/other.bin" not in made
+    dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY other.bin /", name="Dockerfile.torchx")
+    with pytest.raises(BackendError, match=r"other\.bin") as caught:
+        Shipper(command).image(base, root)
+    assert ".shunterignore" in caught.value.hint
+
+
+def test_where_it_may_pull_from(code: Path) -> None:
+    text = (
+        "FROM --platform=linux/amd64 ghcr.io/me/a AS build\nfrom $IMAGE\nFROM build\n RUN echo FROM x.y/z\n"
+    )
+    (code / "Dockerfile.shunter").write_text(text)
+    context = find_context(take(code), [str(code)])
+    assert context is not None
+    assert context.registries("r.example/b:1") == {"ghcr.io", "r.example", "docker.io"}
+    assert context.registries(64 * "a") == {"ghcr.io", "docker.io"}
 
 
 @docker_group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,27 @@ def test_an_image_without_a_working_directory_gets_one(
         assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == b"/workspace\nprint('hello')\n"
     finally:
         remove_images(name)
+
+
+@pytest.mark.parametrize("directory", ["/a \\$X", "/a\\$b/ü"])
+def test_a_working_directory_may_have_any_name(shipper: Shipper, code: Path, directory: str) -> None:
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:odd"
+    make_base(name, "ENV X=wrong", f"WORKDIR {directory}")
+    try:
+        image = shipper.image(name, code)
+        there = directory.replace("\\", "")
+        assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == (
+            f"{there}\nprint('hello')\n".encode()
+        )
+    finally:
+        remove_images(name)
+
+
+def test_an_image_is_made_though_there_is_no_room_for_temporary_files(
+    base: str, shipper: Shipper, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert shipper.image(base, code)
 
 
 # ---- nothing to do
@@ -261,6 +283,26 @@ def test_a_base_for_another_platform_does_not_do(command: DockerCommand, base: s
         with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
     }
     assert len({*planned, *shipper.plan(base, code).request}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buildkit", ["0", "1"])
+def test_a_base_may_be_for_another_machine(
+    command: DockerCommand, code: Path, monkeypatch: pytest.MonkeyPatch, buildkit: str
+) -> None:
+    monkeypatch.setenv("DOCKER_BUILDKIT", "1")
+    if command.call("build", "--help").returncode:
+        pytest.skip("no docker command here builds with BuildKit")
+    name = f"shunter-test-{uuid.uuid4().hex[:10]}:far"
+    text = f"FROM scratch\nLABEL {LABEL}={name}\nWORKDIR /app\n"
+    try:
+        docker("build", "--platform", "linux/s390x", "--tag", name, "-", given=text.encode())
+        monkeypatch.setenv("DOCKER_BUILDKIT", buildkit)
+        made = inspect_image(command, Shipper(command).image(name, code))
+        assert made is not None
+        assert made["Architecture"] == "s390x"
+    finally:
+        remove_images(name)
 
 
 @dataclass

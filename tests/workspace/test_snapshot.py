@@ -171,14 +171,12 @@ def test_an_implicit_workspace_must_not_be_huge(
 # ---- frozen
 
 
-@pytest.mark.parametrize(
-    "change", ["same size", "longer", "shorter", "gone", "a directory", "a link", "a pipe"]
-)
+@pytest.mark.parametrize("change", ["same size", "shorter", "gone", "a directory", "a link", "a pipe"])
 def test_what_is_read_is_what_was_hashed(project: Path, change: str) -> None:
     write(project, {"a": "content", "b": "content"})
     taken = take(project)
     path = project / "a"
-    texts = {"same size": "CONTENT", "longer": "content and more", "shorter": "cont"}
+    texts = {"same size": "CONTENT", "shorter": "cont"}
     if change in texts:
         path.write_text(texts[change])
     else:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,10 @@ _LOG_WORDS = ("--log-driver", "local", "--log-opt", "max-size=1000p")
 #: Variable with the command, which is ``docker`` by default.
 PROGRAM_VARIABLE = "SHUNTER_DOCKER"
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
+#: The endpoint of Podman, which has no daemon.
+PODMAN = "podman"
+#: Variables that name the daemon; an empty value is none.
+_DAEMON_VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 #: How long the command may take; the daemon of a loaded machine takes long to set up a container.
 COMMAND_SECONDS = 300.0
 _UNREACHABLE = re.compile(
@@ -156,14 +160,13 @@ class DockerCommand:
     def pinned(self) -> DockerCommand:
         """Return the command for the same daemon, whatever variables and contexts other processes have."""
         environ = {**os.environ, **self.environ}
-        if environ.get("DOCKER_HOST"):
-            names = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
-            return DockerCommand({name: environ[name] for name in names if name in environ}, self._program)
-        context, host = self._context()
-        pinned = {"DOCKER_HOST": host} if context == "default" else {"DOCKER_CONTEXT": context}
-        if host == "podman":
-            pinned = {PROGRAM_VARIABLE: self.program}
-        return DockerCommand(pinned, self._program)
+        places = {name: environ.get(name, "") for name in _DAEMON_VARIABLES}
+        if not places["DOCKER_HOST"]:
+            places["DOCKER_HOST"], certificates = self._context()
+            if places["DOCKER_HOST"] == PODMAN:
+                return DockerCommand({PROGRAM_VARIABLE: self.program}, self._program)
+            places |= {"DOCKER_TLS_VERIFY": "1" if certificates else "", "DOCKER_CERT_PATH": certificates}
+        return DockerCommand(places, self._program)
 
     @property
     def endpoint(self) -> str:
@@ -174,30 +177,31 @@ class DockerCommand:
         """
         if not self._endpoint:
             host = {**os.environ, **self.environ}.get("DOCKER_HOST", "")
-            self._endpoint = host or self._context()[1]
+            self._endpoint = host or self._context()[0]
         return self._endpoint
 
     def _context(self) -> tuple[str, str]:
-        """Return name and address of the context that the command uses."""
+        """Return where the daemon of the command's context is, and the folder of its certificates or ""."""
         try:
             if self.is_podman:
-                return "default", "podman"
+                return PODMAN, ""
         except ConfigError:
-            return "default", DEFAULT_ENDPOINT
-        done = self.call("context", "inspect", "--format", "{{.Name}} {{.Endpoints.docker.Host}}")
+            return DEFAULT_ENDPOINT, ""
+        done = self.call("context", "inspect", "--format", "{{.Endpoints.docker.Host}} {{.Storage.TLSPath}}")
         if done.returncode:
             raise ConfigError(
                 f"the command docker does not say which daemon it uses: {tidy(done.stderr)}",
                 hint="`docker context ls` shows the contexts. DOCKER_CONTEXT=default is this machine's.",
             )
-        name, _, host = done.stdout.strip().partition(" ")
-        return name, host
+        host, _, folder = done.stdout.strip().partition(" ")
+        certificates = os.path.join(folder, "docker")
+        return host, certificates if os.path.isdir(certificates) else ""
 
     @property
     def is_local(self) -> bool:
         """Whether the daemon runs on this machine, so that it sees the same files."""
         host = urlsplit(self.endpoint).hostname or ""
-        return self.endpoint.startswith(("unix://", "podman")) or host in ("localhost", "127.0.0.1", "::1")
+        return self.endpoint.startswith(("unix://", PODMAN)) or host in ("localhost", "127.0.0.1", "::1")
 
     def facts(self) -> dict[str, Any]:
         """Return what the daemon says of itself and its machine, as ``docker info`` has it.
@@ -263,7 +267,7 @@ class DockerCommand:
             raise refusal(done.stderr)
         return done.stdout
 
-    def lines(self, *words: str) -> Iterator[str]:
+    def lines(self, *words: str) -> Generator[str, None, None]:
         """Run a command that takes long, and yield the lines that it prints meanwhile.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -118,15 +119,17 @@ def _transfer(docker: DockerCommand, attempt: str, name: str, words: list[str], 
     try:
         with login_environment([reference.registry]) as environ:
             logged_in = DockerCommand({**docker.environ, **environ}, docker.program)
-            for line in logged_in.lines(*words, name):
-                output += line
-                layer = _LAYER.match(line)
-                if layer is None:
-                    continue
-                layers.add(layer["id"])
-                if layer["state"] in _COMPLETE and layer["id"] not in complete:
-                    complete.add(layer["id"])
-                    progress.step(f"{label}: {len(complete)} of {len(layers)} layers")
+            # closed even if the progress stops us: the command ends before its login is removed
+            with contextlib.closing(logged_in.lines(*words, name)) as lines:
+                for line in lines:
+                    output += line
+                    layer = _LAYER.match(line)
+                    if layer is None:
+                        continue
+                    layers.add(layer["id"])
+                    if layer["state"] in _COMPLETE and layer["id"] not in complete:
+                        complete.add(layer["id"])
+                        progress.step(f"{label}: {len(complete)} of {len(layers)} layers")
     except DockerRefused as error:
         if is_out_of_space(error.message):
             raise out_of_space(attempt, error.message) from error

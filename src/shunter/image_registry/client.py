@@ -15,7 +15,7 @@ from shunter.backoff import Backoff, Clock, retry_after
 from shunter.docker.credentials import Credentials, credentials_for
 from shunter.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
 from shunter.image_registry.auth import Authorizer, TokenServerError
-from shunter.image_registry.blobs import DEFAULT_CHUNK, BlobStream, BlobUpload, Source
+from shunter.image_registry.blobs import BlobStream, BlobUpload, Source
 from shunter.image_registry.certificates import registry_context
 from shunter.image_registry.image_manifest import MANIFEST_TYPES, digest_of, matches
 from shunter.image_registry.registry_errors import (
@@ -113,9 +113,7 @@ class RegistryClient:
 
     # ---- manifests
 
-    def manifest(
-        self, repository: str, selector: str, *, scopes: tuple[str, ...] = ()
-    ) -> ManifestDocument | None:
+    def manifest(self, repository: str, selector: str) -> ManifestDocument | None:
         """Return a manifest by tag or digest, or None.
 
         Raises:
@@ -126,7 +124,7 @@ class RegistryClient:
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
 
         def ask() -> ManifestDocument | None:
-            answer = self.attempt("GET", path, purpose, scopes, headers, ok=(200, 404))
+            answer = self.attempt("GET", path, purpose, headers, ok=(200, 404))
             body = self.document(answer)
             if answer.status == 404:
                 return None
@@ -148,7 +146,7 @@ class RegistryClient:
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
 
         def ask() -> tuple[bool, str]:
-            answer = self.attempt("HEAD", path, purpose, (), headers, ok=(200, 404))
+            answer = self.attempt("HEAD", path, purpose, headers, ok=(200, 404))
             self.document(answer)
             return answer.status == 200, answer.headers.get("docker-content-digest", "")
 
@@ -158,16 +156,14 @@ class RegistryClient:
         document = self.manifest(repository, selector)
         return document.digest if document else None
 
-    def put_manifest(
-        self, repository: str, selector: str, body: bytes, media_type: str, *, scopes: tuple[str, ...] = ()
-    ) -> str:
+    def put_manifest(self, repository: str, selector: str, body: bytes, media_type: str) -> str:
         """Store a manifest under a tag or its digest; returns its digest. What it refers to must be there."""
         purpose = Purpose("push", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
         headers = {"Content-Type": media_type}
 
         def put() -> None:
-            self.document(self.attempt("PUT", path, purpose, scopes, headers, body, ok=(200, 201, 202)))
+            self.document(self.attempt("PUT", path, purpose, headers, body, ok=(200, 201, 202)))
 
         self.patiently(put, purpose)
         return selector if ":" in selector else digest_of(body)
@@ -177,65 +173,60 @@ class RegistryClient:
     def blob_exists(self, repository: str, digest: str) -> bool:
         """Tell whether a blob is there."""
         purpose = Purpose("pull", self.registry, repository)
-        return self.patiently(lambda: self.ask_for_blob(repository, digest, purpose, ()), purpose)
+        return self.patiently(lambda: self.ask_for_blob(repository, digest, purpose), purpose)
 
-    def ask_for_blob(self, repository: str, digest: str, purpose: Purpose, scopes: tuple[str, ...]) -> bool:
+    def ask_for_blob(self, repository: str, digest: str, purpose: Purpose) -> bool:
         """Ask once whether a blob is there. Raises what `attempt` does."""
-        answer = self.attempt("HEAD", f"/v2/{repository}/blobs/{digest}", purpose, scopes, ok=(200, 404))
+        answer = self.attempt("HEAD", f"/v2/{repository}/blobs/{digest}", purpose, ok=(200, 404))
         self.document(answer)
         return answer.status == 200
 
-    def open_blob(
-        self, repository: str, digest: str, offset: int = 0, *, scopes: tuple[str, ...] = ()
-    ) -> BlobStream:
-        """Return a blob as a stream from ``offset`` on, which continues after a broken connection.
+    def open_blob(self, repository: str, digest: str) -> BlobStream:
+        """Return a blob as a stream, which verifies the content at its end. To be called in `patiently`."""
+        return BlobStream(self, repository, digest)
 
-        The content is verified at its end, if it was read from its beginning.
-        """
-        return BlobStream(self, repository, digest, offset, scopes)
-
-    def read_blob(self, repository: str, digest: str, longest: int, *, scopes: tuple[str, ...] = ()) -> bytes:
+    def read_blob(self, repository: str, digest: str, longest: int) -> bytes:
         """Return a small blob, verified.
 
         Raises:
             RegistryError: it is longer than ``longest`` bytes.
         """
-        with self.open_blob(repository, digest, scopes=scopes) as stream:
-            parts, size = [], 0
-            while part := stream.read(1 << 16):
-                parts.append(part)
-                size += len(part)
-                if size > longest:
-                    raise RegistryError(
-                        f"the blob {digest} of {self.registry}/{repository} has more than {longest >> 20} MiB"
-                    )
-        return b"".join(parts)
+
+        def read() -> bytes:
+            content = b""
+            with self.open_blob(repository, digest) as stream:
+                while part := stream.read():
+                    content += part
+                    if len(content) > longest:
+                        raise RegistryError(
+                            f"the blob {digest} of {self.registry}/{repository} has more than"
+                            f" {longest >> 20} MiB"
+                        )
+            return content
+
+        return self.patiently(read, Purpose("pull", self.registry, repository))
 
     def upload_blob(
         self,
         repository: str,
-        source: Source | str | os.PathLike[str] | bytes,
+        source: Source,
         digest: str,
         size: int,
         progress: Progress | None = None,
         *,
         label: str = "",
         mount_from: str = "",
-        scopes: tuple[str, ...] = (),
-        chunk_size: int = 0,
     ) -> bool:
         """Store a blob, unless it is there already; returns whether content was sent.
 
         Args:
             repository: where to.
-            source: a file's path, bytes, or a function that opens the content at an offset.
+            source: a file's path, bytes, or a function that opens a blob of another repository.
             digest: ``sha256:...`` of the content; the registry verifies it.
             size: length of the content in bytes.
             progress: receives the bytes sent, under ``label``.
             label: what is being sent; the beginning of the digest by default.
             mount_from: repository of the same registry that has it, so that nothing need be sent.
-            scopes: what to ask a token server for; by default what this needs.
-            chunk_size: bytes per request; 64 MiB by default.
         """
         shown = label or digest.partition(":")[2][:12]
         return BlobUpload(
@@ -244,20 +235,16 @@ class RegistryClient:
             source,
             digest,
             size,
-            scopes=scopes or push_scopes(repository, mount_from),
-            chunk_size=chunk_size or DEFAULT_CHUNK,
             advance=lambda done: progress.advance(shown, done, size) if progress is not None else None,
             mount_from=mount_from,
         ).run()
 
-    def begin_mount(
-        self, repository: str, digest: str, from_repository: str, scopes: tuple[str, ...]
-    ) -> Response:
+    def begin_mount(self, repository: str, digest: str, from_repository: str) -> Response:
         """Ask to mount another repository's blob: 201 if it is there now, 202 if an upload was opened."""
         query = f"mount={quote(digest, safe='')}&from={quote(from_repository, safe='')}"
         path = f"/v2/{repository}/blobs/uploads/?{query}"
-        purpose = Purpose("push", self.registry, repository)
-        return self.attempt("POST", path, purpose, scopes, body=b"", ok=(201, 202))
+        purpose = Purpose("push", self.registry, repository, from_repository)
+        return self.attempt("POST", path, purpose, body=b"", ok=(201, 202))
 
     # ---- requests
 
@@ -266,7 +253,6 @@ class RegistryClient:
         method: str,
         path: str,
         purpose: Purpose,
-        scopes: tuple[str, ...],
         headers: Mapping[str, str] | None = None,
         body: Body = None,
         *,
@@ -279,7 +265,6 @@ class RegistryClient:
             method: GET, PUT, ....
             path: path below the registry, or a URL as the registry gave it.
             purpose: what it is for.
-            scopes: those for a token; by default for pulling or pushing, as the purpose is.
             headers: more headers.
             body: bytes, or a function that returns an iterable of them, since a request may be sent twice.
             ok: the HTTP statuses with which an answer is returned.
@@ -289,12 +274,12 @@ class RegistryClient:
             Trouble: it may succeed later.
             RegistryError: it will not.
         """
-        rights = "pull,push" if purpose.verb == "push" else "pull"
-        scopes = scopes or (f"repository:{purpose.repository}:{rights}",)
         if self._stop.is_set():
             raise CancelledError(f"cannot {purpose}: it was stopped")
         try:
-            answer, refused = self._logged_in(method, self._url(path), scopes, headers or {}, body, timeout)
+            answer, refused = self._logged_in(
+                method, self._url(path), purpose.scopes, headers or {}, body, timeout
+            )
             self._answered, self._told = True, ""
             if answer.status in ok and not refused:
                 return answer
@@ -480,9 +465,3 @@ class RegistryClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def push_scopes(repository: str, mount_from: str = "") -> tuple[str, ...]:
-    """Return the scopes for pushing to a repository, and for mounting from another."""
-    own = f"repository:{repository}:pull,push"
-    return (own, f"repository:{mount_from}:pull") if mount_from and mount_from != repository else (own,)

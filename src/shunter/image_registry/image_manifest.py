@@ -39,10 +39,8 @@ MANIFEST_TYPES = (OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST)
 LISTS = frozenset({DOCKER_LIST, OCI_INDEX})
 IMAGES = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
 CONFIGS = frozenset({DOCKER_CONFIG, OCI_CONFIG})
-_LAYERS = {
-    DOCKER_MANIFEST: {"tar": DOCKER_LAYER, "gzip": f"{DOCKER_LAYER}.gzip"},
-    OCI_MANIFEST: {"tar": OCI_LAYER, "gzip": f"{OCI_LAYER}+gzip", "zstd": f"{OCI_LAYER}+zstd"},
-}
+#: The media type of a layer compressed by gzip, by that of the manifest.
+GZIP_LAYERS = {DOCKER_MANIFEST: f"{DOCKER_LAYER}.gzip", OCI_MANIFEST: f"{OCI_LAYER}+gzip"}
 #: More layers than any runtime takes; Docker's own limit is 127.
 MOST_LAYERS = 1000
 LONGEST_CONFIG = 8 << 20
@@ -100,22 +98,6 @@ def matches(content: bytes, digest: str) -> bool:
 def is_foreign(media_type: str) -> bool:
     """Tell whether a layer is not distributed by registries, but fetched from its URLs."""
     return ".foreign." in media_type or ".nondistributable." in media_type
-
-
-def layer_type(media_type: str, manifest_type: str) -> str:
-    """Return the media type that a layer has in a manifest of another kind.
-
-    Raises:
-        ConfigError: a manifest of this kind cannot have such layers.
-    """
-    name = media_type.rpartition(".")[2] if media_type.endswith(".gzip") else media_type.rpartition("+")[2]
-    compression = name if name in ("gzip", "zstd") else "tar"
-    if compression not in _LAYERS[manifest_type]:
-        raise ConfigError(
-            f"the base image has Docker's format (schema 2), which has no {compression} layers",
-            hint="Use a layer compressed with gzip.",
-        )
-    return _LAYERS[manifest_type][compression]
 
 
 # ---- documents
@@ -260,23 +242,20 @@ def platforms_of(client: RegistryClient, reference: Reference) -> list[str]:
     return [platform for platform in platforms if not platform.startswith("unknown")]
 
 
-def read_image(
-    client: RegistryClient, reference: Reference, platform: str | None = None, *, scopes: tuple[str, ...] = ()
-) -> RegistryImage:
+def read_image(client: RegistryClient, reference: Reference, platform: str | None = None) -> RegistryImage:
     """Fetch manifest and configuration of an image.
 
     Args:
         client: of the reference's registry.
         reference: the image.
         platform: ``os/architecture[/variant]``; this machine's by default, where there is a choice.
-        scopes: what to ask a token server for.
 
     Raises:
         ConfigError: there is no such image, or none for the platform.
         RegistryError: the registry refuses, or cannot be reached.
     """
     what = f"the manifest of {reference}"
-    top = client.manifest(reference.repository, reference.selector, scopes=scopes)
+    top = client.manifest(reference.repository, reference.selector)
     if top is None:
         raise ConfigError(
             f"there is no image {reference} in its registry",
@@ -287,7 +266,7 @@ def read_image(
     if kind in LISTS:
         _check_index(document, what)
         entry = _choose(document, platform or own_platform(), reference)
-        chosen = client.manifest(reference.repository, entry, scopes=scopes)
+        chosen = client.manifest(reference.repository, entry)
         if chosen is None:
             raise RegistryError(
                 f"the image {reference} is damaged: its registry has no manifest {entry}", status=404
@@ -301,20 +280,18 @@ def read_image(
             f"{reference} is not an image that others can be built on ({_description(kind, document)})",
             hint="Use an image in the format of OCI, or of Docker (schema 2).",
         )
-    config = read_config(client, reference, document, scopes=scopes)
+    config = read_config(client, reference, document)
     has = _platform_of(config)
     if platform is not None and kind == top_kind and not _fits(has, platform):
         raise ConfigError(f"the image {reference} is for {has}, not for {platform}")
     return RegistryImage(reference, found.digest, kind, document, config, has, top.digest)
 
 
-def read_config(
-    client: RegistryClient, reference: Reference, manifest: dict[str, Any], *, scopes: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def read_config(client: RegistryClient, reference: Reference, manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration that a manifest names, checked."""
     what = f"the configuration of {reference}"
     digest = manifest["config"]["digest"]
-    value = parse_object(client.read_blob(reference.repository, digest, LONGEST_CONFIG, scopes=scopes), what)
+    value = parse_object(client.read_blob(reference.repository, digest, LONGEST_CONFIG), what)
     _check_config(value, what)
     return value
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
-from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient, push_scopes
+from shunter.image_registry.client import DEFAULT_PATIENCE, RegistryClient
 from shunter.image_registry.image_manifest import (
+    GZIP_LAYERS,
     OCI_MANIFEST,
     RegistryImage,
     digest_of,
     encode_config,
     is_foreign,
-    layer_type,
     read_image,
 )
 from shunter.parallel import for_all
@@ -29,21 +29,19 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 @dataclass(frozen=True)
 class LayerFile:
-    """A layer in a file.
+    """A layer in a file, compressed by gzip.
 
     Attributes:
-        path: the file, compressed or not.
+        path: the file.
         diff_id: ``sha256:...`` of the uncompressed tar.
         digest: ``sha256:...`` of the file.
         size: of the file, in bytes.
-        media_type: Docker's or OCI's, with the compression: ``application/vnd.oci.image.layer.v1.tar+gzip``.
     """
 
     path: str
     diff_id: str
     digest: str
     size: int
-    media_type: str
 
 
 def append_layer(
@@ -117,8 +115,6 @@ class _Append:
         self._progress = progress
         same = source is destination
         self._mount_from = base.repository if same and base.repository != target.repository else ""
-        self._push = push_scopes(target.repository, self._mount_from)
-        self._pull = self._push if same else (f"repository:{base.repository}:pull",)
 
     def run(
         self,
@@ -127,7 +123,6 @@ class _Append:
         platform: str | None,
     ) -> str:
         self._progress.step(f"reading {self._base}")
-        # with pull permissions only, so that a missing push permission is reported for the target
         image = read_image(self._source, self._base, platform)
         config = configure(json.loads(json.dumps(image.config)))
         _check(image, layers, config)
@@ -135,14 +130,10 @@ class _Append:
         manifest = self._manifest(image, layers, body)
         self._progress.step(f"pushing to {self._target.name}")
         self._send_all(image, layers)
-        self._destination.upload_blob(
-            self._target.repository, body, digest_of(body), len(body), scopes=self._push
-        )
+        self._destination.upload_blob(self._target.repository, body, digest_of(body), len(body))
         digest = digest_of(manifest)
         selector = self._target.tag or digest
-        self._destination.put_manifest(
-            self._target.repository, selector, manifest, image.media_type, scopes=self._push
-        )
+        self._destination.put_manifest(self._target.repository, selector, manifest, image.media_type)
         pinned = str(self._target.pinned(digest))
         self._progress.done(f"pushed {pinned}")
         return pinned
@@ -160,7 +151,7 @@ class _Append:
                 *image.manifest["layers"],
                 *(
                     {
-                        "mediaType": layer_type(layer.media_type, image.media_type),
+                        "mediaType": GZIP_LAYERS[image.media_type],
                         "digest": layer.digest,
                         "size": layer.size,
                     }
@@ -192,21 +183,20 @@ class _Append:
 
     def _send(self, blob: LayerFile | dict[str, Any]) -> None:
         """Send one of our layers, or one of the base's."""
-        repository, progress, scopes = self._target.repository, self._progress, self._push
+        repository, progress = self._target.repository, self._progress
         if isinstance(blob, LayerFile):
             self._destination.upload_blob(
-                repository, blob.path, blob.digest, blob.size, progress, label="workspace", scopes=scopes
+                repository, blob.path, blob.digest, blob.size, progress, label="workspace"
             )
             return
-        digest, size = blob["digest"], blob["size"]
+        digest = blob["digest"]
         self._destination.upload_blob(
             repository,
-            lambda offset: self._source.open_blob(self._base.repository, digest, offset, scopes=self._pull),
+            lambda: self._source.open_blob(self._base.repository, digest),
             digest,
-            size,
+            blob["size"],
             progress,
             mount_from=self._mount_from,
-            scopes=scopes,
         )
 
 

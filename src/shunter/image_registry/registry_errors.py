@@ -82,6 +82,14 @@ class Purpose(NamedTuple):
     verb: str  # "push" or "pull"
     registry: str
     repository: str
+    #: Another repository that blobs are mounted from.
+    mount_from: str = ""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """What a token server is asked for."""
+        own = f"repository:{self.repository}:{'pull,push' if self.verb == 'push' else 'pull'}"
+        return (own, f"repository:{self.mount_from}:pull") if self.mount_from else (own,)
 
     def __str__(self) -> str:
         if not self.repository:
@@ -139,7 +147,7 @@ def refusal(purpose: Purpose, status: int, body: bytes, auth: Authorizer) -> Reg
         return _no_repository(purpose, status, words)
     if status == 413:
         return RegistryError(
-            f"cannot {purpose}: it accepts no request of this size (413), not even in small pieces",
+            f"cannot {purpose}: it accepts no request of this size (413)",
             hint="A proxy in front of the registry limits the size; nginx calls it client_max_body_size.",
             status=status,
         )

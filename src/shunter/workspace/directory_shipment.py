@@ -17,7 +17,7 @@ from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-from shunter.workspace.snapshot import snapshot, still_growing
+from shunter.workspace.snapshot import snapshot
 
 _MOST_LINKS = 40
 
@@ -67,11 +67,10 @@ class DirectoryShipment:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self.store.add(self._snapshot, progress=progress)
-            except WorkspaceChangedError as error:
+            except WorkspaceChangedError:
                 if attempt == ATTEMPTS or self._workspace.frozen:
                     raise
-                growing = still_growing(self._snapshot, error, progress)
-                self._snapshot = snapshot(self._workspace, growing=growing)
+                self._snapshot = snapshot(self._workspace)
             else:
                 break
         return {}

@@ -105,11 +105,7 @@ def _load(path: str) -> dict[str, list[Any]]:
 
 
 class ChangingFileError(Exception):
-    """A file was written to each time it was read. ``grew`` tells whether it only became longer."""
-
-    def __init__(self, path: str, *, grew: bool = False) -> None:
-        super().__init__(path)
-        self.grew = grew
+    """A file was written to each time it was read, and not only at its end."""
 
 
 class NotAFileError(Exception):
@@ -118,6 +114,9 @@ class NotAFileError(Exception):
 
 def hash_file(path: str) -> tuple[str, os.stat_result, int]:
     """Return a file's digest, what it was when it was read, and when reading it began in nanoseconds.
+
+    Of a file that becomes longer all the time, as a log does, it is the digest of what it had; reading it
+    began at 0, so that the digest is not remembered.
 
     Raises:
         OSError: it cannot be read.
@@ -132,34 +131,13 @@ def hash_file(path: str) -> tuple[str, os.stat_result, int]:
             if not stat.S_ISREG(before.st_mode):
                 raise NotAFileError(path)
             file.seek(0)
-            if before.st_size <= 1 << 20:
-                digest = hashlib.sha256(file.read()).hexdigest()
-            else:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest, left = hashlib.sha256(), before.st_size
+            while left and (chunk := file.read(min(left, 1 << 20))):
+                digest.update(chunk)
+                left -= len(chunk)
             after = os.fstat(descriptor)
             if key_of(before) == key_of(after):
-                return digest, before, began
-    raise ChangingFileError(path, grew=after.st_size > before.st_size)
-
-
-def hash_beginning(path: str) -> tuple[str, os.stat_result]:
-    """Return the digest of a growing file's present content, and its stat, with the size that was hashed.
-
-    Raises:
-        OSError: it cannot be read.
-        NotAFileError: it is not a regular file.
-        ChangingFileError: it became shorter meanwhile.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb", buffering=0) as file:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise NotAFileError(path)
-        digest, left = hashlib.sha256(), info.st_size
-        while left > 0:
-            chunk = file.read(min(left, 1 << 20))
-            if not chunk:
-                raise ChangingFileError(path)
-            digest.update(chunk)
-            left -= len(chunk)
-        return digest.hexdigest(), info
+                return digest.hexdigest(), before, began
+    if after.st_size > before.st_size:
+        return digest.hexdigest(), before, 0
+    raise ChangingFileError(path)

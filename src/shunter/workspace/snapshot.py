@@ -8,19 +8,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
-from shunter.progress import Progress
 from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store
 from shunter.workspace.file_digests import (
     ChangingFileError,
     Index,
     NotAFileError,
-    hash_beginning,
     hash_file,
 )
 from shunter.workspace.manifest import Entry, Manifest
@@ -40,7 +38,6 @@ class Snapshot:
     Attributes:
         manifest: its entries and fingerprint.
         report: what the user should know of it.
-        growing: absolute paths of files that are being appended to. Jobs get what they had.
     """
 
     def __init__(
@@ -48,11 +45,9 @@ class Snapshot:
         manifest: Manifest,
         report: Report,
         sources: Mapping[str, str],
-        growing: frozenset[str] = frozenset(),
     ) -> None:
         self.manifest = manifest
         self.report = report
-        self.growing = growing
         self._sources = sources
 
     def source(self, entry: Entry) -> str:
@@ -60,10 +55,11 @@ class Snapshot:
         return self._sources[entry.path]
 
     def read(self, entry: Entry) -> Iterator[bytes]:
-        """Yield a file's content. Content that was changed is never yielded to the end.
+        """Yield a file's content as it was hashed; what was appended to it since is left out.
 
         Raises:
-            WorkspaceChangedError: the file no longer has the content that was hashed.
+            WorkspaceChangedError: the file no longer has the content that was hashed. The last chunk is not
+                yielded then.
         """
         path = self.source(entry)
         digest, left = hashlib.sha256(), entry.size
@@ -74,29 +70,22 @@ class Snapshot:
                     chunk = file.read(min(CHUNK, left))
                     left -= len(chunk)
                     digest.update(chunk)
-                    if not chunk and left > 0:
+                    if (left and not chunk) or (not left and digest.hexdigest() != entry.digest):
                         raise WorkspaceChangedError(path)
-                    if left == 0 and digest.hexdigest() != entry.digest:
-                        raise WorkspaceChangedError(path)
-                    if left == 0 and path not in self.growing and file.read(1):
-                        raise WorkspaceChangedError(path, grew=True)
                     yield chunk
-                    if left == 0:
+                    if not left:
                         return
         except OSError as error:
             raise WorkspaceChangedError(path) from error
 
 
-def snapshot(
-    workspace: Workspace, *, cache: bool = True, progress: Any = None, growing: Iterable[str] = ()
-) -> Snapshot:
+def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) -> Snapshot:
     """Select and hash the files of a workspace; for a frozen one, return the stored snapshot.
 
     Args:
         workspace: its projects. One that was not asked for (``implicit``) must look like a project.
         cache: whether to trust digests of files that have not changed since they were last read.
         progress: receives the steps.
-        growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
         WorkspaceError: a project is not a directory, an ignore file does not parse, two projects have the
@@ -113,7 +102,7 @@ def snapshot(
     selections = {source: select(source) for source in places}
     if workspace.implicit:
         _check_implicit_size(selections)
-    return _snapshot_of(selections, places, growing, cache=cache)
+    return _snapshot_of(selections, places, cache=cache)
 
 
 def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
@@ -176,19 +165,17 @@ def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
     )
 
 
-def _snapshot_of(
-    selections: Mapping[str, Selection], places: Mapping[str, str], known: Iterable[str], *, cache: bool
-) -> Snapshot:
-    report, merged, growing = Report(), _Merged(), set(known)
+def _snapshot_of(selections: Mapping[str, Selection], places: Mapping[str, str], *, cache: bool) -> Snapshot:
+    report, merged = Report(), _Merged()
     for source, selection in selections.items():
         prefix = f"{places[source]}/" if places[source] else ""
-        merged.add(source, prefix, _entries(selection, prefix, places, growing, cache=cache))
+        merged.add(source, prefix, _entries(selection, prefix, places, cache=cache))
         report.add(selection.report, prefix)
     report.problems.sort()
     manifest = Manifest(merged.entries.values())
     if manifest.files == 0:
         raise _no_files(list(places), report)
-    return Snapshot(manifest, report, merged.sources, frozenset(growing))
+    return Snapshot(manifest, report, merged.sources)
 
 
 class _Merged:
@@ -224,9 +211,7 @@ def _parents(prefix: str) -> list[Entry]:
     return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
 
 
-def _entries(
-    selection: Selection, prefix: str, places: Mapping[str, str], growing: set[str], *, cache: bool
-) -> list[Entry]:
+def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
     entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
     entries += _links(selection, prefix, places)
     index = Index(selection.root, enabled=cache)
@@ -237,32 +222,28 @@ def _entries(
             unknown.append(path)
         else:
             entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
-    entries += _hash(selection, prefix, unknown, index, growing)
+    entries += _hash(selection, prefix, unknown, index)
     index.save()
     return entries
 
 
-def _hash(
-    selection: Selection, prefix: str, paths: list[str], index: Index, growing: set[str]
-) -> list[Entry]:
-    """Hash files. Those that grow all the time are hashed as they are now, and added to ``growing``."""
+def _hash(selection: Selection, prefix: str, paths: list[str], index: Index) -> list[Entry]:
     entries = []
     for path, outcome in _hashed(selection.root, paths):
         if isinstance(outcome, str):
             selection.report.problems.append((path, outcome))
             continue
         digest, info, began = outcome
-        if began is None:
-            growing.add(os.path.join(selection.root, path))
-            selection.report.notes.append(_growth_note(prefix + path))
-        else:
-            index.remember(path, info, digest, began)
+        if not began:
+            note = f"{prefix + path} is being written to: the job gets its current content"
+            selection.report.notes.append(note)
+        index.remember(path, info, digest, began)
         entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
     return entries
 
 
 def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each path with its digest, stat result and start time (None if it grows), or what is wrong."""
+    """Yield each path with its digest, stat result and start time (0 if it grows), or what is wrong."""
     batches = [paths[at : at + _BATCH] for at in range(0, len(paths), _BATCH)]
     if len(batches) <= 1:
         yield from _hash_batch(root, paths)
@@ -276,26 +257,9 @@ def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
     return [(path, _hash_one(os.path.join(root, path))) for path in paths]
 
 
-def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progress) -> frozenset[str]:
-    """Return the files known to grow, after a file was found changed while a snapshot was shipped."""
-    if not error.grew:
-        return taken.growing
-    progress.done(_growth_note(error.path))
-    return taken.growing | {error.path}
-
-
-def _growth_note(path: str) -> str:
-    return f"{path} is being written to: the job gets its current content"
-
-
 def _hash_one(path: str) -> Any:
     try:
-        try:
-            return hash_file(path)
-        except ChangingFileError as error:
-            if not error.grew:
-                raise
-            return (*hash_beginning(path), None)
+        return hash_file(path)
     except ChangingFileError as error:
         raise WorkspaceChangedError(path) from error
     except NotAFileError:

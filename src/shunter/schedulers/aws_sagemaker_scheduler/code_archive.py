@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError, did_you_mean
+from shunter.errors import ConfigError, WorkspaceError, did_you_mean
 from shunter.git import REPOSITORY_VARIABLES
-from shunter.progress import Progress
 from shunter.redaction import SHORTEST_URL_TOKEN, redact_text
 from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.channels import is_s3
@@ -36,7 +35,7 @@ from shunter.workspace.file_digests import hash_file
 from shunter.workspace.images.layer import content_of, write_gzip
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.shipment import Report
-from shunter.workspace.snapshot import Snapshot, kept_snapshot, snapshot, still_growing
+from shunter.workspace.snapshot import Snapshot, kept_snapshot, snapshot
 from shunter.workspace.toolkit_files import toolkit_archive
 
 #: To be changed whenever the same files would be packed differently.
@@ -135,20 +134,18 @@ class CodeSources:
         workspace: its directories, and where each goes.
         files: further files: name in the archive -> path.
         program: the script that must be in it; "" for none.
-        growing: absolute paths of files that are known to grow all the time.
     """
 
     workspace: Workspace
     files: dict[str, str]
     program: str = ""
-    growing: frozenset[str] = frozenset()
 
     def read(self) -> Snapshot:
         """Select and hash everything."""
         if self.workspace.frozen:
             taken = _of_earlier_job(self.workspace.frozen)
         else:
-            taken = snapshot(self.workspace, growing=self.growing)
+            taken = snapshot(self.workspace)
         if self.files:
             taken = self._with_files(taken)
         _check_program(self.program, taken.manifest)
@@ -163,7 +160,7 @@ class CodeSources:
             digest, info, _ = hash_file(path)
             entries.append(Entry(name, "file", info.st_mode & 0o7777, info.st_size, digest))
             paths[name] = path
-        return Snapshot(Manifest(entries), taken.report, paths, taken.growing)
+        return Snapshot(Manifest(entries), taken.report, paths)
 
 
 class _LostSnapshot(Snapshot):
@@ -283,11 +280,10 @@ class CodePackage:
         if self._clone is not None and self.snapshot is None:
             self.snapshot = self._read(self._clone.sources(progress))
 
-    def reread(self, changed: WorkspaceChangedError, progress: Progress) -> bool:
+    def reread(self) -> bool:
         """Read the files again, since one has changed; returns False if that is not possible."""
         if self._sources is None or self._sources.workspace.frozen or self.snapshot is None:
             return False
-        self._sources.growing = still_growing(self.snapshot, changed, progress)
         self.snapshot = self._read(self._sources)
         return True
 
@@ -304,7 +300,7 @@ class CodePackage:
     def write_file(self, name: str, path: Path) -> None:
         """Write one of `file_names`; see `write`."""
         if name == ARCHIVE_FILE and self.snapshot is not None:
-            write_gzip(content_of(self.snapshot), path)
+            write_gzip(content_of(self.snapshot), str(path))
         elif name == TOOLKIT_FILE and self.toolkit is not None:
             path.write_bytes(self.toolkit)
 

@@ -204,9 +204,9 @@ def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
         try:
             _upload(code, s3, uri, progress)
             break
-        except WorkspaceChangedError as error:
+        except WorkspaceChangedError:
             planned = code.key
-            if attempt == CODE_ATTEMPTS or not code.reread(error, progress):
+            if attempt == CODE_ATTEMPTS or not code.reread():
                 raise
             progress.step("the code has changed; reading it again")
             uri = uri.replace(planned, code.key)

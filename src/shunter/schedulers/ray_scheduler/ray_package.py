@@ -24,7 +24,7 @@ from shunter.workspace.code_store import Store
 from shunter.workspace.images.layer import content_of, tar_stream
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-from shunter.workspace.snapshot import Snapshot, snapshot, still_growing
+from shunter.workspace.snapshot import Snapshot, snapshot
 from shunter.workspace.toolkit_files import toolkit_archive
 
 #: To be changed whenever the same files would be packed differently.
@@ -88,7 +88,7 @@ class RayPackage:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._send(progress)
-            except WorkspaceChangedError as error:
+            except WorkspaceChangedError:
                 if (
                     self._workspace is None
                     or self._snapshot is None
@@ -96,9 +96,7 @@ class RayPackage:
                     or attempt == ATTEMPTS
                 ):
                     raise
-                self._snapshot = snapshot(
-                    self._workspace, growing=still_growing(self._snapshot, error, progress)
-                )
+                self._snapshot = snapshot(self._workspace)
             else:
                 break
         if self._snapshot is not None:

@@ -194,8 +194,8 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
             try:
                 _write(code)
                 break
-            except WorkspaceChangedError as error:
-                if attempt == CODE_ATTEMPTS or not code.reread(error, progress):
+            except WorkspaceChangedError:
+                if attempt == CODE_ATTEMPTS or not code.reread():
                     raise
         job.job_def = settle(job.job_def, {uri: f"{local_path(code_dir()).uri}/{code.key}/"})
         job.needs = Needs()

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shunter.image_registry.blobs import BlobStream
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import RegistryImage
+from shunter.image_registry.registry_errors import Purpose
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import Found
 from shunter.workspace.images.layer import WHITEOUT
 
 #: Compressed layers beyond this are not read: they hold packages, not the making of a directory.
 LARGEST_READ = 256 << 20
-#: A layer is read no further than this many bytes, or this many times its compressed size. One that unpacks
-#: to more is not code, and may be malicious.
-LARGEST_UNPACKED = 4 << 30
-LARGEST_RATIO = 100
-SMALLEST_BOUND = 64 << 20
-#: Longer extended headers, which `tarfile` reads into memory, are not those of a path.
-LONGEST_HEADER = 1 << 20
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
 OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 
 
@@ -62,7 +49,8 @@ class RegistryFiles:
         remembered: dict[str, Any] = self._cache.recall(*key) or {}
         unknown = {path for path in paths if path not in remembered and path not in self._usual}
         if unknown:
-            remembered |= self._search(unknown)
+            purpose = Purpose("pull", self._client.registry, self._image.reference.repository)
+            remembered |= self._client.patiently(lambda: self._search(unknown), purpose)
             self._cache.remember(remembered, *key)
         return {path: Found(*remembered[path]) for path in paths if remembered.get(path)}
 
@@ -72,19 +60,20 @@ class RegistryFiles:
             missing = paths - answers.keys()
             if not missing:
                 break
-            if layer["size"] <= LARGEST_READ and "zstd" not in (layer.get("mediaType") or ""):
-                bound = min(LARGEST_UNPACKED, max(SMALLEST_BOUND, layer["size"] * LARGEST_RATIO))
-                answers |= self._search_layer(layer["digest"], missing, bound)
+            media_type = layer.get("mediaType") or ""
+            if layer["size"] <= LARGEST_READ and "zstd" not in media_type:
+                answers |= self._search_layer(layer["digest"], missing, media_type.endswith("gzip"))
         return {path: answers.get(path) for path in paths}
 
-    def _search_layer(self, digest: str, paths: set[str], bound: int) -> dict[str, Found | None]:
+    def _search_layer(self, digest: str, paths: set[str], is_packed: bool) -> dict[str, Found | None]:
         """Return what a layer says of paths: what they are, or None where it hides the layers below."""
         answers: dict[str, Found | None] = {}
         hidden: set[str] = set()
         with self._client.open_blob(self._image.reference.repository, digest) as stream:
             try:
-                unpacked: Any = _UnpackedLayer(stream, bound)
-                with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_BoundedMember) as archive:
+                raw: Any = stream  # all that is asked of it is `read`
+                content: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
+                with tarfile.open(fileobj=content, mode="r|") as archive:
                     for member in archive:
                         archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all of them
                         name = member.name.removeprefix("./").strip("/")
@@ -96,54 +85,6 @@ class RegistryFiles:
                         elif last.startswith(WHITEOUT):
                             gone = f"{parent}/{last[len(WHITEOUT) :]}".lstrip("/")
                             hidden |= {path for path in paths if f"{path}/".startswith(f"{gone}/")}
-            except (tarfile.TarError, zlib.error, ValueError):
-                return answers  # an unknown compression, a damaged archive, or one that is too large
+            except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError):
+                return answers  # an unknown compression, or a damaged archive
         return {**dict.fromkeys(hidden), **answers}
-
-
-class _UnpackedLayer:
-    """A layer as it is unpacked: gzip, or plain. More bytes than ``bound`` are a `ValueError`."""
-
-    def __init__(self, stream: BlobStream, bound: int) -> None:
-        self._stream = stream
-        self._left = bound
-        self._packed = stream.read()
-        while 0 < len(self._packed) < 2 and (more := stream.read()):
-            self._packed += more
-        self._unpacker = zlib.decompressobj(31) if self._packed.startswith(b"\x1f\x8b") else None
-        self._block = b""
-
-    def read(self, size: int) -> bytes:
-        """Return ``size`` bytes, or fewer at the end."""
-        while len(self._block) < size and (more := self._next(size)):
-            self._left -= len(more)
-            if self._left < 0:
-                raise ValueError("the layer unpacks to more than the limit")
-            self._block += more
-        block, self._block = self._block[:size], self._block[size:]
-        return block
-
-    def _next(self, size: int) -> bytes:
-        """Return some more bytes, at most about ``size``; b"" at the end."""
-        while True:
-            if self._unpacker is not None and self._unpacker.eof:  # gzip files may follow each other
-                self._packed = self._unpacker.unused_data
-                self._unpacker = zlib.decompressobj(31)
-            packed = self._packed or self._stream.read()
-            self._packed = b""
-            if self._unpacker is None or not packed:
-                return packed
-            unpacked = self._unpacker.decompress(packed, max(size, 1 << 16))
-            self._packed = self._unpacker.unconsumed_tail
-            if unpacked:
-                return unpacked
-
-
-class _BoundedMember(tarfile.TarInfo):
-    """A member whose extended headers have a bounded length."""
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
-        if self.type in _EXTENDED and self.size > LONGEST_HEADER:
-            raise tarfile.ReadError("an extended header is too long")
-        member: tarfile.TarInfo | None = super()._proc_member(archive)  # type: ignore[misc]
-        return member

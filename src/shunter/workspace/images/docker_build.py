@@ -9,7 +9,6 @@ import collections
 import os
 import re
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -17,81 +16,16 @@ from typing import IO, Any
 from shunter.docker.command import DockerCommand, refusal
 from shunter.docker.credentials import login_environment
 from shunter.docker.daemon_errors import EngineUnavailableError
-from shunter.docker.image_reference import IMAGE_ID, Reference
+from shunter.docker.image_reference import IMAGE_ID
 from shunter.docker.images import inspect_image, is_out_of_space, out_of_space, tag
 from shunter.errors import BackendError, ConfigError
 from shunter.progress import Progress
-from shunter.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, BuildContext, bases_of
-from shunter.workspace.images.image_cache import ImageCache
-from shunter.workspace.images.layer import tar_stream
 
 #: Lines of a failing build that its error shows.
 SHOWN_LINES = 25
 #: How long an interrupted build may take to end by itself.
 ENDING_SECONDS = 10.0
 _STEP = re.compile(r"^Step \d+/\d+ : ")
-
-
-def build(
-    docker: DockerCommand,
-    context: BuildContext,
-    name: str,
-    *,
-    image: str,
-    workspace: str,
-    labels: Mapping[str, str],
-    cache: ImageCache,
-    progress: Progress,
-    quiet: bool,
-    platform: str | None = None,
-) -> dict[str, Any]:
-    """Build a workspace's own Dockerfile, unless the image is there; returns what `inspect_image` says of it.
-
-    The image counts as there if it has the name and no image that its Dockerfile names has changed since.
-
-    Args:
-        docker: the command for the daemon.
-        context: what it is built with.
-        name: repository and tag that it gets; they stand for the context and all arguments.
-        image: the role's image, build argument ``IMAGE``.
-        workspace: the workspace in words, build argument ``WORKSPACE``.
-        labels: labels that it gets.
-        cache: where it is remembered which bases it was built from.
-        progress: gets the output, unless ``quiet``.
-        quiet: whether the output is shown only if the build fails.
-        platform: what it is built for; the daemon's own by default.
-
-    Raises:
-        BackendError: the build failed.
-    """
-    bases = bases_of(context.text, {IMAGE_ARG: image, WORKSPACE_ARG: workspace})
-    known = inspect_image(docker, name)
-    if known is not None and cache.recall("built", docker.endpoint, name) == [
-        known["Id"],
-        _ids(docker, bases),
-    ]:
-        return known
-    progress.step(f"building {context.dockerfile}")
-    arguments = {IMAGE_ARG: nameable(docker, image), WORKSPACE_ARG: workspace}
-    built = run_build(
-        docker,
-        tar_stream(context.content),
-        name,
-        labels,
-        output=BuildOutput(progress, quiet),
-        dockerfile=context.dockerfile,
-        arguments=arguments,
-        platform=platform,
-        registries={Reference.parse(base).registry for base in bases if not IMAGE_ID.fullmatch(base)},
-    )
-    cache.remember([built["Id"], _ids(docker, bases)], "built", docker.endpoint, name)
-    return built
-
-
-def _ids(docker: DockerCommand, bases: Sequence[str]) -> dict[str, str]:
-    """Return the ids of the bases, as far as the daemon has them; BuildKit keeps what it pulled to itself."""
-    images = {base: inspect_image(docker, base) for base in bases}
-    return {base: image["Id"] if image else "" for base, image in images.items()}
 
 
 def nameable(docker: DockerCommand, image: str) -> str:
@@ -134,24 +68,21 @@ def run_build(
     Raises:
         BackendError: the build failed; shows the step and the end of its output.
     """
-    with tempfile.TemporaryDirectory(prefix="shunter-") as folder, login_environment(registries) as environ:
-        id_file = os.path.join(folder, "image")
-        words = [docker.program, "build", "--iidfile", id_file, "--file", dockerfile]
+    with login_environment(registries) as environ:
+        # an image that is tagged is whole; a step that fails leaves no container
+        words = [docker.program, "build", "--tag", name, "--force-rm", "--file", dockerfile]
         words += ["--platform", platform] if platform else []
         for option, values in (("--build-arg", arguments or {}), ("--label", labels)):
             words += [word for key, value in values.items() for word in (option, f"{key}={value}")]
         code = _run_fed([*words, "-"], {**os.environ, **docker.environ, **environ}, context, output)
-        if code:
-            raise _failed(dockerfile, f"`docker build` ended with exit code {code}", output)
-        with open(id_file, encoding="ascii") as file:
-            image = file.read().strip()
-    built = inspect_image(docker, image)
+    if code:
+        raise _failed(dockerfile, f"`docker build` ended with exit code {code}", output)
+    built = inspect_image(docker, name)
     if built is None:
         raise ConfigError(
             f"{dockerfile} was built, but the daemon at {docker.endpoint} does not have the image",
             hint="Does the `docker` command use another builder? See `docker buildx ls`.",
         )
-    tag(docker, image, name)
     return built
 
 
@@ -241,5 +172,6 @@ def _failed(dockerfile: str, reason: str, output: BuildOutput) -> BackendError:
     end = "\n".join(f"  {line}" for line in lines)
     return BackendError(
         f"building {dockerfile} failed: {reason}" + (f"\nThe end of its output:\n{end}" if end else ""),
-        hint=f"Correct {dockerfile}, or provide what its failing step needs.",
+        hint=f"Correct {dockerfile}, or provide what its failing step needs. A file that Git or an ignore"
+        " file leaves out is sent if .shunterignore names it: !/PATH",
     )

@@ -15,15 +15,16 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shunter.errors import StateStoreError
+from shunter.image_registry.push import LayerFile
 from shunter.paths import make_private_dir, state_dir
-from shunter.workspace.images.layer import LayerDigests, LayerEntry
+from shunter.workspace.images.layer import LayerEntry
 
 #: Changed whenever older files would be misread.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Anchor:
     Attributes:
         entries: what is in it.
         image: the id of the daemon's image that ends with it; "" if it is in a registry.
-        digests: of the layer in a registry.
+        layer: what it is in a registry; its file has gone.
     """
 
     entries: tuple[LayerEntry, ...]
     image: str = ""
-    digests: LayerDigests = field(default_factory=LayerDigests)
+    layer: LayerFile | None = None
 
 
 class ImageCache:
@@ -79,14 +80,15 @@ class ImageCache:
         value = self.recall("anchor", *key)
         try:
             entries = tuple(LayerEntry(*fields) for fields in value["entries"])
-            return Anchor(entries, value["image"], LayerDigests(**value["digests"]))
+            return Anchor(entries, value["image"], value["layer"] and LayerFile(**value["layer"]))
         except (TypeError, KeyError):
             return None
 
     def set_anchor(self, anchor: Anchor, *key: object) -> None:
         """Make a layer that was shipped whole the one that the next layers are compared with."""
         entries = [list(entry) for entry in anchor.entries]
-        value = {"entries": entries, "image": anchor.image, "digests": asdict(anchor.digests)}
+        layer = asdict(anchor.layer) if anchor.layer else None
+        value = {"entries": entries, "image": anchor.image, "layer": layer}
         self.remember(value, "anchor", *key)
 
     @contextlib.contextmanager

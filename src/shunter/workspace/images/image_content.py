@@ -39,20 +39,18 @@ class JobCode:
     Args:
         workspace: what travels; an empty one is nothing but the toolkit.
         with_toolkit: whether a role needs the toolkit.
-        growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
         WorkspaceError: the workspace cannot be read, or has no files.
         ConfigError: the toolkit is needed and missing.
     """
 
-    def __init__(
-        self, workspace: Workspace, *, with_toolkit: bool, growing: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, workspace: Workspace, *, with_toolkit: bool) -> None:
         self.workspace = workspace
-        self.snapshot = snapshot(workspace, growing=growing) if workspace else None
+        self.snapshot = snapshot(workspace) if workspace else None
         self.toolkit = toolkit_archive() if with_toolkit else None
-        self.context = find_context(self.snapshot, workspace.projects) if self.snapshot else None
+        roots = [source for source, to in workspace.projects.items() if not to]
+        self.context = find_context(self.snapshot, roots) if self.snapshot else None
 
     @property
     def manifest(self) -> Manifest | None:
@@ -82,7 +80,7 @@ class JobCode:
             image,
             self.manifest.fingerprint if self.manifest else "",
             self._toolkit_digest if with_toolkit else "",
-            self.context.fingerprint if self.context else "",
+            self.context.text if self.context else "",
             platform or "",
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]

@@ -18,7 +18,6 @@ from shunter.workspace.images.make_image import (
 )
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-from shunter.workspace.snapshot import still_growing
 
 #: Images that are made at the same time.
 AT_ONCE = 4
@@ -65,16 +64,12 @@ class ImageShipment:
             try:
                 pinned = self._make_all(progress)
                 break
-            except WorkspaceChangedError as error:
+            except WorkspaceChangedError:
                 code = self._code
                 if attempt == ATTEMPTS or code.workspace.frozen or code.snapshot is None:
                     raise
                 progress.step("the workspace has changed; reading it again")
-                self._code = JobCode(
-                    code.workspace,
-                    with_toolkit=code.toolkit is not None,
-                    growing=still_growing(code.snapshot, error, progress),
-                )
+                self._code = JobCode(code.workspace, with_toolkit=code.toolkit is not None)
         if self._code.snapshot is not None:
             store = Store()
             store.put_manifest(self._code.snapshot.manifest)

@@ -15,8 +15,8 @@ from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import parse_object
 from shunter.image_registry.registry_errors import RegistryError
 from shunter.progress import Progress
-from shunter.workspace.images import docker_build
-from shunter.workspace.images.dockerfile import BuildContext
+from shunter.workspace.images.docker_build import BuildOutput, nameable, run_build
+from shunter.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, BuildContext
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_config import (
     LABEL_BASE,
@@ -25,6 +25,7 @@ from shunter.workspace.images.image_config import (
     LABEL_FINGERPRINT,
 )
 from shunter.workspace.images.image_content import JobCode
+from shunter.workspace.images.layer import tar_stream
 from shunter.workspace.images.patch_in_daemon import DaemonPatch
 from shunter.workspace.images.patch_in_registry import RegistryPatch
 
@@ -147,17 +148,19 @@ class CodeImage:
                 f"the workspace has a {context.dockerfile}, which only Docker can build: {error.message}",
                 hint=f"{error.hint} Or ship the files alone: rename {context.dockerfile}.",
             ) from error
-        built = docker_build.build(
+        self._progress.step(f"building {context.dockerfile}")
+        image = self._wanted.image
+        # unchanged steps are in Docker's own cache
+        built = run_build(
             self._docker,
-            context,
+            tar_stream(context.content),
             f"{self._local_name}-built" if self._wanted.toolkit else self._local_name,
-            image=self._wanted.image,
-            workspace=str(self._code.workspace),
-            labels=self._code.labels(with_toolkit=False),
-            cache=self._destination.cache,
-            progress=self._progress,
-            quiet=self._destination.quiet,
+            self._code.labels(with_toolkit=False),
+            output=BuildOutput(self._progress, self._destination.quiet),
+            dockerfile=context.dockerfile,
+            arguments={IMAGE_ARG: nameable(self._docker, image), WORKSPACE_ARG: str(self._code.workspace)},
             platform=self._destination.platform,
+            registries=context.registries(image),
         )
         if self._wanted.toolkit:
             return self._patched(built, with_workspace=False)
@@ -190,7 +193,9 @@ class CodeImage:
             config = parse_object(document.body, f"the manifest of {target}").get("config")
         except RegistryError:
             return ""  # the daemon may be able to reach it, and says so if it is not
-        return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
+        # the id is the configuration's digest; in a daemon that keeps images in containerd, the manifest's
+        ids = (document.digest, config.get("digest") if isinstance(config, dict) else "")
+        return document.digest if image in ids else ""
 
     def _patched_in_registry(self) -> str:
         return RegistryPatch(

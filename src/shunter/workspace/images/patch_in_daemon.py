@@ -15,13 +15,13 @@ from shunter.docker.images import inspect_image
 from shunter.progress import Progress
 from shunter.workspace.images.docker_build import BuildOutput, nameable, run_build
 from shunter.workspace.images.image_cache import Anchor, ImageCache
-from shunter.workspace.images.image_config import working_dir
+from shunter.workspace.images.image_config import DEFAULT_WORKING_DIR, working_dir
 from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
-    LARGEST_DELTA,
     LayerContent,
     LayerEntry,
     changed_entries,
+    is_small,
     tar_size,
     tar_stream,
 )
@@ -57,8 +57,12 @@ class DaemonPatch:
         self._labels = labels
         self._cache = cache
         self._progress = progress
-        self._has_code = cargo.entries is not None
         self._workdir = working_dir({"config": base.get("Config")})
+        # BuildKit looks in registries for an image whose platform is not the daemon's, unless it is named
+        parts = [str(base.get(name) or "") for name in ("Os", "Architecture", "Variant")]
+        self._platform = "/".join(parts).rstrip("/") if all(parts[:2]) else None
+        # an image's own is left as it is: a name with a $ cannot be written unchanged
+        self._sets_workdir = cargo.entries is not None and self._workdir == DEFAULT_WORKING_DIR
         self._key = (base["Id"], self._workdir, roots, f"daemon {docker.endpoint}")
         self._content = cargo.compose(self._workdir)
 
@@ -74,7 +78,7 @@ class DaemonPatch:
         below = inspect_image(self._docker, anchor.image) if anchor is not None else None
         if anchor is not None and below is not None:
             changed = changed_entries(anchor.entries, entries)
-            if changed is not None and tar_size(changed) <= LARGEST_DELTA * tar_size(entries):
+            if changed is not None and is_small(changed, entries):
                 return self._build(anchor.image, replace(self._content, entries=changed), name)
         image = self._build(str(self._base["Id"]), self._content, name)
         self._cache.set_anchor(Anchor(entries, image), *self._key)
@@ -82,7 +86,7 @@ class DaemonPatch:
 
     def _build(self, base: str, content: LayerContent, name: str) -> str:
         lines = [f"FROM {nameable(self._docker, base)}", "ADD layer.tar /"]
-        lines += [f"WORKDIR {self._workdir}"] if self._has_code else []
+        lines += [f"WORKDIR {self._workdir}"] if self._sets_workdir else []
         text = "\n".join(lines).encode() + b"\n"
         size = tar_size(content.entries)
         files = {"Dockerfile": len(text), "layer.tar": size}
@@ -92,7 +96,10 @@ class DaemonPatch:
         )
         self._progress.step(f"{_LABEL}: {size / 1e6:.1f} MB")
         output = BuildOutput(self._progress)
-        return str(run_build(self._docker, tar_stream(context), name, self._labels, output=output)["Id"])
+        built = run_build(
+            self._docker, tar_stream(context), name, self._labels, output=output, platform=self._platform
+        )
+        return str(built["Id"])
 
     def _reported(self, content: LayerContent, size: int) -> Iterator[bytes]:
         done = 0

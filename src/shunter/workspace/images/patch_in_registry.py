@@ -15,7 +15,6 @@ from shunter.errors import BackendError
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import (
     IMAGES,
-    OCI_LAYER,
     RegistryImage,
     check_manifest,
     parse_object,
@@ -37,10 +36,9 @@ from shunter.workspace.images.image_config import (
 )
 from shunter.workspace.images.image_content import Cargo
 from shunter.workspace.images.layer import (
-    LARGEST_DELTA,
     LayerContent,
-    LayerDigests,
     changed_entries,
+    is_small,
     tar_size,
     with_parents,
     write_gzip,
@@ -132,30 +130,30 @@ class RegistryPatch:
                 with contextlib.suppress(_AnchorGoneError):
                     return self._append(image, workdir, layers)
             path = os.path.join(folder, "layer.tar.gz")
-            digests = self._write(content, path)
-            pinned = self._append(image, workdir, [_layer_file(path, digests)])
-            self._cache.set_anchor(Anchor(content.entries, digests=digests), *key)
+            layer = self._write(content, path)
+            pinned = self._append(image, workdir, [layer])
+            self._cache.set_anchor(Anchor(content.entries, layer=replace(layer, path="")), *key)
             return pinned
 
     def _delta(self, content: LayerContent, key: tuple[object, ...], folder: str) -> list[LayerFile] | None:
         """Return the anchor and what goes on top of it; None where the whole layer is to be made."""
         anchor = self._cache.anchor(*key)
-        if anchor is None or not anchor.digests.gzip_digest:
+        if anchor is None or anchor.layer is None:
             return None
         changed = changed_entries(anchor.entries, content.entries)
-        if changed is None or tar_size(changed) > LARGEST_DELTA * tar_size(content.entries):
+        if changed is None or not is_small(changed, content.entries):
             return None
         with RegistryClient(self._target.registry, progress=self._progress) as client:
-            if not client.blob_exists(self._target.repository, anchor.digests.gzip_digest):
+            if not client.blob_exists(self._target.repository, anchor.layer.digest):
                 return None
-        layers = [_layer_file("", anchor.digests)]
+        layers = [anchor.layer]
         if changed:
             path = os.path.join(folder, "delta.tar.gz")
             delta = replace(content, entries=with_parents(changed, content.entries))
-            layers.append(_layer_file(path, self._write(delta, path)))
+            layers.append(self._write(delta, path))
         return layers
 
-    def _write(self, content: LayerContent, path: str) -> LayerDigests:
+    def _write(self, content: LayerContent, path: str) -> LayerFile:
         total = tar_size(content.entries)
         self._progress.step(f"packing {total / 1e6:.1f} MB")
         return write_gzip(
@@ -187,10 +185,6 @@ class RegistryPatch:
 
 class _AnchorGoneError(Exception):
     """The registry has removed the anchor's blob since it was asked."""
-
-
-def _layer_file(path: str, digests: LayerDigests) -> LayerFile:
-    return LayerFile(path, digests.diff_id, digests.gzip_digest, digests.gzip_size, f"{OCI_LAYER}+gzip")
 
 
 @contextlib.contextmanager
