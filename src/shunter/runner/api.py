@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Self
 
 from shunter.errors import AccessError, ShunterError, StateStoreError
-from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
@@ -21,7 +20,7 @@ from shunter.runner.observation import definition, mark_deleted, reconcile, repl
 from shunter.runner.preparation import prepare
 from shunter.runner.records import DELETED, JobRecord
 from shunter.runner.rerun import repeated
-from shunter.runner.submit import record_git_facts, submit, working_in
+from shunter.runner.submit import submit, working_in
 from shunter.schedulers.api import (
     Context,
     DescribeAppResponse,
@@ -91,7 +90,6 @@ class Runner:
         self._history = history
         self._config: Config | None = None
         self._schedulers: dict[str, Scheduler[Any]] = {}
-        self._running_probes: list[tuple[str, GitProbe]] = []
         #: Receives the progress of code that is being shipped, if set.
         self.progress: Progress | None = None
 
@@ -103,7 +101,6 @@ class Runner:
 
     def close(self) -> None:
         """Close the schedulers and the history. May be called more than once."""
-        self._record_git_facts()
         for scheduler in self._schedulers.values():
             scheduler.close()
         self._schedulers.clear()
@@ -220,11 +217,8 @@ class Runner:
             working_in(submission.directory, submission.rerun_of or ""),
             log_event("schedule", scheduler.backend, self._name) as event,
         ):
-            app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
-            event.app_id = app_id
-            if probe is not None:
-                self._running_probes.append((key, probe))
-        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
+            event.app_id = submit(scheduler, dryrun_info, self.history, self.progress)
+        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, event.app_id)
 
     def run_component(
         self,
@@ -349,17 +343,6 @@ class Runner:
         words = dict(arguments) if isinstance(arguments, Mapping) else list(arguments)
         return found.parse(words, {**defaults, **submission.defaults})
 
-    def _record_git_facts(self, only_done: bool = False) -> None:
-        """Record what git reports of jobs that were submitted before it had finished."""
-        if not self._running_probes:
-            return
-        probes, self._running_probes = self._running_probes, []
-        for key, probe in probes:
-            if only_done and not probe.done():
-                self._running_probes.append((key, probe))
-            else:
-                record_git_facts(self.history, key, probe)
-
     # ---- observing
 
     def status(self, app_handle: AppHandle, *, refusal_is_final: bool = False) -> AppStatus | None:
@@ -449,7 +432,6 @@ class Runner:
                 if ended is None:
                     raise
                 return ended
-            self._record_git_facts(only_done=True)
             if isinstance(response, Exception):
                 ended = observation.known_end(self.history, app_handle, response)
                 return ended or observation.unreachable(response)
