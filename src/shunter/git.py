@@ -8,13 +8,9 @@ checkouts are read at all.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shunter.paths import read_regular_file
 
@@ -165,84 +161,25 @@ def ignored_paths(directory: str, paths: Sequence[str]) -> set[str]:
     return {os.fsdecode(path) for path in output.split(b"\0") if path}
 
 
-class GitProbe:
-    """A running ``git status``, which tells the commit that a job is submitted from. It never raises.
-
-    Args:
-        directory: where it runs.
-        seconds: how long it may take in all.
-    """
-
-    def __init__(self, directory: str, seconds: float = COMMIT_SECONDS) -> None:
-        self._deadline = time.monotonic() + seconds
-        self._output: Any = None
-        self._process: subprocess.Popen[bytes] | None = None
-        top = checkout_of(directory)
-        if top is None:
-            return
-        # within a submodule Git would obey the submodule's configuration
-        command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
-        command += ["--ignore-submodules=dirty", "--no-renames"]
-        try:
-            environ = reading_environment(without_filters(directory, top))
-        except GitFailed:
-            return
-        try:
-            # a file rather than a pipe, so that nobody has to read while Git writes
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115
-            self._process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError:
-            self._discard()
-
-    def done(self) -> bool:
-        """Tell whether `facts` would return at once."""
-        return self._process is None or self._process.poll() is not None
-
-    def facts(self) -> tuple[str | None, bool | None]:
-        """Return commit and dirtiness, None for what is not known. Waits, within the time allowed."""
-        if self._process is None:
-            return None, None
-        try:
-            code = self._process.wait(max(self._deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            code = -1
-            self._process.kill()
-            # a process that waits for a dead network file system cannot even be killed
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.2)
-        try:
-            return self._parse() if code == 0 else (None, None)
-        finally:
-            self._discard()
-
-    def abandon(self) -> None:
-        """Stop it; its facts are not wanted."""
-        self._deadline = 0.0
-        self.facts()
-
-    def _parse(self) -> tuple[str | None, bool | None]:
-        commit = None
-        self._output.seek(0)
-        for line in self._output:
-            if line.startswith(b"# branch.oid "):
-                text = line.split()[2].decode("ascii", "replace")
-                commit = None if text == "(initial)" else text
-            elif not line.startswith(b"#"):
-                return commit, True
-        return commit, False
-
-    def _discard(self) -> None:
-        if self._output is not None:
-            self._output.close()
-        self._output = self._process = None
+def commit_of(directory: str, seconds: float = COMMIT_SECONDS) -> tuple[str | None, bool | None]:
+    """Return a directory's commit, and whether files were changed; None for what is not known."""
+    top = checkout_of(directory)
+    if top is None:
+        return None, None
+    words = ["--no-optional-locks", "status", "--porcelain=v2", "--branch", "--no-renames"]
+    # within a submodule Git would obey the submodule's configuration
+    words.append("--ignore-submodules=dirty")
+    try:
+        lines = _run(
+            words, directory, reading_environment(without_filters(directory, top)), seconds
+        ).splitlines()
+    except GitFailed:
+        return None, None
+    heads = [
+        line.split()[2].decode("ascii", "replace") for line in lines if line.startswith(b"# branch.oid ")
+    ]
+    commit = next((head for head in heads if head != "(initial)"), None)
+    return commit, any(not line.startswith(b"#") for line in lines)
 
 
 def _clean_environment() -> dict[str, str]:

@@ -48,12 +48,12 @@ def test_the_table_of_builtins_is_what_the_modules_define() -> None:
 @pytest.mark.parametrize("name", [f"{m}.{fn}" for m, fns in finder.BUILTINS.items() for fn in fns])
 def test_every_builtin_lints_and_has_help_for_each_parameter(name: str) -> None:
     from shunter.components.component_help import read_docstring
-    from shunter.components.file_linter import lint_component
+    from shunter.components.file_linter import validate
 
     component = get_component(name)
     assert component.origin == "builtin"
     assert component.summary
-    assert lint_component(component.fn.__code__.co_filename, component.fn_name) == []
+    assert validate(component.fn.__code__.co_filename, component.fn_name) == []
     _, notes = read_docstring(component.fn.__doc__)
     assert list(notes) == [parameter.name for parameter in component.parameters]
 

@@ -66,5 +66,5 @@ def test_a_line_longer_than_memory_is_read_from_near_its_end(tmp_path, monkeypat
     with get_runner() as runner:
         handle = runner.run(AppDef("j", [Role("r", "", entrypoint="python", args=["t.py"])]), "local_cwd")
         failure = explain(runner, handle, runner.wait(handle)).failure
-    assert failure.evidence == "error: --password <redacted> was refused"
+    assert failure.evidence == "error: --password <redacted:password> was refused"
     assert failure.log[-1] == failure.evidence

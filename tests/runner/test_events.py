@@ -61,7 +61,7 @@ def test_a_failure_is_described_without_secrets(
         runner.run(app, "fake")
     event = received[-1]
     assert event.exception_type == "BackendError"
-    assert event.exception_message == "refused, token=<redacted>"
+    assert event.exception_message == "refused, token=<redacted:token>"
     assert event.exception_source_location is not None
     assert event.exception_source_location.startswith("fake_scheduler.py:")
 

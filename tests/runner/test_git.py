@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.git import GitProbe
+from shunter.git import commit_of
 from shunter.runner import Runner
 from shunter.specs import AppDef
 
@@ -32,40 +32,32 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Git may take long on a busy machine."""
-    monkeypatch.setattr(GitProbe.__init__, "__defaults__", (60.0,))
+    monkeypatch.setattr(commit_of, "__defaults__", (60.0,))
 
 
 def test_clean_and_dirty(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
-    assert GitProbe(str(repository)).facts() == (commit, False)
+    assert commit_of(str(repository)) == (commit, False)
     (repository / "sub").mkdir()
     (repository / "a").write_text("b")
-    assert GitProbe(str(repository / "sub")).facts() == (commit, True)
+    assert commit_of(str(repository / "sub")) == (commit, True)
     git(repository, "checkout", "a")
     (repository / "new").write_text("untracked files travel with the job too")
-    assert GitProbe(str(repository)).facts() == (commit, True)
+    assert commit_of(str(repository)) == (commit, True)
 
 
 def test_no_commit_yet(tmp_path: Path) -> None:
     git(tmp_path, "init")
-    assert GitProbe(str(tmp_path)).facts() == (None, False)
+    assert commit_of(str(tmp_path)) == (None, False)
     (tmp_path / "new").touch()
-    assert GitProbe(str(tmp_path)).facts() == (None, True)
-
-
-def test_many_changed_files_do_not_fill_a_pipe(repository: Path) -> None:
-    for number in range(3000):
-        (repository / f"a-file-with-quite-a-long-name-{number}").touch()
-    assert GitProbe(str(repository), seconds=30).facts()[1] is True
+    assert commit_of(str(tmp_path)) == (None, True)
 
 
 def test_outside_a_repository_git_is_not_even_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocess, "Popen", None)
-    probe = GitProbe(str(tmp_path))
-    assert probe.done()
-    assert probe.facts() == (None, None)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert commit_of(str(tmp_path)) == (None, None)
 
 
 def fake_git(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -81,14 +73,14 @@ def test_a_git_that_fails_or_hangs_gives_no_facts(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     fake_git(tmp_path, monkeypatch, script)
-    assert GitProbe(str(repository), seconds=0.2).facts() == (None, None)
+    assert commit_of(str(repository), seconds=0.2) == (None, None)
 
 
 def test_git_that_cannot_be_started_gives_no_facts(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert GitProbe(str(repository)).facts() == (None, None)
+    assert commit_of(str(repository)) == (None, None)
 
 
 def test_a_run_has_the_facts(
@@ -101,24 +93,6 @@ def test_a_run_has_the_facts(
     assert record is not None
     assert (record.git_commit, record.git_dirty) == (git(repository, "rev-parse", "HEAD"), False)
     assert record.cwd == str(repository)
-
-
-def test_a_slow_git_holds_up_neither_the_run_nor_its_facts(
-    repository: Path, tmp_path: Path, runner: Runner, app: AppDef, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    fake_git(tmp_path, monkeypatch, f"read line < {gate}; echo '# branch.oid 0123456789'")
-    monkeypatch.chdir(repository)
-    handle = runner.run(app, "fake")  # git waits at the gate
-    record = runner.history.find(handle)
-    assert record is not None
-    assert (record.phase, record.git_dirty) == ("submitted", None)
-    gate.write_text("go\n")
-    runner.close()
-    record = runner.history.find(handle)
-    assert record is not None
-    assert (record.git_commit, record.git_dirty) == ("0123456789", False)
 
 
 def test_a_filter_of_a_common_directory_is_not_run(repository: Path, tmp_path: Path) -> None:
@@ -134,5 +108,5 @@ def test_a_filter_of_a_common_directory_is_not_run(repository: Path, tmp_path: P
     git(repository, "config", "filter.evil.clean", f"touch {tmp_path}/canary; cat")
     assert "filter" not in (repository / ".git" / "config").read_text()
     os.utime(repository / "a", (1, 1))  # so that Git has to read it
-    assert GitProbe(str(repository)).facts()[0] == git(repository, "rev-parse", "HEAD")
+    assert commit_of(str(repository))[0] == git(repository, "rev-parse", "HEAD")
     assert not (tmp_path / "canary").exists()

@@ -111,9 +111,11 @@ def test_a_secret_is_taken_from_the_environment_again(
 def test_a_secret_without_a_name_cannot_be_recovered(
     runner: Runner, fake: FakeScheduler, app: AppDef
 ) -> None:
-    app.roles[0].args = ["--password", "typed-by-hand"]
+    app.roles[0].args = ["--password", "typed-by-hand", "ghp_0123456789abcdef"]
     first = runner.run(app, "fake", {"login": "typed"})
-    with pytest.raises(ConfigError, match="one was given directly, without a name"):
+    with pytest.raises(
+        ConfigError, match=r"SHUNTER_SECRET_LOGIN is not set.*one was given directly, without a name"
+    ):
         runner.rerun(first)
     assert len(fake.list()) == 1
 

@@ -231,7 +231,7 @@ def test_run_component_records_component_and_arguments(
     record = runner.history.find(handle)
     assert record is not None
     assert record.component == "jobs.py:train"
-    assert record.component_args == ["--api-key", "<redacted>", "--lr", "1"]
+    assert record.component_args == ["--api-key", "<redacted:api-key>", "--lr", "1"]
 
 
 # ---- what the scheduler says no to
@@ -245,7 +245,7 @@ def test_a_refused_submission_is_recorded_with_its_reason(
         runner.run(app, "fake")
     (record,) = runner.jobs()
     assert (record.phase, record.state) == ("refused", AppState.UNSUBMITTED)
-    assert record.msg == "quota exceeded for token=<redacted>"
+    assert record.msg == "quota exceeded for token=<redacted:token>"
     assert runner.history.latest() is None
 
 
@@ -316,7 +316,7 @@ def test_not_seeing_a_job_is_not_its_failure(runner: Runner, fake: FakeScheduler
     status = runner.status(handle)
     assert status is not None
     assert status.state is AppState.UNREACHABLE
-    assert status.msg == "no route, password=<redacted>"
+    assert status.msg == "no route, password=<redacted:password>"
     assert runner.statuses([handle])[handle] == status
     assert runner.jobs()[0].state is AppState.UNREACHABLE
     record = runner.history.find(handle)

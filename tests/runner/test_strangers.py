@@ -14,7 +14,7 @@ from shunter import git as git_module
 from shunter.components.file_linter import SourceFile
 from shunter.components.finder import get_component
 from shunter.errors import ConfigError, WorkspaceError
-from shunter.git import GitProbe
+from shunter.git import commit_of
 from shunter.runner.config import load_config
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.specs import runopts
@@ -234,7 +234,7 @@ def test_nothing_of_a_hostile_repository_runs(
 ) -> None:
     directory, marker = hostile
     monkeypatch.setattr(git_module, "_CONFIG_SECONDS", 30.0)
-    commit, dirty = GitProbe(str(directory), seconds=30).facts()
+    commit, dirty = commit_of(str(directory), seconds=30)
     assert (len(commit or ""), dirty) == (40, True)
     assert {"a.txt", "train.py"} <= {path for path, _ in select(str(directory)).files}
     words = ["run", "-s", "local_cwd", "--workspace", ".", "--wait", "utils.echo"]
@@ -249,7 +249,7 @@ def test_a_pipe_in_place_of_git_configuration_does_not_hang(tmp_path: Path) -> N
     with open(tmp_path / ".git/config", "a", encoding="utf-8") as file:
         file.write("[include]\n    path = pipe\n")
     os.mkfifo(tmp_path / ".git/pipe")
-    assert GitProbe(str(tmp_path), seconds=0.1).facts() == (None, None)
+    assert commit_of(str(tmp_path), seconds=0.1) == (None, None)
 
 
 # ---- files that are none, or too much

@@ -220,4 +220,4 @@ def test_a_sample_of_more_points_than_a_machine_counts(script: str) -> None:
 
 def test_the_label_of_a_point_masks_secrets() -> None:
     label = label_of({"values": {"password": "hunter2hunter2", "lr": "1"}})
-    assert label == "password=<redacted> lr=1"
+    assert label == "password=<redacted:password> lr=1"

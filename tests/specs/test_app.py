@@ -173,5 +173,5 @@ def test_roles_that_are_none() -> None:
         validate_app(AppDef("job", metadata=None))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"the job is None; it must be an AppDef"):
         validate_app(None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="roles is of type Role; it must be a list of Role"):
+    with pytest.raises(ConfigError, match="roles is of type Role; it must be a list"):
         validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]

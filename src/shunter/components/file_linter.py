@@ -1,43 +1,32 @@
 """Checking the source of a component without importing it: all problems at once, with file and line.
 
-Annotations are read as far as the file shows them. What it imports or defines is accepted here, and checked
-when the component is loaded, by the same rules (`shunter.components.parameters`).
+Checked is what the source alone shows: that the file parses, that each parameter has an annotation, and that
+an AppDef is returned. Types are checked when the component is loaded (`shunter.components.parameters`).
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import os
-import typing
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any, Union
+from typing import Any, Literal
 
 from shunter.components.component_help import read_docstring
-from shunter.components.parameters import Parameter, SignatureError, read_parameter
+from shunter.components.parameters import Parameter
 from shunter.errors import ComponentValidationException, did_you_mean
 from shunter.paths import read_regular_file
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_TYPING = "Annotated Any Callable Dict List Literal Mapping MutableMapping MutableSequence Optional Sequence "
-_TYPING += "Set Tuple Union"
-_BUILTINS = (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object, complex)
-#: The types that annotations name in every file; all other names may mean anything.
-_TYPES: dict[str, Any] = {
-    **{cls.__name__: cls for cls in (*_BUILTINS, Path, PurePath)},
-    **{name: getattr(typing, name) for name in _TYPING.split()},
-}
 #: The name of the message that a file does not define the function.
 _MISSING = "MissingFunction"
 
 
 @dataclass
 class LinterMessage:
-    """One problem. ``line`` counts from 1, ``char`` from 0; ``severity`` is "error" or "warning"."""
+    """One problem. ``line`` counts from 1, ``char`` from 0; ``severity`` is "error" for all of ours."""
 
     name: str
     description: str
@@ -50,10 +39,10 @@ class SourceFile:
     """A parsed file. ``message`` is set instead when it cannot be read or parsed."""
 
     def __init__(self, path: str) -> None:
-        self.module = ast.Module(body=[], type_ignores=[])
+        self.functions: list[Function] = []
         self.message: LinterMessage | None = None
         try:
-            self.module = ast.parse(read_regular_file(path), path)
+            self.functions = [*_functions_of(ast.parse(read_regular_file(path), path))]
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
         except (RecursionError, MemoryError):
@@ -63,19 +52,20 @@ class SourceFile:
             text = f"it does not parse: {getattr(error, 'msg', error)}"
             self.message = LinterMessage("SourceFile", text, line, char)
 
-    def functions(self) -> Iterator[Function]:
-        """Yield the functions of the module, also those under ``if`` and ``try``, but not in others."""
-        blocks: deque[ast.AST] = deque([self.module])
-        while blocks:
-            for node in ast.iter_child_nodes(blocks.popleft()):
-                if isinstance(node, Function):
-                    yield node
-                elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
-                    blocks.append(node)
-
     def function(self, name: str) -> Function | None:
         """Return the last definition of a function."""
-        return next((node for node in reversed([*self.functions()]) if node.name == name), None)
+        return next((node for node in reversed(self.functions) if node.name == name), None)
+
+
+def _functions_of(module: ast.Module) -> Iterator[Function]:
+    """Yield the functions of a module, also those under ``if`` and ``try``, but not in others."""
+    blocks: deque[ast.AST] = deque([module])
+    while blocks:
+        for node in ast.iter_child_nodes(blocks.popleft()):
+            if isinstance(node, Function):
+                yield node
+            elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+                blocks.append(node)
 
 
 def component_functions(path: str | None) -> dict[str, str]:
@@ -85,55 +75,52 @@ def component_functions(path: str | None) -> dict[str, str]:
     """
     return {
         function.name: (ast.get_docstring(function) or "").partition("\n")[0].strip()
-        for function in (SourceFile(path).functions() if path else ())
+        for function in (SourceFile(path).functions if path else ())
         if not function.name.startswith("_") and _returns(function) == "AppDef"
     }
 
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
-    """Read the parameters of a function from its source, for completion, without ``*args``."""
+    """Return the parameters of a function as its source shows them, for completion, without ``*args``."""
     function = SourceFile(path).function(fn_name)
-    parameters = []
-    for _, raw in _raw_parameters(function) if function else ():
-        try:
-            parameters.append(read_parameter(raw))
-        except SignatureError:
-            parameters.append(Parameter(raw.name, str))
-    return [parameter for parameter in parameters if not parameter.is_varargs]
+    return (
+        [Parameter(arg.arg, _type_for_completion(arg.annotation)) for arg in _named(function)]
+        if function
+        else []
+    )
 
 
-def lint_component(
-    path: str, fn_name: str, validators: Sequence[ComponentFunctionValidator] | None = None
-) -> list[LinterMessage]:
-    """Return all problems of a file's component, in source order.
-
-    By default its arguments, return type and docstring are checked.
-    """
-    source = SourceFile(path)
-    if source.message is not None:
-        return [source.message]
-    function = source.function(fn_name)
-    if function is None:
-        known = [node.name for node in source.functions() if not node.name.startswith("_")]
-        text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
-        return [LinterMessage(_MISSING, text, 1, 0)]
-    messages: list[LinterMessage] = []
-    if isinstance(function, ast.AsyncFunctionDef):
-        text = f"{fn_name!r} is async; a component is a plain function (def)"
-        messages.append(LinterMessage("AsyncFunction", text, function.lineno, function.col_offset))
-    if validators is None:
-        validators = [ArgTypeValidator(), ReturnTypeValidator(), DocstringValidator()]
-    for validator in validators:
-        messages += validator.validate(function)  # type: ignore[arg-type]
-    return sorted(messages, key=lambda message: (message.line, message.char))
+def _type_for_completion(annotation: ast.expr | None) -> Any:
+    match annotation:
+        case ast.Name(id="bool"):
+            return bool
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=choices):
+            items = choices.elts if isinstance(choices, ast.Tuple) else [choices]
+            return Literal[tuple(item.value for item in items if isinstance(item, ast.Constant))]
+    return str
 
 
 def validate(
     path: str, component_function: str, validators: Sequence[ComponentFunctionValidator] | None = None
 ) -> list[LinterMessage]:
-    """Return the errors of a component (`lint_component` returns warnings too)."""
-    messages = lint_component(path, component_function, validators)
-    return [message for message in messages if message.severity == "error"]
+    """Return all problems of a file's component, in source order.
+
+    By default its parameters and its return type are checked.
+    """
+    source = SourceFile(path)
+    if source.message is not None:
+        return [source.message]
+    function = source.function(component_function)
+    if function is None:
+        known = [node.name for node in source.functions if not node.name.startswith("_")]
+        text = (
+            f"there is no function {component_function!r}. {did_you_mean(component_function, known)}".rstrip()
+        )
+        return [LinterMessage(_MISSING, text, 1, 0)]
+    messages: list[LinterMessage] = []
+    for validator in [ArgTypeValidator(), ReturnTypeValidator()] if validators is None else validators:
+        messages += validator.validate(function)  # type: ignore[arg-type]
+    return sorted(messages, key=lambda message: (message.line, message.char))
 
 
 def require_clean(path: str, fn_name: str) -> None:
@@ -161,37 +148,38 @@ class ComponentFunctionValidator:
         """Return what is wrong with the function."""
         raise NotImplementedError
 
-    def _message(self, node: ast.AST, description: str, severity: str = "error") -> LinterMessage:
-        line, char = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-        return LinterMessage(type(self).__name__, description, line, char, severity)
+    def _message(self, node: ast.arg | ast.expr | ast.stmt, description: str) -> LinterMessage:
+        return LinterMessage(type(self).__name__, description, node.lineno, node.col_offset)
 
 
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Checks that all parameters have types that can be written as text, and defaults that fit them."""
+    """Checks that all parameters have types, and can be written on a command line."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return what is wrong with the parameters."""
-        messages = []
-        for argument, raw in _raw_parameters(app_specs_func_def):
-            try:
-                read_parameter(raw)
-            except SignatureError as error:
-                messages += [self._message(argument, text) for text in error.problems]
-            if raw.kind is raw.VAR_POSITIONAL and raw.annotation is raw.empty:
-                text = f"*{raw.name} has no type annotation; str is assumed"
-                messages.append(self._message(argument, text, "warning"))
+        messages = [
+            self._message(arg, f"the parameter {arg.arg!r} has no type annotation")
+            for arg in _named(app_specs_func_def)
+            if arg.annotation is None
+        ]
+        rest = app_specs_func_def.args.kwarg
+        if rest is not None:
+            messages.append(self._message(rest, f"**{rest.arg} cannot be written on a command line"))
         return messages
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
-    """Checks that the return annotation is AppDef."""
+    """Checks that the function is a plain one whose return annotation is AppDef."""
 
     def __init__(self, supported_return_type: str = "AppDef") -> None:
         self.supported = supported_return_type
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return what is wrong with the return annotation."""
-        returns = app_specs_func_def.returns
+        """Return what is wrong with what it returns."""
+        name, returns = app_specs_func_def.name, app_specs_func_def.returns
+        if isinstance(app_specs_func_def, ast.AsyncFunctionDef):
+            text = f"{name!r} is async; a component is a plain function (def)"
+            return [self._message(app_specs_func_def, text)]
         if returns is None:
             text = f"it has no return annotation; write -> {self.supported}"
             return [self._message(app_specs_func_def, text)]
@@ -201,82 +189,9 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         return []
 
 
-class DocstringValidator(ComponentFunctionValidator):
-    """Warns of a missing docstring, and of documented parameters that do not exist."""
-
-    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return how the docstring differs from the signature."""
-        doc = ast.get_docstring(app_specs_func_def)
-        if not doc:
-            text = "it has no docstring, so its help has no descriptions"
-            return [self._message(app_specs_func_def, text, "warning")]
-        names = {raw.name for _, raw in _raw_parameters(app_specs_func_def)}
-        node = app_specs_func_def.body[0]
-        return [
-            self._message(node, f"the docstring describes {name!r}, which is not a parameter", "warning")
-            for name in read_docstring(doc)[1]
-            if name not in names
-        ]
-
-
-# ---- what a signature says
-
-
-def _raw_parameters(function: Function) -> Iterator[tuple[ast.arg, inspect.Parameter]]:
-    """Yield the parameters of a function, each with its place. Defaults that are no literals are left out."""
-    spec = function.args
-    positional = [*spec.posonlyargs, *spec.args]
-    defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults, *spec.kw_defaults]
-    for argument, default in zip([*positional, *spec.kwonlyargs], defaults, strict=True):
-        yield argument, _raw_parameter(argument, inspect.Parameter.KEYWORD_ONLY, default)
-    if spec.vararg is not None:
-        yield spec.vararg, _raw_parameter(spec.vararg, inspect.Parameter.VAR_POSITIONAL)
-    if spec.kwarg is not None:
-        yield spec.kwarg, _raw_parameter(spec.kwarg, inspect.Parameter.VAR_KEYWORD)
-
-
-def _raw_parameter(argument: ast.arg, kind: Any, default: ast.expr | None = None) -> inspect.Parameter:
-    annotation: Any = inspect.Parameter.empty
-    if argument.annotation is not None:
-        try:
-            annotation = _type_of(argument.annotation)
-        except (TypeError, SyntaxError):  # such as dict[str], or Optional[int, str]
-            annotation = Any
-    value = inspect.Parameter.empty if default is None else _literal(default)
-    return inspect.Parameter(argument.arg, kind, default=value, annotation=annotation)
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal, and ``inspect.Parameter.empty`` for other expressions."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return inspect.Parameter.empty
-
-
-def _type_of(node: ast.expr) -> Any:
-    """Return the type that an annotation names; Any where only running the file would tell."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return _type_of(ast.parse(text.strip(), mode="eval").body)
-        case ast.Constant(value=None):
-            return type(None)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return _TYPES.get(name, Any)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return Union[_type_of(left), _type_of(right)]  # noqa: UP007
-        case ast.Subscript(value=value, slice=inner):
-            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            origin: Any = _type_of(value)
-            if origin is typing.Literal:
-                choices = tuple(map(_literal, items))
-                return Any if inspect.Parameter.empty in choices else origin[choices]
-            if origin is typing.Annotated:
-                return origin[(_type_of(items[0]), *map(_literal, items[1:]))]
-            if origin in (Any, typing.Callable):
-                return origin
-            return origin[tuple(map(_type_of, items)) if len(items) > 1 else _type_of(items[0])]
-    return node.value if isinstance(node, ast.Constant) else Any
+def _named(function: Function) -> list[ast.arg]:
+    """Return the parameters of a function that have options."""
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
 def _returns(function: Function) -> str:

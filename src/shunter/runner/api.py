@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Self
 
 from shunter.errors import AccessError, ShunterError, StateStoreError
-from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
@@ -17,11 +16,11 @@ from shunter.runner.events import log_event
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.many_jobs import cancel_all, delete_all
-from shunter.runner.observation import definition, mark_deleted, reconcile, replicas, statuses, unknown_job
+from shunter.runner.observation import definition, reconcile, replicas, statuses, unknown_job
 from shunter.runner.preparation import prepare
-from shunter.runner.records import DELETED, JobRecord
+from shunter.runner.records import JobRecord
 from shunter.runner.rerun import repeated
-from shunter.runner.submit import record_git_facts, submit, working_in
+from shunter.runner.submit import submit, working_in
 from shunter.schedulers.api import (
     Context,
     DescribeAppResponse,
@@ -91,7 +90,6 @@ class Runner:
         self._history = history
         self._config: Config | None = None
         self._schedulers: dict[str, Scheduler[Any]] = {}
-        self._running_probes: list[tuple[str, GitProbe]] = []
         #: Receives the progress of code that is being shipped, if set.
         self.progress: Progress | None = None
 
@@ -103,7 +101,6 @@ class Runner:
 
     def close(self) -> None:
         """Close the schedulers and the history. May be called more than once."""
-        self._record_git_facts()
         for scheduler in self._schedulers.values():
             scheduler.close()
         self._schedulers.clear()
@@ -220,11 +217,8 @@ class Runner:
             working_in(submission.directory, submission.rerun_of or ""),
             log_event("schedule", scheduler.backend, self._name) as event,
         ):
-            app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
-            event.app_id = app_id
-            if probe is not None:
-                self._running_probes.append((key, probe))
-        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
+            event.app_id = submit(scheduler, dryrun_info, self.history, self.progress)
+        return make_app_handle(scheduler.backend, dryrun_info.session or self._name, event.app_id)
 
     def run_component(
         self,
@@ -241,10 +235,8 @@ class Runner:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
             BackendError: the scheduler refused.
         """
-        with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id)
-            event.scheduler, event.app_id = info.scheduler, info.app_id
-            return self.schedule(info)
+        what = {"component": component, "arguments": component_args}
+        return self._run("run_component", _submission(what, scheduler, cfg, workspace, parent_run_id))
 
     def dryrun_component(
         self,
@@ -256,16 +248,8 @@ class Runner:
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
-        return self.plan(
-            Submission(
-                component=component,
-                arguments=component_args,
-                scheduler=scheduler or "",
-                options=cfg or {},
-                workspace=workspace,
-                parent_run_id=parent_run_id,
-            )
-        )
+        what = {"component": component, "arguments": component_args}
+        return self.plan(_submission(what, scheduler, cfg, workspace, parent_run_id))
 
     def run(
         self,
@@ -276,10 +260,7 @@ class Runner:
         parent_run_id: str | None = None,
     ) -> AppHandle:
         """Submit a job; returns its handle. See `Submission`."""
-        with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
-            event.scheduler, event.app_id = info.scheduler, info.app_id
-            return self.schedule(info)
+        return self._run("run", _submission({"app": app}, scheduler, cfg, workspace, parent_run_id))
 
     def dryrun(
         self,
@@ -290,15 +271,15 @@ class Runner:
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
-        return self.plan(
-            Submission(
-                app=app,
-                scheduler=scheduler or "",
-                options=cfg or {},
-                workspace=workspace,
-                parent_run_id=parent_run_id,
-            )
-        )
+        return self.plan(_submission({"app": app}, scheduler, cfg, workspace, parent_run_id))
+
+    def _run(self, api: str, submission: Submission) -> AppHandle:
+        """Plan and submit, as one event of this name."""
+        text = _text_of(submission.workspace)
+        with log_event(api, submission.scheduler, self._name, workspace=text) as event:
+            info = self.plan(submission)
+            event.scheduler, event.app_id = info.scheduler, info.app_id
+            return self.schedule(info)
 
     def rerun(self, app_handle: AppHandle, **changes: Any) -> AppHandle:
         """Submit a job of the history again, exactly: same definition, code, options and directory.
@@ -349,17 +330,6 @@ class Runner:
         words = dict(arguments) if isinstance(arguments, Mapping) else list(arguments)
         return found.parse(words, {**defaults, **submission.defaults})
 
-    def _record_git_facts(self, only_done: bool = False) -> None:
-        """Record what git reports of jobs that were submitted before it had finished."""
-        if not self._running_probes:
-            return
-        probes, self._running_probes = self._running_probes, []
-        for key, probe in probes:
-            if only_done and not probe.done():
-                self._running_probes.append((key, probe))
-            else:
-                record_git_facts(self.history, key, probe)
-
     # ---- observing
 
     def status(self, app_handle: AppHandle, *, refusal_is_final: bool = False) -> AppStatus | None:
@@ -380,13 +350,10 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("status", scheduler.backend, self._name, app_id=app_id):
             try:
-                response = scheduler.describe(app_id)
+                seen: DescribeAppResponse | Exception | None = scheduler.describe(app_id)
             except Exception as error:
-                ended = observation.known_end(self.history, app_handle, error)
-                if ended is None and refusal_is_final and isinstance(error, AccessError):
-                    raise
-                return ended or observation.unreachable(error)
-            return self._observed(app_handle, scheduler, response)
+                seen = error
+            return self._observed(app_handle, scheduler, seen, refusal_is_final=refusal_is_final)
 
     def statuses(self, handles: Iterable[AppHandle]) -> dict[AppHandle, AppStatus | None]:
         """Return the states of several jobs, with one batched call for each scheduler.
@@ -443,17 +410,10 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("wait", scheduler.backend, self._name, app_id=app_id):
             try:
-                response = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
+                seen = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
             except AccessError as error:
-                ended = observation.known_end(self.history, app_handle, error)
-                if ended is None:
-                    raise
-                return ended
-            self._record_git_facts(only_done=True)
-            if isinstance(response, Exception):
-                ended = observation.known_end(self.history, app_handle, response)
-                return ended or observation.unreachable(response)
-            return self._observed(app_handle, scheduler, response)
+                seen = error
+            return self._observed(app_handle, scheduler, seen, refusal_is_final=True)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
         """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
@@ -549,14 +509,9 @@ class Runner:
             UnknownAppException: neither the scheduler nor the history knows the job.
             ConfigError: it has not ended.
         """
-        scheduler, app_id = self._locate(app_handle)
-        with log_event("delete", scheduler.backend, self._name, app_id=app_id):
-            record = self.history.find(app_handle)
-            if record is None or record.phase == DELETED:
-                _require(app_handle, scheduler, app_id)
-            scheduler.delete(app_id)
-            if record is not None:
-                mark_deleted(self.history, app_handle)
+        error = self.delete_many([app_handle])[app_handle]
+        if error is not None:
+            raise error
 
     def delete_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Do for several jobs what `delete` does; returns what went wrong for each, None if nothing did."""
@@ -611,12 +566,22 @@ class Runner:
         return self.scheduler(parsed.scheduler_backend), parsed.app_id
 
     def _observed(
-        self, app_handle: AppHandle, scheduler: Scheduler[Any], response: DescribeAppResponse | None
+        self,
+        app_handle: AppHandle,
+        scheduler: Scheduler[Any],
+        seen: DescribeAppResponse | Exception | None,
+        *,
+        refusal_is_final: bool,
     ) -> AppStatus | None:
-        """Return the state that a scheduler reported for a job, and record it; or else the history's."""
-        if response is None:
+        """Return the state of a job by its scheduler's answer, and record it; or else the history's."""
+        if seen is None:
             return observation.unseen_status(self.history, self.scheduler, app_handle)
-        status = response.to_status()
+        if isinstance(seen, Exception):
+            ended = observation.known_end(self.history, app_handle, seen)
+            if ended is None and refusal_is_final and isinstance(seen, AccessError):
+                raise seen
+            return ended or observation.unreachable(seen)
+        status = seen.to_status()
         # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
         if self._history is not None or not scheduler.capabilities.is_local:
             observation.record_states(self.history, [(app_handle, status)])
@@ -651,6 +616,23 @@ class RunnerContext(Context):
             self.runner.config, self._scheduler.backend, self._scheduler.run_opts(), refuse_withheld=False
         )
         return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
+
+
+def _submission(
+    what: dict[str, Any],
+    scheduler: str | None,
+    cfg: Mapping[str, Any] | None,
+    workspace: Workspace | str | None,
+    parent_run_id: str | None,
+) -> Submission:
+    """Return a submission of TorchX's parameters; ``what`` is the app, or component and arguments."""
+    return Submission(
+        **what,
+        scheduler=scheduler or "",
+        options=cfg or {},
+        workspace=workspace,
+        parent_run_id=parent_run_id,
+    )
 
 
 def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shunter.errors import ConfigError, ShunterError, StateStoreError, described
-from shunter.git import GitProbe
+from shunter.git import commit_of
 from shunter.progress import Progress
 from shunter.redaction import Redactor, redact_text
 from shunter.runner.history import History
@@ -26,8 +26,8 @@ from shunter.system.identity import host_name, myself, user_name
 
 def submit(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, progress: Progress | None = None
-) -> tuple[str, str, GitProbe | None]:
-    """Submit a job; returns its app id, its row's key, and the git probe if it is still running.
+) -> str:
+    """Submit a job; returns its app id.
 
     Whatever kills this process, the intent in the history leads to the job.
 
@@ -37,27 +37,17 @@ def submit(
         BackendError: the scheduler refused.
     """
     info.warn()
-    record = intent_of(scheduler, info)
-    key = history.add_intent(record, durable=not scheduler.capabilities.is_local)
+    key = history.add_intent(intent_of(scheduler, info), durable=not scheduler.capabilities.is_local)
     info.client_token = key
-    probe = GitProbe(record.cwd)
-    try:
-        _ship(scheduler, info, history, key, progress)
-    except BaseException:
-        probe.abandon()
-        raise
+    _ship(scheduler, info, history, key, progress)
     try:
         app_id = scheduler.schedule(info)
     except Exception as error:
-        probe.abandon()
         _settle_refusal(scheduler, info, history, key, error)
         raise
-    facts: dict[str, Any] = {}
-    if probe.done():
-        facts["git_commit"], facts["git_dirty"] = probe.facts()
     handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id)
-    _record(history.submitted, key, handle, app_id, native_id=info.native_id, **facts)
-    return app_id, key, None if facts else probe
+    _record(history.submitted, key, handle, app_id, native_id=info.native_id)
+    return app_id
 
 
 def _ship(
@@ -79,17 +69,6 @@ def _ship(
     _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.images)
 
 
-def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
-    """Add what git reported after the job was submitted, if the history can be written."""
-    commit, dirty = probe.facts()
-    if dirty is None:
-        return
-    try:
-        history.amend(key, git_commit=commit, git_dirty=dirty)
-    except StateStoreError:
-        return
-
-
 def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
     """Return the record of a job that is about to be submitted from this directory, without secrets."""
     redactor = Redactor()
@@ -99,6 +78,7 @@ def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
     arguments = (
         submission.arguments if isinstance(submission.arguments, Mapping) else list(submission.arguments)
     )
+    commit, dirty = commit_of(os.getcwd())
     return JobRecord(
         handle=make_app_handle(scheduler.backend, session, info.app_id) if info.app_id else "",
         scheduler=scheduler.backend,
@@ -114,6 +94,8 @@ def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
         images=None if submission.images is None else dict(submission.images),
         cwd=os.getcwd(),
         argv=redactor.words(sys.argv),
+        git_commit=commit,
+        git_dirty=dirty,
         user=user_name(),
         host=host_name(),
         submitter=str(myself()),

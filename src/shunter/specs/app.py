@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from shunter.errors import ConfigError, refuse
 from shunter.limits import (
@@ -150,73 +150,68 @@ def validate_app(app: AppDef) -> None:
     """
     if not isinstance(app, AppDef):
         raise ConfigError(f"the job is {_type_of(app)}; it must be an AppDef")
-    problems = _app_type_problems(app)
+    problems = [text for name, cls in _APP_TYPES.items() for text in _misfits(name, getattr(app, name), cls)]
     if not problems:
-        problems = [f"role {role.name!r}: {text}" for role in app.roles for text in _role_type_problems(role)]
+        problems = [f"role {role.name!r}: {text}" for role in app.roles for text in _role_misfits(role)]
     refuse(f"the job {app.name!r} is not complete", problems or _app_problems(app))
 
 
 # ---- values of the wrong type: components are plain Python, so nothing else has checked them
 
-_TEXT, _WHOLE, _NUMBER = (str, "a text"), (int, "a whole number"), ((int, float), "a number")
-_ROLE_TYPES: dict[str, tuple[Any, str]] = {
-    "name": _TEXT,
-    "image": _TEXT,
-    "entrypoint": _TEXT,
-    "num_replicas": _WHOLE,
-    "max_retries": _WHOLE,
-    "retry_policy": (RetryPolicy, "a RetryPolicy"),
-    "resource": (Resource, "a Resource"),
-    "metadata": (dict, "a dict"),
+_APP_TYPES: dict[str, Any] = {"name": str, "metadata": dict, "roles": list[Role]}
+_ROLE_TYPES: dict[str, Any] = {
+    "name": str,
+    "image": str,
+    "entrypoint": str,
+    "args": list[str],
+    "env": dict[str, str],
+    "num_replicas": int,
+    "min_replicas": int,
+    "max_retries": int,
+    "retry_policy": RetryPolicy,
+    "resource": Resource,
+    "port_map": dict[str, int],
+    "metadata": dict,
+    "mounts": list[Mount],
 }
-_RESOURCE_TYPES: dict[str, tuple[Any, str]] = {
-    "cpu": _NUMBER,
-    "gpu": _NUMBER,
-    "memMB": _NUMBER,
-    "capabilities": (dict, "a dict"),
+_RESOURCE_TYPES: dict[str, Any] = {
+    "cpu": float,
+    "gpu": float,
+    "memMB": float,
+    "capabilities": dict,
+    "devices": dict[str, int],
+}
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    Mount: "a mount (see parse_mounts)",
 }
 
 
-def _app_type_problems(app: AppDef) -> list[str]:
-    roles: Any = app.roles
-    if not isinstance(roles, (list, tuple)):
-        return [f"roles is {_type_of(roles)}; it must be a list of Role"]
-    problems = _misfit("name", app.name, *_TEXT) + _misfit("metadata", app.metadata, dict, "a dict")
-    return problems + _misfits("roles", roles, Role, "a Role")
-
-
-def _role_type_problems(role: Role) -> list[str]:
-    problems = []
-    for name, expected in _ROLE_TYPES.items():
-        problems += _misfit(name, getattr(role, name), *expected)
-    if role.min_replicas is not None:
-        problems += _misfit("min_replicas", role.min_replicas, *_WHOLE)
+def _role_misfits(role: Role) -> Iterator[str]:
+    for name, cls in _ROLE_TYPES.items():
+        if name != "min_replicas" or role.min_replicas is not None:
+            yield from _misfits(name, getattr(role, name), cls)
     if isinstance(role.resource, Resource):
-        for name, expected in _RESOURCE_TYPES.items():
-            problems += _misfit(name, getattr(role.resource, name), *expected)
-        problems += _misfits("devices", role.resource.devices, *_WHOLE, container=dict)
-    problems += _misfits("args", role.args, *_TEXT)
-    problems += _misfits("env", role.env, *_TEXT, container=dict)
-    problems += _misfits("port_map", role.port_map, *_WHOLE, container=dict)
-    return problems + _misfits("mounts", role.mounts, Mount, "a mount (see parse_mounts)")
+        for name, cls in _RESOURCE_TYPES.items():
+            yield from _misfits(name, getattr(role.resource, name), cls)
 
 
-def _misfits(name: str, items: Any, cls: Any, words: str, *, container: type = list) -> list[str]:
-    """Return what is wrong with a list or tuple of objects of a class, or with a dict from texts to such."""
-    allowed: Any = (list, tuple) if container is list else container
-    if not isinstance(items, allowed):
-        return [f"{name} is {_type_of(items)}; it must be a {container.__name__}"]
-    problems = []
-    for key, item in items.items() if container is dict else enumerate(items):
-        if container is dict:
-            problems += _misfit(f"the key {key!r} of {name}", key, *_TEXT)
-        problems += _misfit(f"{name}[{key!r}]", item, cls, words)
-    return problems
-
-
-def _misfit(name: str, value: object, cls: Any, words: str) -> list[str]:
-    fits = isinstance(value, cls) and not (cls is int and isinstance(value, bool))
-    return [] if fits else [f"{name} is {_type_of(value)}; it must be {words}"]
+def _misfits(name: str, value: Any, tp: Any) -> Iterator[str]:
+    """Yield what in a value is not of a type: of a class, ``list[...]`` or ``dict[str, ...]``."""
+    parts = () if tp is Mount else get_args(tp)
+    cls = get_origin(tp) if parts else tp
+    accepted: Any = {list: (list, tuple), float: (float, int)}.get(cls, cls)
+    if not isinstance(value, accepted) or (cls is int and isinstance(value, bool)):
+        yield f"{name} is {_type_of(value)}; it must be {_WORDS.get(cls) or f'a {cls.__name__}'}"
+    elif cls is list:
+        for index, item in enumerate(value):
+            yield from _misfits(f"{name}[{index}]", item, parts[0])
+    elif parts:
+        for key, item in value.items():
+            yield from _misfits(f"the key {key!r} of {name}", key, parts[0])
+            yield from _misfits(f"{name}[{key!r}]", item, parts[1])
 
 
 def _type_of(value: object) -> str:

@@ -175,4 +175,4 @@ def test_secrets_are_hidden_wherever_the_script_is_cut(before: int) -> None:
     assert shown["ContainerEntrypoint"] == entrypoint
     script = "".join(shown["ContainerArguments"])
     assert "unter2" not in script
-    assert "--password '<redacted>' --lr 0.1;" in script
+    assert "--password '<redacted:password>' --lr 0.1;" in script

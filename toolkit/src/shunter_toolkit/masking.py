@@ -21,16 +21,17 @@ class Masker(SecretFilter):
     """Replaces secrets by ``******``. Made from the job's environment, hyperparameters and arguments."""
 
     def __init__(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
-        values: set[str] = set()
+        known: dict[str, str] = {}
 
         def collect(name: str, secret: str) -> str:
-            values.update((secret, secret.encode("unicode_escape").decode("ascii")))
+            forms = (secret, secret.encode("unicode_escape").decode("ascii"))
+            known.update((form, "") for form in forms if len(form) >= _SHORTEST_VALUE)
             return MASK
 
         collector = SecretFilter(collect)
         for source in (os.environ, *sources):
             collector.json(dict(source) if hasattr(source, "keys") else source)
-        super().__init__(_mask, {value: "" for value in values if len(value) >= _SHORTEST_VALUE})
+        super().__init__(lambda name, secret: MASK, known)
 
     def variable(self, name: str, value: str) -> str:
         """The value of a variable as it may be shown."""
@@ -39,7 +40,3 @@ class Masker(SecretFilter):
     def command(self, words: Sequence[str]) -> str:
         """A command line as it may be shown."""
         return " ".join(word if word and not word.isspace() else repr(word) for word in self.words(words))
-
-
-def _mask(name: str, secret: str) -> str:
-    return MASK

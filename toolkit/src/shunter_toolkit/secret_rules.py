@@ -7,9 +7,8 @@
 - by place: ``scheme://user:x@host``, ``?sig=x``, ``curl -u user:x``,
 - by shape: tokens of well-known services, JSON web tokens, private keys.
 
-Values are best filtered before they are written as JSON or quoted for a shell: then it is known where a
-secret ends. JSON and quoted words in a text are read to the same end; elsewhere in a text the end may be
-uncertain, and more is replaced rather than less.
+Filter values before they are written as JSON or quoted for a shell: there it is known where a secret ends.
+In a text the end may be uncertain, and more is replaced rather than less.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-#: Start and end of a secret in a text, and the name before it; "" if its place or shape gave it away.
-Span = tuple[int, int, str]
 
 #: A user part of a URL without a password is a token from this length on.
 SHORTEST_URL_TOKEN = 16
-_MOST_QUOTES = 8
 
 # ---- names
 
@@ -109,7 +104,7 @@ _URL = rf"""://(?:[^\s/?#"'<>:@]*:(?P<password>[^\s/?#"'<>]+)|(?P<user>[^\s/?#"'
 #: What some commands take under a short name, from a pipe or without a name.
 _COMMANDS = r"""(?x)\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["']?
         [^\s:"'$]{1,80}:(?!\d+\s)(?P<user>[^\s"'$]+)
-    |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?(?:["'](?P<quoted>[^\n"'$]+)|(?P<login>[^\s"'$-]\S*))
+    |\b(?:sshpass|login)\b[^\n|;&]{0,500}?\s-p[ ]?(?:["']{1,9}(?P<quoted>[^\n"'$]+)|(?P<login>[^\s"'$-]\S*))
     |\bredis-cli\b[^\n|;&]{0,500}?\s-a[ ]?["']?(?P<redis>[^\s"'$-][^\s"']*)
     |\bmysql\w*\s[^\n|;&]{0,500}?-p(?P<mysql>[^\s"'$]+)
     |\bconfigure\s+set\s+\S*(?:secret|token)\S*\s+(?P<set>[^\s"'$]+)
@@ -118,25 +113,23 @@ _COMMANDS = r"""(?x)\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["'
     |<(?:password|secret|token)>(?P<tag>[^<>]+)</"""
 #: ``--password x``, also as items of a list and over two lines; ``ENV PASSWORD x``, ``setenv PASSWORD x``.
 _FLAG = r"""(?x)(?<![\w-])(?:--?|(?:ENV|setenv|set[ ]-[a-z]+)[ ]+)(?P<name>[A-Za-z][\w.-]{0,127})
-    (?P<between>["'],\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)(?P<indent>(?!))?"""
+    (?P<between>\\*["'],?\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)(?P<indent>(?!))?(?P<open>(?!))?"""
 #: ``PASSWORD=x``, ``"password": "x"``, ``password: x``, ``environ["PASSWORD"] = x``, ``password: str = "x"``;
 #: ``name: PASSWORD`` and ``value: x`` of YAML, ``key="password" value="x"`` of XML.
-_SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?P<quote>["'])?(?:--?|\+\+?)?
-    (?<![A-Za-z0-9_])(?<![A-Za-z0-9_][.-])(?P<name>\w[\w.-]{0,127})(?(quote)(?P=quote))\]?
+_SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?:(?P<open>["'])(?:--?|\+\+?)?)?
+    (?:(?<![\w\\/])(?<!\w[.-])|(?<=\\[nrt]))(?P<name>\w[\w.-]{0,127})(?:(?P<closed>[\\"']{1,9})\]?)?
     (?P<between>[ \t]*
-        (?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=["'][^\s,)\]}]|\n)))
+        (?:=>|[:?+]?=(?!=)|:[ \t]*\w[\w.\[\]|, ]{0,40}=[ ]?(?=["'])|:(?:[ \t]|(?=[\\"'][^\s,)\]}]|\n)))
         [ \t]*(?:\$(?='))?
-        |[\s,"']{1,80}value["']?[ \t]*[:=][ \t]*
+        |[\s,"']{1,80}value["']{0,9}[ \t]*[:=][ \t]*
         |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)"""
-_QUOTES = "\\\"'"
-_QUOTED = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*")"""
-#: A word of a shell, and a value: it also ends at a bracket, or at a comma before the next setting.
-_WORD = rf"""(?s)(?:{_QUOTED}|\\.|[^\s"'`;&|\\]|["'].*)+"""
-_VALUE = rf"""(?xs){_QUOTED}(?=/>)
-    |(?:{_QUOTED}|\\.|[^\s"'`,;&|(){{}}\[\]<>\\]|,(?![\w.-]*[=:]|[\s"'\]}})]|$))+
-    |["'][^\n]*"""
+#: Where a value ends in a text: at the end of its quotes, brackets or word, or before the next setting.
+_VALUE = r"""(?xs)(?:[{\[][^{}\[\]]*)+[}\]]*|"[^"]*"(?=/>)
+    |(?: \\+(?P<quote>["']).*?(?:\\+(?P=quote)|\Z) | '[^']*(?:'|\Z) | "(?:[^"\\]|\\.)*(?:"|\Z)
+      | \\(?![nrt])[^"'] | [^\s"'`,;&|(){}\[\]<>\\] | ,(?![\w.-]*[=:]|[\s"'\]})]|$) )+"""
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
-_CODE = re.compile(r"[\w.]+[(\[].*[)\]][;,:]?")
+_QUOTES = "\\\"'"
+_CODE = re.compile(r"[A-Za-z_][\w.]*[(\[]")
 _TYPE = re.compile(r"(?:str|int|bool|bytes|Any|None|Optional\[\w+\])(?: \| \w+)?(?: = None)?,?")
 #: What follows a name in a message rather than a setting.
 _PROSE = re.compile(
@@ -145,91 +138,36 @@ _PROSE = re.compile(
 )
 
 
-def _find_secrets(text: str, *, is_word: bool = False, depth: int = 0) -> Iterator[Span]:
-    """Yield the places of secrets in a text; they may overlap.
-
-    With ``is_word`` the text is one argument of a command: a setting at its beginning extends to its end.
-    """
-    text = re.sub(r"\\+[nrt]", lambda match: "\n".rjust(len(match[0])), text)
-    for pattern in (_SHAPES, _URL, _COMMANDS):
-        for match in re.finditer(pattern, text):
-            yield *match.span(match.lastgroup or 0), ""
-    for pattern in (_SETTING, _FLAG):
-        for match in re.finditer(pattern, text):
-            if is_secret_name(match["name"]):
-                yield from _named_secret(text, match, to_end=is_word and match.start() == 0)
-    for match in re.finditer(_WORD, text) if depth < _MOST_QUOTES else ():
-        if not any(quote in match[0] for quote in _QUOTES):
-            continue
-        word, places = _unquoted(match[0], match.start())
-        is_script = re.search(r"-\w*c[ =]*$", text[max(match.start() - 9, 0) : match.start()])
-        for start, end, name in _find_secrets(word, is_word=not is_script, depth=depth + 1):
-            yield places[start], places[end - 1] + 1, name
-
-
-def _unquoted(word: str, at: int) -> tuple[str, list[int]]:
-    """Return what a shell makes of a word, and for each character of that its place in the text."""
-    characters, places, quote = [], [], ""
-    escaped = False
-    for place, character in enumerate(word, at):
-        if not escaped and character == quote:
-            quote = ""
-        elif not escaped and not quote and character in "'\"":
-            quote = character
-        elif not escaped and character == "\\" and quote != "'":
-            escaped = True
-            continue
-        else:
-            characters.append(character)
-            places.append(place)
-        escaped = False
-    return "".join(characters), places
-
-
-def _named_secret(text: str, setting: re.Match[str], to_end: bool) -> Iterator[Span]:
-    """Find the secret after a name: it ends where the text, a block of lines, the line or the word does."""
+def _named_secret(text: str, setting: re.Match[str]) -> tuple[int, int]:
+    """Return start and end of the value after a name in a text; the same place twice if it is no secret."""
     name, indent, between = setting["name"], setting["indent"], setting["between"]
-    if ":" in between and text[setting.start("name") - 1] == "/":  # cat: /etc/passwd: not found
-        return
     scheme = _SCHEME.match(text, setting.end())
-    at = scheme.end() if scheme else setting.end()
-    block = None
-    if indent is not None and ":" in between:
-        block = re.compile(rf"[|>]?[-+\d]*[ \t]*\n((?:{indent}(?:[ \t]+|- ).*(?:\n|\Z))+)").match(text, at)
-    begins_line = (indent is not None and between[:1] in (" ", ":")) or "value:" in between
-    is_code = False
-    if to_end and re.fullmatch(r"=|:[ \t]+", between):
-        value = text[at:]
-    elif block:
-        value = block[1].strip()
-        at = text.index(value, block.start(1))
-    elif begins_line and text[at : at + 1] not in ("'", '"'):
-        value = text[at:].partition("\n")[0].rstrip(" \t\r,;")
-        is_code = "=" in between and bool(_CODE.fullmatch(value))
+    start = scheme.end() if scheme else setting.end()
+    is_yaml = (indent is not None and between[:1] == ":") or "value:" in between
+    lines = rf"(?P<head>[|>]?[-+\d]*[ \t]*\n)(?:[ \t]*\n|{indent}(?:[ \t]+|- ).*(?:\n|\Z))+"
+    block = re.compile(lines).match(text, start) if is_yaml else None
+    if block:
+        start, pattern = block.end("head"), ""
+    elif text[start : start + 1] in _QUOTES:
+        pattern = _VALUE
+    elif setting["open"] and not setting["closed"]:
+        pattern = rf"[^{setting['open']}]*"
+    elif is_yaml:
+        pattern = r"(?:[^\n\\]|\\(?!n))*"
     else:
-        word = re.compile(_VALUE).match(text, at)
-        value = word[0] if word else ""
-        if "=" in between:
-            is_code = text[at + len(value) :][:1] in ("(", "[")
-        elif not begins_line:
-            is_code = bool(_PROSE.fullmatch(value))
-    at += len(value) - len(value.lstrip(_QUOTES))
-    value = value.strip(_QUOTES)
-    is_variable = value[:1] == "$" and text[at - 1] != "'"
-    is_code = is_code or bool(_TYPE.fullmatch(value)) or value.rpartition(".")[2].lower() == name.lower()
-    if _is_secret(name, value) and not is_variable and not is_code:
-        yield at, at + len(value), name
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end, name in sorted(spans):
-        if merged and start < merged[-1][1]:
-            first, last, first_name = merged[-1]
-            merged[-1] = (first, max(end, last), first_name or name)
-        else:
-            merged.append((start, end, name))
-    return merged
+        pattern = _VALUE
+    match = block or re.compile(pattern).match(text, start)
+    value = text[start : match.end() if match else start].strip(_QUOTES + " \t\r\n,;")
+    start = text.index(value, start)
+    is_quoted = text[start - 1] in _QUOTES
+    is_other = (
+        _TYPE.fullmatch(value)
+        or (value[:1] == "$" and text[start - 1] != "'")
+        or (not is_quoted and "=" in between and _CODE.match(text, start))
+        or (not is_yaml and not is_quoted and "=" not in between and _PROSE.fullmatch(value))
+        or value.rpartition(".")[2].lower() == name.lower()
+    )
+    return start, start if is_other or not _is_secret(name, value) else start + len(value)
 
 
 # ---- values and texts
@@ -247,41 +185,45 @@ class SecretFilter:
         self._replace = replace
         self._known = {secret: name for secret, name in (known or {}).items() if secret}
 
-    def text(self, text: str, *, is_word: bool = False) -> str:
-        """Return a text without the secrets in it. See `_find_secrets`."""
-        text = self._without_secrets_in_json(text)
-        spans = [*_find_secrets(text, is_word=is_word)]
-        # the longest first, so that a secret that contains another one is replaced whole
-        pattern = "|".join(re.escape(secret) for secret in sorted(self._known, key=len, reverse=True))
-        if pattern:
-            spans += ((*match.span(), self._known[match[0]]) for match in re.finditer(pattern, text))
-        parts, done = [], 0
-        for start, end, name in _merged(spans):
-            start += len(text[start:end]) - len(text[start:end].lstrip(_QUOTES))
-            secret = text[start:end].rstrip(_QUOTES)
-            if not re.fullmatch(_STAND_IN, secret):
-                parts += [text[done:start], self._replace(self._known.get(secret, name), secret)]
-                done = start + len(secret)
-        return "".join(parts) + text[done:]
-
-    def _without_secrets_in_json(self, text: str) -> str:
-        """Return a text without the secrets of the JSON documents in it."""
-        parts, done, end = [], 0, 0
-        for match in re.finditer(r"(?<![^\s'\"=])[{\[](?=[\s{\[\"])", text):
-            start = match.start()
-            if start < end:
-                continue
+    def text(self, text: str) -> str:
+        """Return a text without the secrets in it."""
+        if text[:1] in ("{", "["):
             try:
-                document, end = json.JSONDecoder().raw_decode(text, start)
+                document = json.loads(text)
             except (ValueError, RecursionError):
-                continue
-            filtered = self.json(document)
-            if filtered != document:
-                separators = (", ", ": ") if ": " in text[start:end] else (",", ":")
-                written = json.dumps(filtered, ensure_ascii=text.isascii(), separators=separators)
-                parts += [text[done:start], written]
-                done = end
-        return "".join(parts) + text[done:]
+                pass
+            else:
+                filtered = self.json(document)
+                separators = (", ", ": ") if ": " in text else (",", ":")
+                unchanged = filtered == document
+                return (
+                    text
+                    if unchanged
+                    else json.dumps(filtered, ensure_ascii=text.isascii(), separators=separators)
+                )
+        if self._known:  # the longest first, so that a secret that contains another one is replaced whole
+            pattern = "|".join(re.escape(secret) for secret in sorted(self._known, key=len, reverse=True))
+            text = re.sub(pattern, lambda match: self._replace(self._known[match[0]], match[0]), text)
+        for pattern in (_SHAPES, _URL, _COMMANDS):
+            text = re.sub(pattern, self._without_group, text)
+        for pattern in (_SETTING, _FLAG):
+            parts, done = [], 0
+            for match in re.finditer(pattern, text):
+                if match.end() >= done and is_secret_name(match["name"]):
+                    start, end = _named_secret(text, match)
+                    if start < end:
+                        parts += [text[done:start], self._replace(match["name"], text[start:end])]
+                        done = end
+            text = "".join(parts) + text[done:]
+        return text
+
+    def _without_group(self, match: re.Match[str]) -> str:
+        """Return what a pattern matched, with its named group replaced, or all of it where it has none."""
+        group = match.lastgroup or 0
+        if re.fullmatch(_STAND_IN, match[group]):
+            return match[0]
+        start, end = match.start(group) - match.start(), match.end(group) - match.start()
+        return match[0][:start] + self._replace("", match[group]) + match[0][end:]
 
     def json(self, value: Any) -> Any:
         """Return nested JSON values without the secrets in them."""
@@ -327,4 +269,14 @@ class SecretFilter:
         for secret in positional:
             if word.endswith(secret):
                 return word[: -len(secret)] + self._replace("", secret)
-        return self.text(word, is_word=not re.fullmatch(r"-\w*c", before))
+        setting = re.match(
+            r"(?s)([-+]*(\w[\w.-]*)(?:=|:[ \t]*(?!\s))(?:(?i:bearer|basic|token) )?)(.+)", word
+        )
+        if (
+            setting
+            and not re.fullmatch(r"-\w*c", before)
+            and "\n" not in word
+            and _is_secret(setting[2], setting[3])
+        ):
+            return setting[1] + self._replace(setting[2], setting[3])
+        return self.text(word)

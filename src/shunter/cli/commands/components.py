@@ -14,7 +14,7 @@ from typing import Any
 
 from shunter.cli.console import BOLD, counted, note, paint, print_result, warn
 from shunter.cli.parser import add_json_option, complete_with
-from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, lint_component
+from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, validate
 from shunter.components.finder import get_component, list_components
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
 
@@ -56,7 +56,7 @@ def _lint(targets: list[str], as_json: bool) -> int:
     print_result(as_json, problems, [form.format(**problem) for problem in problems])
     if not as_json:
         note(counted(len(problems), "problem") if problems else "no problems")
-    return EXIT_CONFIG if any(problem["severity"] == "error" for problem in problems) else EXIT_OK
+    return EXIT_CONFIG if problems else EXIT_OK
 
 
 def _problems_of(target: str) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def _problems_of(target: str) -> list[dict[str, Any]]:
             f"{path} has no component: no public function is annotated to return an AppDef",
             hint=f"To see the problems of a function, name it: {path}:NAME",
         )
-    return [_as_json(path, name, message) for name in functions for message in lint_component(path, name)]
+    return [_as_json(path, name, message) for name in functions for message in validate(path, name)]
 
 
 def _as_json(path: str, function: str, message: LinterMessage) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from shunter.cli.parser import add_json_option, add_scheduler_options, complete_
 from shunter.cli.units import format_time, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from shunter.limits import MOST_LINES, whole_number
-from shunter.redaction import REDACTED
+from shunter.redaction import is_masked
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
@@ -148,7 +148,7 @@ def _may_be(recorded: Any, asked: Any) -> bool:
 
     A value that the job took from its environment, or that holds a secret, is not recorded: it may be any.
     """
-    if recorded is None or asked == "*" or REDACTED in str(recorded):
+    if recorded is None or asked == "*" or is_masked(str(recorded)):
         return True
     return bool(recorded == asked or _last_part(recorded) == _last_part(asked))
 

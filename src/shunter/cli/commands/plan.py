@@ -22,7 +22,7 @@ from shunter.cli.runrequest import RunRequest
 from shunter.cli.shown_plan import request_text, shown_request
 from shunter.cli.units import format_bytes
 from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
-from shunter.git import GitProbe
+from shunter.git import commit_of
 from shunter.runner import Runner, get_runner
 from shunter.runner.records import JobRecord
 from shunter.runner.submit import intent_of
@@ -108,7 +108,7 @@ def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
     if info.shipment is None or info.shipment.manifest is None:
         return None
     manifest, report = info.shipment.manifest, info.shipment.report
-    commit, dirty = GitProbe(os.getcwd()).facts()
+    commit, dirty = commit_of(os.getcwd())
     return {
         "fingerprint": manifest.fingerprint,
         "files": manifest.files,
