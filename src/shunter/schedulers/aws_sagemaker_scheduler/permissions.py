@@ -48,7 +48,6 @@ class UsedResources:
         in_vpc: whether jobs are in a VPC.
         remote_debug: whether people connect to the containers.
         queue: name of the Batch queue that jobs go through; "" for none.
-        plan: ARN of the training plan that is extended; "" for none.
     """
 
     region: str
@@ -67,7 +66,6 @@ class UsedResources:
     in_vpc: bool = False
     remote_debug: bool = False
     queue: str = ""
-    plan: str = ""
 
     def arn(self, service: str, rest: str) -> str:
         """Return the ARN of something of the account and region."""
@@ -114,7 +112,6 @@ def used_by(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> UsedRes
     used.in_vpc = bool(opts.subnets)
     used.remote_debug = bool(opts.enable_remote_debug)
     used.queue = names.queue_name(opts.batch_queue or "")
-    used.plan = (opts.training_plan or "") if opts.training_plan_extension else ""
     return used
 
 
@@ -148,7 +145,6 @@ QUEUED_JOBS = (
 )
 #: The first is called before a submission, and both by `list`.
 READ_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
-EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
 READ_LOGS = ("logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents")
 WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
 PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
@@ -241,8 +237,6 @@ def caller_grants(used: UsedResources) -> list[Grant]:
         queue = [used.arn("batch", f"job-queue/{used.queue}"), used.arn("batch", "service-job/*")]
         grants.append(Grant("QueuedJobs", QUEUED_JOBS, queue))
         grants.append(Grant("LookAtQueues", READ_QUEUES, ["*"]))
-    if used.plan:
-        grants.append(Grant("ExtendPlan", EXTEND_PLAN, [used.plan]))
     if used.repository:
         grants.append(Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]))
         grants.append(Grant("PushImages", [*PULL, *PUSH], _images(used), elsewhere="the repository's policy"))

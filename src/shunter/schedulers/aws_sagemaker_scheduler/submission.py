@@ -21,7 +21,7 @@ from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names, permissions
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage
 from shunter.schedulers.aws_sagemaker_scheduler.datasets import read_dataset, upload_dataset
-from shunter.schedulers.aws_sagemaker_scheduler.observe import PAGE_SIZE, describe_job, with_member
+from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, with_member
 from shunter.schedulers.aws_sagemaker_scheduler.queued_jobs import find_by_name
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob, Needs, settle
 
@@ -63,8 +63,6 @@ def prepare(
         source = entry["DataSource"].get("S3DataSource")
         if source is not None and source["S3Uri"] in uploads:
             source["S3Uri"] = uploads[source["S3Uri"]]
-    if needs.extension:  # it costs money, so it comes when nothing else can fail any more
-        extend_plan(session, settled["ResourceConfig"]["TrainingPlanArn"], needs.extension, progress)
     job.job_def = settled
     job.needs = Needs()
 
@@ -192,7 +190,7 @@ def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
     return None
 
 
-# ---- code and training plan
+# ---- code
 
 
 def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
@@ -233,34 +231,3 @@ def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
             s3.put(path, uri + name, progress, name)
     for warning in code.report.warnings():
         progress.done(warning)
-
-
-def extend_plan(session: AwsSession, plan: str, offering: str, progress: Progress) -> None:
-    """Buy an extension of a training plan once; a plan that has it already is not changed."""
-    if _has_extension(session, plan, offering):
-        progress.done(f"the training plan has the extension {offering} already")
-        return
-    progress.step(f"buying the extension {offering} of the training plan")
-    try:
-        session.call(
-            "sagemaker", "ExtendTrainingPlan", repeats=False, TrainingPlanExtensionOfferingId=offering
-        )
-    except AwsError as error:
-        if not error.lost_answer or not _has_extension(session, plan, offering):
-            raise
-    progress.done(f"the training plan is extended by {offering}")
-
-
-def _has_extension(session: AwsSession, plan: str, offering: str) -> bool:
-    pages = session.pages(
-        "sagemaker",
-        "DescribeTrainingPlanExtensionHistory",
-        "TrainingPlanExtensions",
-        MaxResults=PAGE_SIZE,
-        TrainingPlanArn=plan,
-    )
-    return any(
-        each.get("TrainingPlanExtensionOfferingId") == offering and each.get("Status") != "Failed"
-        for page in pages
-        for each in page
-    )
