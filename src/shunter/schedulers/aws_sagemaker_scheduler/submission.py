@@ -15,10 +15,9 @@ from shunter.backoff import Backoff
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.progress import Progress
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsThrottledError
-from shunter.schedulers.aws.iam import find_role
 from shunter.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_sagemaker_scheduler import names, permissions
+from shunter.schedulers.aws_sagemaker_scheduler import names, role_checks
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage
 from shunter.schedulers.aws_sagemaker_scheduler.datasets import read_dataset, upload_dataset
 from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, with_member
@@ -132,30 +131,11 @@ def _check_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -
     """Look up the role, and its permissions if the job depends on them; return its ARN by placeholder."""
     needs, planned = job.needs, job.job_def["RoleArn"]
     arn = planned
-    if needs.role_name:
-        role = _role_named(session, needs.role_name)
-        permissions.check_trust(role, job.job_def)
-        arn = role["Arn"]
-    elif needs.role_check:
-        permissions.check_trust_of_arn(session, job.job_def, progress)
+    if needs.role_name or needs.role_check:
+        arn = role_checks.checked_arn(session, needs.role_name or planned, job.job_def, progress)
     if needs.checkpoint_check:
-        permissions.check_checkpoint_rights(session, arn, needs.checkpoint_check, progress)
+        role_checks.check_checkpoints(session, arn, needs.checkpoint_check, progress)
     return {planned: arn} if needs.role_name else {}
-
-
-def _role_named(session: AwsSession, name: str) -> dict[str, Any]:
-    try:
-        role = find_role(session, name)
-    except AwsForbiddenError as error:
-        raise AwsForbiddenError(
-            f"the ARN of the role {name!r} cannot be looked up: {error.message}",
-            hint="Give the role's ARN: -cfg role=arn:aws:iam::ACCOUNT:role/NAME.",
-            operation=error.operation,
-            code=error.code,
-        ) from None
-    if role is None:
-        raise ConfigError(f"there is no IAM role {name!r}", hint="Give another name, or the role's ARN.")
-    return role
 
 
 def _account(session: AwsSession) -> str:
