@@ -63,6 +63,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_roles(app, retries=bool(opts.batch_queue)),
         *_access(opts),
         *_instances(app, opts),
+        *_network(opts),
         *_time(opts),
         *_results(opts, local=local),
         *_input(opts),
@@ -158,6 +159,15 @@ def _count(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
 def _access(opts: AWSSageMakerOpts) -> Iterator[str]:
     if not opts.role.strip("/ "):
         yield "role is empty: give the name or the ARN of the job's IAM role"
+
+
+def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
+    # developer guide, "Access a training container through AWS Systems Manager for remote debugging"
+    if opts.enable_remote_debug and opts.enable_network_isolation:
+        yield (
+            "enable_remote_debug and enable_network_isolation are both given: people connect through a "
+            "service (SSM) that the container cannot reach without a network"
+        )
 
 
 def _time(opts: AWSSageMakerOpts) -> Iterator[str]:

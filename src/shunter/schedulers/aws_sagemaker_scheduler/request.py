@@ -32,7 +32,6 @@ from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     PlannedCode,
     without_secrets,
 )
-from shunter.schedulers.aws_sagemaker_scheduler.network_isolation import problems_of as isolation_problems
 from shunter.schedulers.aws_sagemaker_scheduler.option_rules import (
     WITHOUT_DEBUGGER,
     attempts_of,
@@ -195,13 +194,7 @@ def make_job(
         app, warnings = _supervised(app, opts)
     job = _RequestBuilder(app, opts, name, code, region).job()
     job.warnings = warnings
-    refuse_job(
-        app,
-        [
-            *request_rules.problems_of(job.job_def, _name_in_options, is_local=local),
-            *isolation_problems(job.job_def),
-        ],
-    )
+    refuse_job(app, request_rules.problems_of(job.job_def, _name_in_options, is_local=local))
     return job
 
 
