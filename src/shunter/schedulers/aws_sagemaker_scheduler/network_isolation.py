@@ -69,12 +69,8 @@ class Isolation:
         is_project = self.toolkit and PROJECT_FILE in paths and self.program not in paths
         if not is_shell and (PACKAGE_FILE in paths or is_project):
             package = PACKAGE_FILE if PACKAGE_FILE in paths else PROJECT_FILE
-            what = (
-                f"{package} makes the code a package, which would be built and installed by means of an index"
-            )
-            hint = (
-                f"Leave {package} out (.shunterignore), and name the script by its file, if that is enough."
-            )
+            what = f"{package} makes the code a package, which would be built with what an index has"
+            hint = f"Leave {package} out (.shunterignore), and name the script by its file, if that will do."
             yield f"{what}, and the container has no network to reach one", hint
 
 
