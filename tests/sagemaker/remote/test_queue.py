@@ -14,8 +14,9 @@ from shunter.components.train import script
 from shunter.components.utils import sh
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner.preparation import inject
+from shunter.schedulers.aws import batch_jobs
 from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws_sagemaker_scheduler import names, submission
+from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.request import make_job
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
@@ -82,7 +83,7 @@ def queue(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     with FakeAws() as aws:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", aws.url)
         monkeypatch.setenv("AWS_DEFAULT_REGION", wire.REGION)
-        monkeypatch.setattr(submission, "FIRST_DELAY", 0.05)
+        monkeypatch.setattr(batch_jobs, "FIRST_DELAY", 0.05)
         yield Queue(aws, cloud)
     assert aws.defects == []
 
@@ -337,7 +338,7 @@ def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AW
     assert check("gpu") == (True, "gpu")
     assert check("queue") == (False, "queue is a job queue of the type ECS")
     assert check("off") == (False, "the job queue off is DISABLED, VALID: JobQueue Healthy")
-    assert check("none") == (False, "there is no job queue none")
+    assert check("none") == (False, "there is no job queue none in eu-west-1")
 
 
 @pytest.mark.parametrize(

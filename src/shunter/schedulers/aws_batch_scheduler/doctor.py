@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from shunter.schedulers.api import Check
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.doctor import (
     ECR_IMAGE,
     guarded,
@@ -71,7 +72,7 @@ def examine_job(session: AwsSession, info: AppDryRunInfo[BatchJob]) -> list[Chec
 def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
     queue, environments = describe_queue(session, job.submission["jobQueue"])
     if queue is None:
-        yield Check("the job", False, f"there is no queue {job.queue} in {session.region}")
+        yield Check("the job", False, f"there is no job queue {job.queue} in {session.region}")
         return
     nodes = (job.job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
     containers = [each["container"] for each in nodes] or [job.job_def["containerProperties"]]
@@ -94,7 +95,7 @@ def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(
             "queue",
             False,
-            f"there is no queue {name} in {session.region}",
+            f"there is no job queue {name} in {session.region}",
             "`aws batch describe-job-queues` lists them; another region is -cfg region=...",
         )
         return
@@ -158,7 +159,7 @@ def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
     partition, account = partition_and_account(who)
     place = f"{session.region or '*'}:{account}"
     batch = f"arn:{partition}:batch:{place}"
-    queue = names.queue_name(cfg.get("queue") or "*")
+    queue = aws_names.queue_name(cfg.get("queue") or "*")
     group = f"arn:{partition}:logs:{place}:log-group:{cfg.get('log_group') or names.DEFAULT_LOG_GROUP}"
     statements = [
         allow("Look", [f"batch:{name}" for name in _LOOKING], ["*"]),  # Batch takes no resource for these

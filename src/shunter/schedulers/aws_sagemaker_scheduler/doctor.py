@@ -10,6 +10,7 @@ from typing import Any
 
 from shunter.schedulers.api import Check
 from shunter.schedulers.aws.aws_errors import REGION_HINT, AwsError, AwsForbiddenError
+from shunter.schedulers.aws.batch_jobs import queue_problem
 from shunter.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image
 from shunter.schedulers.aws.iam import Denial, denied, find_role, policy
 from shunter.schedulers.aws.s3 import find_bucket
@@ -17,7 +18,6 @@ from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names, role_checks
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.permissions import Policies
-from shunter.schedulers.aws_sagemaker_scheduler.submission import queue_problem
 
 Statement = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class _Examination:
 
     def _queue(self) -> Iterator[Check]:
         name = self.opts.batch_queue or ""
-        problem = queue_problem(self.session, name)
+        problem = queue_problem(self.session, name, training=True)
         yield Check("queue", True, name) if problem is None else Check("queue", False, *problem)
 
     # ---- permissions

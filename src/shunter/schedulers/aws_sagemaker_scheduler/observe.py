@@ -11,6 +11,7 @@ from typing import Any
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names
@@ -104,7 +105,7 @@ def list_jobs(
 
     jobs = _each_once(_listed_by_name(session, since, name))
     tagged = [{**job, "Tags": own} for job, own in zip(jobs, for_all(tags, jobs), strict=True)]
-    return [job for job in tagged if {names.TAG_VERSION, names.TAG_PREDECESSOR} & tags_of(job).keys()]
+    return [job for job in tagged if {aws_names.TAG_VERSION, aws_names.TAG_PREDECESSOR} & tags_of(job).keys()]
 
 
 def _each_once(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,7 +115,8 @@ def _each_once(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _found_by_tags(session: AwsSession, since: float | None, name: str) -> Iterator[dict[str, Any]]:
     ours = [
-        {"Name": f"Tags.{tag}", "Operator": "Exists"} for tag in (names.TAG_VERSION, names.TAG_PREDECESSOR)
+        {"Name": f"Tags.{tag}", "Operator": "Exists"}
+        for tag in (aws_names.TAG_VERSION, aws_names.TAG_PREDECESSOR)
     ]
     expression: dict[str, Any] = {"SubExpressions": [{"Filters": ours, "Operator": "Or"}], "Operator": "And"}
     filters = []
@@ -216,7 +218,7 @@ def describe(app_id: str, job: Job) -> DescribeAppResponse:
 def listed(job: Job) -> ListAppResponse:
     """Return a job as SageMaker lists it."""
     name = job["TrainingJobName"]
-    title = tags_of(job).get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
+    title = tags_of(job).get(aws_names.TAG_APP_NAME) or name.rpartition("-")[0] or name
     row = ListAppResponse(name, state_of(job), name=title)
     row.submitted_at = _seconds(job.get("CreationTime"))
     row.started_at = _seconds(job.get("TrainingStartTime"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shunter.schedulers.aws import s3
+from shunter.schedulers.aws import aws_names, s3
 from shunter.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
 from shunter.schedulers.aws.iam import LOG_IN, PULL, allow, pushing
 from shunter.schedulers.aws_sagemaker_scheduler import names
@@ -104,7 +104,7 @@ class Policies:
         if self.default_bucket:
             statements += self._buckets("MakeBucket", ["s3:CreateBucket"], [self.default_bucket])
         if opts.batch_queue:
-            queue = self._arn("batch", f"job-queue/{names.queue_name(opts.batch_queue)}")
+            queue = self._arn("batch", f"job-queue/{aws_names.queue_name(opts.batch_queue)}")
             queued = [queue, self._arn("batch", "service-job/*")]
             statements.append(allow("QueuedJobs", _of("batch", _QUEUED_JOBS), queued))
             # the first is called before a submission, and both by `list`

@@ -16,7 +16,8 @@ from typing import Any
 import shunter
 from shunter.errors import ConfigError, InvalidRunConfigException, refuse
 from shunter.redaction import Redactor, redact_text
-from shunter.schedulers.aws import s3
+from shunter.schedulers.aws import aws_names, s3
+from shunter.schedulers.aws.batch_jobs import TRAINING
 from shunter.schedulers.aws.service_model import problems_of
 from shunter.schedulers.aws_sagemaker_scheduler import names, request_rules
 from shunter.schedulers.aws_sagemaker_scheduler.channels import (
@@ -136,7 +137,7 @@ class AWSSageMakerJob:
     @property
     def app_id(self) -> str:
         """The job's id: its name, and before it the queue if it goes through one."""
-        return names.app_id(self.submission.get("jobQueue", ""), self.job_name)
+        return aws_names.make_app_id(self.submission.get("jobQueue", ""), self.job_name)
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
@@ -241,7 +242,7 @@ class _RequestBuilder:
         self.app = app
         self.opts = opts
         self.job_name = job_name
-        self.app_id = names.app_id(opts.batch_queue or "", job_name)
+        self.app_id = aws_names.make_app_id(opts.batch_queue or "", job_name)
         self.region = region
         self.needs = Needs()
         self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
@@ -437,12 +438,12 @@ class _RequestBuilder:
     def _tags(self) -> list[dict[str, str]]:
         tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
-        tags[names.TAG_VERSION] = shunter.__version__
+        tags[aws_names.TAG_VERSION] = shunter.__version__
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
-        tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
+        tags[aws_names.TAG_APP_NAME] = aws_names.tag_value(self.app.name)
         if self.opts.user:
-            tags[names.TAG_USER] = names.tag_value(self.opts.user)
+            tags[aws_names.TAG_USER] = aws_names.tag_value(self.opts.user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _submission(self, tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -455,7 +456,7 @@ class _RequestBuilder:
         made: dict[str, Any] = {
             "jobName": self.job_name,
             "jobQueue": self.opts.batch_queue,
-            "serviceJobType": names.SERVICE_JOB,
+            "serviceJobType": TRAINING,
             "retryStrategy": {
                 "attempts": attempts_of(self.app, self.opts),
                 **({"evaluateOnExit": retries} if retries else {}),

@@ -5,30 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shunter.backoff import Backoff
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.progress import Progress
-from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsThrottledError
+from shunter.schedulers.aws.batch_jobs import check_queue, find_by_name, send_once
 from shunter.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names, role_checks
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage
 from shunter.schedulers.aws_sagemaker_scheduler.datasets import read_dataset, upload_dataset
 from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, with_member
-from shunter.schedulers.aws_sagemaker_scheduler.queued_jobs import find_by_name
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob, Needs, settle
 
 #: How often code that changes while it is packed is read again.
 CODE_ATTEMPTS = 3
-#: How often a request to submit a job is sent.
-ATTEMPTS = 5
-FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 
 
 def prepare(
@@ -36,7 +29,8 @@ def prepare(
 ) -> None:
     """Do what a job needs, and put the results into its request. Does nothing the second time."""
     needs = job.needs
-    _check_queue(job, session)
+    if job.submission:
+        check_queue(session, job.submission["jobQueue"], training=True)
     replacements = _check_role(job, session, progress)
     datasets = {upload.uri: read_dataset(upload.path) for upload in needs.uploads}
     if code is not None:
@@ -69,7 +63,8 @@ def prepare(
 def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
     """Check the role now, so that `prepare` need not; if there is no role to check, the credentials."""
     needs = job.needs
-    _check_queue(job, session)
+    if job.submission:
+        check_queue(session, job.submission["jobQueue"], training=True)
     if not (needs.role_name or needs.role_check or needs.checkpoint_check):
         _account(session)
         return
@@ -87,7 +82,7 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
         AwsError: AWS refused it, or could not be reached.
     """
     if not job.submission:
-        made = _send_once(
+        made = send_once(
             lambda: with_member(
                 session.call("sagemaker", "CreateTrainingJob", repeats=False, **job.job_def),
                 "CreateTrainingJob",
@@ -97,34 +92,16 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
         )
         return str(made["TrainingJobArn"]), ""
     request = {**job.submission, "serviceRequestPayload": json.dumps(job.job_def)}
-    made = _send_once(
-        lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request),
-        lambda: find_by_name(session, request["jobQueue"], job.job_name),
-    )
+
+    def find() -> dict[str, Any] | None:
+        found = find_by_name(session, "ListServiceJobs", request["jobQueue"], job.job_name)
+        return found[0] if found else None
+
+    made = send_once(lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request), find)
     return made.get("jobArn", ""), made["jobId"]
 
 
-def _send_once(
-    send: Callable[[], dict[str, Any]], find: Callable[[], dict[str, Any] | None]
-) -> dict[str, Any]:
-    """Return the answer to a request, or the description of what it has made, if its answer was lost."""
-    lost, backoff = False, Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
-    while True:
-        try:
-            return send()
-        except AwsError as error:
-            lost = lost or error.lost_answer
-            if not lost and not isinstance(error, AwsThrottledError):
-                raise
-            if lost:
-                with suppress(AwsError):
-                    if (found := find()) is not None:
-                        return found
-            if not backoff.pause():  # lists lag behind
-                raise
-
-
-# ---- the role and the queue
+# ---- the role
 
 
 def _check_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
@@ -140,34 +117,6 @@ def _check_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -
 
 def _account(session: AwsSession) -> str:
     return str(session.call("sts", "GetCallerIdentity")["Account"])
-
-
-def _check_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
-    """Refuse a queue that accepts no training jobs, if the caller may look it up."""
-    if not job.submission:
-        return
-    try:
-        problem = queue_problem(session, job.submission["jobQueue"])
-    except AwsForbiddenError:
-        return
-    if problem is not None:
-        what, hint = problem
-        raise ConfigError(what, hint=hint)
-
-
-def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
-    """Return what is wrong with a queue, and what to do; None if it accepts jobs."""
-    found = session.call("batch", "DescribeJobQueues", jobQueues=[queue]).get("jobQueues") or []
-    if not found:
-        return f"there is no job queue {queue}", "Create it, or give another one."
-    kind, state, status = (found[0].get(key, "") for key in ("jobQueueType", "state", "status"))
-    if kind != names.SERVICE_JOB:
-        hint = f"A queue for training jobs has the type {names.SERVICE_JOB}, and a service environment."
-        return f"{queue} is a job queue of the type {kind or 'ECS'}", hint
-    if state != "ENABLED" or status not in ("VALID", "UPDATING"):
-        why = found[0].get("statusReason", "")
-        return f"the job queue {queue} is {state}, {status}" + (f": {why}" if why else ""), "Have it enabled."
-    return None
 
 
 # ---- code
