@@ -86,7 +86,7 @@ class Rig:
             runs[-1] = AttemptLog(runs[-1].stream, self.clock.time() - 3600)
 
     def blocks(self, **query: Any) -> Iterator[LogBlock]:
-        return read_streams(self.session, GROUP, self, LogQuery(**query), self.clock)
+        return read_streams(self.session, GROUP, self.refresh, LogQuery(**query), self.clock)
 
     def read(self, **query: Any) -> dict[int, bytes]:
         texts: dict[int, bytes] = dict.fromkeys(self.attempts, b"")

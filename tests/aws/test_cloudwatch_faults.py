@@ -105,7 +105,7 @@ def test_a_job_out_of_sight_goes_on_being_read(job: Rig) -> None:
         try:
             logs_client(job.aws, aws_access_key_id="x").describe_log_groups()
         except Exception as error:
-            job.failures = [error] * 5
+            job.failures = [job.session.translated(error, "logs", "DescribeLogGroups")] * 5
 
     job.aws.faults.add("DescribeLogGroups", "server_error")
     clock.at(10, hide)

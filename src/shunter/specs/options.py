@@ -34,7 +34,6 @@ ADDRESS = "an address to contact"
 DESTINATION = "a destination of code or data"
 ACCESS = "access to this machine or a network"
 PLUGIN = "a plug-in"
-PURCHASE = "a purchase"
 #: Only if they are outside of the project: files that are read, and places that are written to.
 FILES_OUTSIDE = "files outside of the project"
 PLACE_OUTSIDE = "a destination outside of the project"

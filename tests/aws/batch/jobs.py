@@ -106,8 +106,4 @@ CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
         ),
         {"timeout": 60},
     ),
-    "multinode_without_shell": (
-        app(role(num_replicas=2, metadata={"aws_batch": {"shell": False}}), role("reader")),
-        {},
-    ),
 }

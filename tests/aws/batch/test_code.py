@@ -74,8 +74,8 @@ def test_code_that_was_asked_for_needs_a_repository(
 @pytest.mark.parametrize(
     ("queue", "problem"),
     [
-        ("nosuch", "there is no queue nosuch"),
-        ("off", "accepts no jobs: it is DISAB"),
+        ("nosuch", "there is no job queue nosuch"),
+        ("off", "the job queue off is DISABLED"),
         ("queue", "expired"),
     ],
 )

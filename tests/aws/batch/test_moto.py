@@ -236,7 +236,7 @@ def test_doctor(cli: CommandLine, moto: Moto) -> None:
     assert {"Look", "Submit", "ReadLogs", "PassRoles"} == {each["Sid"] for each in statements}
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/none"
     text = cli("doctor", "-s", "aws_batch", "-cfg", f"queue=none,image_repo={image}", code=4)
-    assert "there is no queue none in us-east-1" in text
+    assert "there is no job queue none in us-east-1" in text
     assert f"there is no repository {image}" in text
 
 

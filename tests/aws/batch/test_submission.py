@@ -8,6 +8,7 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.components.train import script
+from shunter.schedulers.aws import batch_jobs
 from shunter.schedulers.aws.aws_errors import (
     AwsCredentialsError,
     AwsError,
@@ -106,7 +107,7 @@ def test_a_job_that_cannot_be_seen_yet_is_not_kept_twice(
 
     def sleep(clock: Clock, seconds: float) -> None:
         paused.append(seconds)
-        if len(paused) == submission.LOOKS:  # the pause before the second submission
+        if len(paused) == batch_jobs.LOOKS:  # the pause before the second submission
             still.batch.visible_after = 0
             for job in still.batch.jobs.values():
                 job.visible_at = 0
@@ -150,7 +151,7 @@ def test_attempts_come_to_an_end(
     still.faults.add("SubmitJob", fault, None)
     with pytest.raises(error):
         scheduler.submit(app(), CFG)
-    assert still.count("SubmitJob") == submission.ATTEMPTS
+    assert still.count("SubmitJob") == batch_jobs.ATTEMPTS
     assert not still.batch.jobs
 
 

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from shunter.schedulers.api import Check
-from shunter.schedulers.aws_sagemaker_scheduler.permissions import trust_problem
+from shunter.schedulers.aws.iam import policy
+from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
+from shunter.schedulers.aws_sagemaker_scheduler.permissions import Policies
+from shunter.schedulers.aws_sagemaker_scheduler.role_checks import problem_of
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler, create_scheduler
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
 from tests.sagemaker.remote.test_rights import options, ship
 
-CHAINING = {"SessionChainingConfig": {"EnableSessionTagChaining": True}}
 USER = "moto"  # whom moto takes everybody for
 
 
@@ -29,8 +31,8 @@ def user(iam: Iam) -> Iterator[None]:
     client = iam.client
     client.create_user(UserName=USER)
     yield
-    for policy in client.list_user_policies(UserName=USER)["PolicyNames"]:
-        client.delete_user_policy(UserName=USER, PolicyName=policy)
+    for name in client.list_user_policies(UserName=USER)["PolicyNames"]:
+        client.delete_user_policy(UserName=USER, PolicyName=name)
     client.delete_user(UserName=USER)
 
 
@@ -161,12 +163,11 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
 @pytest.mark.slow
 def test_the_roles_policy_holds_what_aws_documents() -> None:
     """The table of CreateTrainingJob in the developer guide."""
-    from shunter.schedulers.aws_sagemaker_scheduler.permissions import UsedResources, role_grants
-
-    places = UsedResources(
-        "us-east-1", "1", uploads=["b/c"], results=["b/r"], checkpoints=["b/k"], in_vpc=True
+    opts = AWSSageMakerOpts(
+        role="R", output_path="s3://b/r", checkpoint_s3_uri="s3://b/k", subnets=["subnet-1"]
     )
-    actions = {action for grant in role_grants(places) for action in grant.actions}
+    statements = Policies(opts, "us-east-1", "", "").of_role()
+    actions = {action for statement in statements for action in statement["Action"]}
     documented = {
         *("cloudwatch:PutMetricData", "logs:CreateLogStream", "logs:PutLogEvents", "logs:CreateLogGroup"),
         *("logs:DescribeLogStreams", "s3:GetObject", "s3:PutObject", "s3:ListBucket"),
@@ -181,14 +182,6 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
 
 @pytest.mark.slow
 def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
-    from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
-    from shunter.schedulers.aws_sagemaker_scheduler.permissions import (
-        caller_grants,
-        policy,
-        role_grants,
-        used_by,
-    )
-
     page = (Path(__file__).parents[3] / "docs/schedulers/aws_sagemaker.md").read_text()
     shown = [json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:]]
     opts = AWSSageMakerOpts(
@@ -198,9 +191,9 @@ def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
         channels={"training": "s3://BUCKET/data"},
     )
     role = "arn:aws:iam::ACCOUNT:role/Training"
-    places = used_by(opts, "REGION", "arn:aws:iam::ACCOUNT:user/me", role)
-    assert shown[:2] == [policy(caller_grants(places)), policy(role_grants(places))]
-    assert trust_problem({"Arn": role, "AssumeRolePolicyDocument": shown[2]}, CHAINING) is None
+    policies = Policies(opts, "REGION", "arn:aws:iam::ACCOUNT:user/me", role)
+    assert shown[:2] == [policy(policies.of_caller()), policy(policies.of_role())]
+    assert problem_of({"Arn": role, "AssumeRolePolicyDocument": shown[2]}, role, tag_chaining=True) is None
 
 
 @pytest.mark.slow
@@ -224,8 +217,8 @@ def test_without_a_region_or_credentials_there_is_nothing_to_see(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"role": "NotThere"}, "there is no role NotThere"),
-        ({"role": "arn:aws:iam::123456789012:role/NotThere"}, "there is no role arn:aws:iam"),
+        ({"role": "NotThere"}, "there is no IAM role NotThere"),
+        ({"role": "arn:aws:iam::123456789012:role/NotThere"}, "there is no IAM role arn:aws:iam"),
         ({"role": ""}, "not given"),
         ({"enable_session_tag_chaining": True}, "does not allow sts:TagSession"),
     ],

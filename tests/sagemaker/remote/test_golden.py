@@ -78,7 +78,6 @@ EVERYTHING: dict[str, Any] = {
         "placement_specifications": [{"ultra_server_id": "us-1", "instance_count": 1}],
     },
     "training_plan": PLAN,
-    "training_plan_extension": "tpeo-1",
     "mlflow_config": {
         "resource_arn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one",
         "experiment_name": "e",

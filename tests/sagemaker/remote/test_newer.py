@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,16 @@ import pytest
 
 from shunter.components.train import script
 from shunter.errors import ConfigError
-from shunter.progress import Silent
 from shunter.schedulers.aws import service_model
-from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.request import check_requests, make_job
 from shunter.schedulers.aws_sagemaker_scheduler.scheduler import AWSSageMakerScheduler
-from shunter.schedulers.aws_sagemaker_scheduler.submission import extend_plan
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
 from tests import backends
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import model, options, submit
 
-PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
 MLFLOW = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one"
 PACKAGES = "arn:aws:sagemaker:us-east-1:123456789012:model-package-group/models"
 
@@ -103,98 +97,20 @@ def _without(service: str, *removed: tuple[str, str]) -> Any:
     return ServiceModel(document, service)
 
 
-@pytest.fixture
-def old_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_what_an_older_boto3_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backends.need("botocore")
-    request = "CreateTrainingJobRequest"
     models = {
-        "sagemaker": _without(
-            "sagemaker",
-            ("ResourceConfig", "InstancePreferences"),
-            ("ResourceConfig", "InstancePlacementConfig"),
-            (request, "MlflowConfig"),
-            (request, "ModelPackageConfig"),
-            ("operations", "ExtendTrainingPlan"),
-        ),
-        "batch": _without("batch", ("SubmitServiceJobRequest", "quotaShareName")),
+        "sagemaker": _without("sagemaker", ("CreateTrainingJobRequest", "MlflowConfig")),
+        "batch": _without("batch", ("operations", "SubmitServiceJob")),
     }
     monkeypatch.setattr(service_model, "_model", models.__getitem__)
-    monkeypatch.setattr("botocore.__version__", "1.35.80")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"mlflow_config": {"resource_arn": MLFLOW}},
-            "mlflow_config needs boto3 1.42.2 or newer, and 1.35.80",
-        ),
-        (
-            {"model_package_config": {"ModelPackageGroupArn": PACKAGES}},
-            "model_package_config needs boto3 1.42.2",
-        ),
-        (
-            {"instance_type": None, "instance_preferences": ["ml.m5.large"]},
-            "instance_preferences needs boto3 1.43.90",
-        ),
-        (
-            {"instance_placement_config": {"EnableMultipleJobs": True}},
-            "instance_placement_config needs boto3 1.40.6",
-        ),
-        (
-            {"training_plan": PLAN, "training_plan_extension": "tpeo-1"},
-            "training_plan_extension needs boto3 1.42.66",
-        ),
-        ({"batch_queue": "q", "batch_quota_share": "s"}, "batch_quota_share needs boto3 1.42.72"),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_what_an_older_boto3_lacks_is_named(old_boto3: None, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        check_requests(make_job(ANY, AWSSageMakerOpts(**{**BASE, **given, "max_pending": 10})))
-    assert "MaxPendingTimeInSeconds" in caught.value.message  # the rest is checked all the same
-    assert "Unknown parameter" not in caught.value.message
-
-
-# ---- training plans
-
-
-class Plans(AwsSession):
-    """SageMaker's answers about one plan; an answer may get lost."""
-
-    def __init__(self, *bought: str, is_lost: bool = False, is_refused: bool = False) -> None:
-        self.bought = list(bought)
-        self.is_lost = is_lost
-        self.is_refused = is_refused
-        self.calls: list[str] = []
-
-    def call(self, service: str, operation: str, *, repeats: bool = True, **params: Any) -> dict[str, Any]:
-        self.calls.append(operation)
-        if operation == "ExtendTrainingPlan":
-            assert not repeats
-            if not self.is_refused:
-                self.bought.append(params["TrainingPlanExtensionOfferingId"])
-            if self.is_lost or self.is_refused:
-                raise AwsError("no answer", lost_answer=self.is_lost)
-            return {"TrainingPlanExtensions": []}
-        assert params == {"TrainingPlanArn": PLAN, "MaxResults": 100}
-        return {"TrainingPlanExtensions": [{"TrainingPlanExtensionOfferingId": each} for each in self.bought]}
-
-
-@pytest.mark.parametrize("plans", [Plans(), Plans("other"), Plans("tpeo-1"), Plans(is_lost=True)])
-def test_an_extension_is_bought_once(plans: Any) -> None:
-    for _ in range(2):
-        extend_plan(plans, PLAN, "tpeo-1", Silent())
-    assert plans.bought.count("tpeo-1") == 1
-
-
-def test_an_extension_that_is_refused_stops_the_job() -> None:
-    with pytest.raises(AwsError):
-        extend_plan(Plans(is_refused=True), PLAN, "tpeo-1", Silent())
-
-
-def test_an_extension_is_announced() -> None:
-    opts = AWSSageMakerOpts(**BASE, training_plan=PLAN, training_plan_extension="tpeo-1")
-    before = json.loads(str(make_job(ANY, opts)))["before"]
-    assert any("buy the extension tpeo-1" in step for step in before)
+    given: dict[str, Any] = {"mlflow_config": {"resource_arn": MLFLOW}, "batch_queue": "q", "max_pending": 10}
+    with pytest.raises(ConfigError) as caught:
+        check_requests(make_job(ANY, AWSSageMakerOpts(**BASE, **given)))
+    for said in (
+        "boto3 does not know batch:SubmitServiceJob; a newer boto3 may know it",
+        'mlflow_config: Unknown parameter in input: "MlflowConfig"',
+        "max_pending: Invalid value for parameter",  # the rest is checked all the same
+    ):
+        assert said in caught.value.message

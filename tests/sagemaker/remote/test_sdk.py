@@ -29,7 +29,6 @@ NOT_OF_THE_SDK = (
     "notify_secret",
     "hang_timeout",
     "on_hang",
-    "training_plan_extension",
     "instance_preferences",
     "instance_placement_config",
     "mlflow_config",

@@ -36,9 +36,6 @@ THROTTLED = frozenset(
         "TooManyRequestsException",
     ]
 )
-_SERVER_FAILED = frozenset(
-    {"InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException"}
-)
 # "User: arn:aws:iam::1:user/me is not authorized to perform: batch:SubmitJob on resource: ..."
 _DENIAL = re.compile(
     r"(?:User: (?P<who>\S+) )?is not authorized to perform: (?P<action>[\w-]+:\w+)"
@@ -209,37 +206,9 @@ def _short(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def error_code(error: BaseException) -> str:
-    """Return the code of an error that the service answered with; empty for other errors."""
-    response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
-
-
 def failure_kind(error: BaseException) -> str:
-    """Classify an error of botocore, or one raised from it: throttled, expired, transient or final."""
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-    from botocore.exceptions import ConnectionError as NoConnectionError
-    from botocore.parsers import ResponseParserError
-    from urllib3.exceptions import HTTPError
-
-    # The last three pass through botocore unchanged when an answer breaks off.
-    transient = (
-        HTTPClientError,
-        NoConnectionError,
-        ResponseParserError,
-        HTTPError,
-        ConnectionError,
-        TimeoutError,
-    )
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, *transient)):
-        cause = cause.__cause__
-    if isinstance(cause, ClientError):
-        code = error_code(cause)
-        status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in THROTTLED or status == 429:
-            return "throttled"
-        if code in _EXPIRED:
-            return "expired"
-        return "transient" if code in _SERVER_FAILED or status >= 500 else "final"
-    return "transient" if isinstance(cause, transient) else "final"
+    """Classify an error of `translate`: ``expired`` credentials, ``transient``, or ``final``."""
+    if isinstance(error, AwsError) and error.code in _EXPIRED:
+        return "expired"
+    passes = isinstance(error, (AwsThrottledError, AwsUnreachableError))
+    return "transient" if passes or (isinstance(error, AwsError) and error.lost_answer) else "final"

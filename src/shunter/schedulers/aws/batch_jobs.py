@@ -1,16 +1,36 @@
-"""What jobs on AWS Batch and SageMaker share: where they are, those not shown yet, times, console links."""
+"""Jobs in queues of AWS Batch, containers or training jobs: where they are, and submitting them once."""
 
 from __future__ import annotations
 
+import re
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
 
+from shunter.backoff import Backoff
+from shunter.errors import ConfigError
+from shunter.schedulers.aws.aws_errors import (
+    AwsError,
+    AwsForbiddenError,
+    AwsThrottledError,
+    AwsUnreachableError,
+)
+from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import AppState
 from shunter.system.identity import user_name
 
 #: How long Batch may take to show a job that it has accepted.
 SETTLING_SECONDS = 60.0
+#: The type of queues for SageMaker's training jobs, and of the jobs in them.
+TRAINING = "SAGEMAKER_TRAINING"
+PAGE_SIZE = 100
+#: How often a request to submit a job is sent, and how often a job whose answer was lost is searched for
+#: before it is sent again: lists lag behind.
+ATTEMPTS, LOOKS = 5, 3
+FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
+_MISSING = re.compile(r"not found|does not exist|doesn't exist|no such|cannot find", re.I)
 
 
 class JobRef(NamedTuple):
@@ -74,11 +94,112 @@ def seconds_of(milliseconds: float | None) -> float | None:
     return milliseconds / 1000 if milliseconds else None
 
 
-def console_link(arn: str, page: str, fragment: str) -> str | None:
-    """Return the page of AWS's console about the resource with this ARN; None if it is not an ARN."""
-    parts = arn.split(":")
-    if len(parts) < 6 or parts[0] != "arn":
-        return None
-    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-    domain, region = domains.get(parts[1], "console.aws.amazon.com"), parts[3]
-    return f"https://{region}.{domain}/{page}?region={region}#{fragment}{arn.rpartition('/')[2]}"
+def is_missing(error: AwsError) -> bool:
+    """Tell whether Batch says that a queue or a job does not exist."""
+    return error.code == "ClientException" and _MISSING.search(error.message) is not None
+
+
+# ---- queues
+
+
+def queue_problem(session: AwsSession, queue: str, *, training: bool = False) -> tuple[str, str] | None:
+    """Return why a queue accepts no jobs, of SageMaker or of containers, and what to do; None if it does."""
+    found = session.call("batch", "DescribeJobQueues", jobQueues=[queue]).get("jobQueues") or []
+    if not found:
+        hint = "`aws batch describe-job-queues` lists them; another region is -cfg region=..."
+        return f"there is no job queue {queue} in {session.region}", hint
+    kind, state, status = (found[0].get(key, "") for key in ("jobQueueType", "state", "status"))
+    if (kind == TRAINING) != training:
+        hint = f"A queue for training jobs has the type {TRAINING}, and a service environment."
+        return f"{queue} is a job queue of the type {kind or 'ECS'}", hint
+    if state == "DISABLED" or status in ("INVALID", "DELETING", "DELETED"):
+        why = found[0].get("statusReason", "")
+        return f"the job queue {queue} is {state}, {status}" + (f": {why}" if why else ""), "Have it enabled."
+    return None
+
+
+def check_queue(session: AwsSession, queue: str, *, training: bool = False) -> None:
+    """Refuse a queue that accepts no jobs. Users without the permission to look may still submit.
+
+    Raises:
+        ConfigError: the queue does not exist, is of another type, disabled or invalid.
+        AwsError: credentials are missing, or Batch cannot be reached.
+    """
+    with suppress(AwsForbiddenError):
+        if problem := queue_problem(session, queue, training=training):
+            raise ConfigError(f"{problem[0]}; nothing was sent", hint=problem[1])
+
+
+def job_pages(
+    session: AwsSession, operation: str, queue: str, filter_name: str, value: str
+) -> Iterator[list[Any]]:
+    """Return the jobs of a queue, in all states, a page at a time; without a filter only running ones.
+
+    Args:
+        session: the account's session.
+        operation: ``ListJobs`` or ``ListServiceJobs``.
+        queue: name or ARN of the queue.
+        filter_name: ``JOB_NAME``, or ``AFTER_CREATED_AT`` with milliseconds.
+        value: what is looked for.
+    """
+    filters = [{"name": filter_name, "values": [value]}]
+    return session.pages(
+        "batch", operation, "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
+    )
+
+
+def is_part(job: Mapping[str, Any]) -> bool:
+    """Tell whether a listed job is a child of an array, or a node."""
+    return ":" in job["jobId"] or "#" in job["jobId"]
+
+
+def find_by_name(session: AwsSession, operation: str, queue: str, name: str) -> list[dict[str, Any]]:
+    """Return the listed jobs of this name, the oldest first; empty if the queue does not exist."""
+    try:
+        pages = job_pages(session, operation, queue, "JOB_NAME", name)
+        found = {  # the filter ignores case, and a page may come twice
+            job["jobId"]: job
+            for page in pages
+            for job in page
+            if job.get("jobName") == name and not is_part(job)
+        }
+    except AwsError as error:
+        if not is_missing(error):
+            raise
+        return []
+    return sorted(found.values(), key=lambda job: job.get("createdAt", 0))
+
+
+# ---- submitting
+
+
+def send_once(
+    send: Callable[[], dict[str, Any]], find: Callable[[], dict[str, Any] | None]
+) -> dict[str, Any]:
+    """Return the answer to a request, or what ``find`` returns of its job if the answer was lost.
+
+    Raises:
+        AwsError: AWS refused it, or could not be reached after several attempts.
+    """
+    is_lost, backoff = False, Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
+    while True:
+        try:
+            return send()
+        except AwsError as error:
+            is_lost = is_lost or error.lost_answer
+            if not is_lost and not isinstance(error, (AwsThrottledError, AwsUnreachableError)):
+                raise
+            if is_lost and (found := _look(find)) is not None:
+                return found
+            if not backoff.pause():
+                raise
+
+
+def _look(find: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
+    while True:
+        with suppress(AwsError):
+            if (found := find()) is not None:
+                return found
+        if not backoff.pause():
+            return None

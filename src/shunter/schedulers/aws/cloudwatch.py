@@ -2,27 +2,24 @@
 
 FilterLogEvents reads a hundred streams in a call, in order of time. Events become visible late and out of
 order, so following asks again from a while before the newest event, and drops the events (they have ids) that
-were given before. The reader knows nothing of the scheduler: a `JobLogs` names the streams and says whether
-more will come.
-
-AWS does not keep exactly what was written: the text of an event is never empty, so agents drop empty lines,
-and they cut lines that are too long into several events.
+were given before. The reader knows no scheduler: `Refresh` names the streams and says when no more
+will come.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shunter.backoff import Backoff, Clock
 from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.aws_errors import AwsError, failure_kind
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, compile_regex, iter_lines
+from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, iter_lines
 
 Key = tuple[str, int]
 
@@ -59,11 +56,8 @@ class ReplicaAttempts(NamedTuple):
     over: bool
 
 
-class JobLogs(Protocol):
-    """Knows where the logs of a job's replicas are."""
-
-    def refresh(self) -> Mapping[Key, ReplicaAttempts]:
-        """Ask the backend, and return the attempts of all wanted replicas, by role and index."""
+#: Asks the backend, and returns the attempts of all wanted replicas, by role and index.
+Refresh = Callable[[], Mapping[Key, ReplicaAttempts]]
 
 
 class _Event(NamedTuple):  # sorted by time
@@ -74,7 +68,7 @@ class _Event(NamedTuple):  # sorted by time
 
 
 def read_streams(
-    session: AwsSession, group: str, job: JobLogs, query: LogQuery, clock: Clock | None = None
+    session: AwsSession, group: str, refresh: Refresh, query: LogQuery, clock: Clock | None = None
 ) -> Iterator[LogBlock]:
     """Return the lines of a job's replicas, roughly in the order in which they were written.
 
@@ -83,7 +77,7 @@ def read_streams(
     Args:
         session: makes the calls.
         group: name of the log group.
-        job: names the replicas' streams.
+        refresh: names the replicas' streams.
         query: which lines.
         clock: the time.
 
@@ -91,9 +85,7 @@ def read_streams(
         UsageError: the regular expression is invalid.
         AwsError: CloudWatch refuses, or was unreachable for too long (from the iterator).
     """
-    if query.regex is not None:
-        compile_regex(query.regex)
-    return _Reading(session, group, job, query, clock or Clock()).blocks()
+    return _Reading(session, group, refresh, query, clock or Clock()).blocks()
 
 
 def milliseconds(time: datetime) -> int:
@@ -104,10 +96,12 @@ def milliseconds(time: datetime) -> int:
 class _Reading:
     """One reading of a job's logs, from its first call to its last."""
 
-    def __init__(self, session: AwsSession, group: str, job: JobLogs, query: LogQuery, clock: Clock) -> None:
+    def __init__(
+        self, session: AwsSession, group: str, refresh: Refresh, query: LogQuery, clock: Clock
+    ) -> None:
         self._session = session
         self._group = group
-        self._job = job
+        self._ask = refresh
         self._query = query
         self._clock = clock
         self._search = None if query.regex is None else LineSearch(query.regex)
@@ -172,7 +166,7 @@ class _Reading:
 
     def _refresh(self) -> None:
         """Ask for the replicas' streams."""
-        attempts = self._job.refresh()
+        attempts = self._ask()
         self._failures.reset()
         self._refresh_due = self._clock.monotonic() + REFRESH
         self._attempts = attempts
@@ -220,9 +214,6 @@ class _Reading:
         now = self._clock.monotonic()
         recent = min(self._newest, int(self._clock.time() * 1000)) - OVERLAP
         recent = self._floor if is_final else max(self._floor, recent)
-        horizon = None
-        if self._query.should_tail and not is_final:
-            horizon = int((self._clock.time() - SETTLE) * 1000)
         starts = dict.fromkeys(self._existing, recent)
         missing = self._keys.keys() - self._existing
         if is_final or now >= self._probe_due:
@@ -232,17 +223,11 @@ class _Reading:
         # streams whose starts are in the same minute share calls
         for _, near in groupby(sorted(starts, key=starts.__getitem__), lambda name: starts[name] // 60_000):
             while streams := list(islice(near, STREAMS_PER_CALL)):
-                looks.append(self._events(streams, starts[streams[0]], is_final, horizon))
+                looks.append(self._events(streams, starts[streams[0]], is_final))
         return filter(self._is_new, heapq.merge(*looks))
 
-    def _events(
-        self, streams: list[str], start: int, is_final: bool, horizon: int | None
-    ) -> Iterator[_Event]:
-        """Yield the events of at most a hundred streams from a time on, in order of time.
-
-        Between two pages, earlier events may become visible. So those after the horizon that are not on the
-        first page are left to the next look.
-        """
+    def _events(self, streams: list[str], start: int, is_final: bool) -> Iterator[_Event]:
+        """Yield the events of at most a hundred streams from a time on, in order of time."""
         if self._until is not None and start >= self._until:
             return
         end = {} if self._until is None else {"endTime": self._until - 1}  # unlike GetLogEvents', included
@@ -250,30 +235,22 @@ class _Reading:
         time = start
         try:
             pages = self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params)
-            for number, page in enumerate(pages):
+            for page in pages:
                 for row in page:
                     time = int(row["timestamp"])  # servers other than AWS give fractions
-                    if horizon is not None and number and time > horizon:
-                        break
                     yield _Event(time, row["logStreamName"], row["eventId"], row["message"])
-                else:
-                    self._starts |= dict.fromkeys(streams, time)  # where to go on if the next page fails
-                    continue
-                break
+                self._starts |= dict.fromkeys(streams, time)  # where to go on if the next page fails
             self._existing.update(streams)
         except AwsError as error:
             if error.code != "ResourceNotFoundException":
                 raise
             if "group" in str(error):
                 if is_final and self._is_over():
-                    raise AwsError(
-                        f"the log group {self._group} does not exist",
-                        hint="Is it the right group and region? Somebody may have deleted it.",
-                    ) from error
+                    hint = "Is it the right group and region? Somebody may have deleted it."
+                    raise AwsError(f"the log group {self._group} does not exist", hint=hint) from error
             elif len(streams) > 1:  # one of them does not exist, or not yet
                 halves = (streams[: len(streams) // 2], streams[len(streams) // 2 :])
-                looks = [self._events(half, start, is_final, horizon) for half in halves]
-                yield from heapq.merge(*looks)
+                yield from heapq.merge(*(self._events(half, start, is_final) for half in halves))
 
     def _is_new(self, event: _Event) -> bool:
         """Tell whether an event was not given before, and remember it."""
@@ -307,10 +284,9 @@ class _Reading:
 
     def _start_of_last(self, stream: str, count: int) -> tuple[int, int]:
         """Return the time from which a stream has this many lines, or all, and how many there are."""
-        params: dict[str, Any] = {"logGroupName": self._group, "logStreamName": stream}
+        end = {} if self._until is None else {"endTime": self._until}
+        params: dict[str, Any] = {"logGroupName": self._group, "logStreamName": stream, **end}
         params |= {"startTime": self._since, "startFromHead": False, "limit": min(10_000, 1000 + count)}
-        if self._until is not None:
-            params["endTime"] = self._until
         found = 0
         try:
             while True:

@@ -1,12 +1,11 @@
-"""IAM roles: looking them up, and reading who may assume them."""
+"""IAM: who may assume a role, policies as they are printed, and the simulator of what a principal may do."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from shunter.schedulers.aws.aws_errors import AwsError
@@ -34,7 +33,34 @@ def find_role(session: AwsSession, name: str, *, repeats: bool = True) -> dict[s
     return role
 
 
-def trusts(document: Any, services: list[str], action: str = ASSUME) -> bool:
+def role_problem(
+    role: Mapping[str, Any] | None, given: str, services: Sequence[str], actions: Sequence[str] = (ASSUME,)
+) -> tuple[str, str] | None:
+    """Return what is wrong with a role that a service is to use, and what to do; None if nothing is.
+
+    Args:
+        role: IAM's description; None if there is no such role.
+        given: the name or ARN by which it was looked up.
+        services: names of the service, of which the trust policy has to name one.
+        actions: what the service does with it.
+    """
+    if role is None:
+        return f"there is no IAM role {given}", "`aws iam list-roles` lists them."
+    arn = role["Arn"]
+    if given.startswith("arn:") and arn != given:
+        return f"the role of this name is {arn}, not {given}", "Give that ARN."
+    document = role.get("AssumeRolePolicyDocument")
+    missing = [action for action in actions if document and not trusts(document, services, action)]
+    if not missing:
+        return None
+    statement = {"Effect": "Allow", "Principal": {"Service": services[0]}, "Action": list(actions)}
+    return (
+        f"{services[0]} may not use the role {arn}: its trust policy does not allow {' and '.join(missing)}",
+        f"Add to its trust policy: {json.dumps(statement)}",
+    )
+
+
+def trusts(document: Any, services: Sequence[str], action: str = ASSUME) -> bool:
     """Tell whether a trust policy lets a service do something with the role.
 
     Conditions are ignored: an Allow with a condition counts, a Deny with a condition does not.
@@ -64,7 +90,7 @@ def _statements(document: Any) -> Iterator[dict[str, Any]]:
     yield from statements if isinstance(statements, list) else [statements]
 
 
-def _names(statement: dict[str, Any], services: list[str]) -> bool:
+def _names(statement: dict[str, Any], services: Sequence[str]) -> bool:
     principal = statement.get("Principal", {})
     if principal == "*":
         return True
@@ -73,63 +99,75 @@ def _names(statement: dict[str, Any], services: list[str]) -> bool:
 
 
 def _covers(statement: dict[str, Any], action: str) -> bool:
-    if "NotAction" in statement:
-        return not _matches(statement["NotAction"], action)
-    return _matches(statement.get("Action", []), action)
-
-
-def _matches(patterns: Any, action: str) -> bool:
-    return any(fnmatchcase(action.lower(), str(pattern).lower()) for pattern in _list(patterns))
+    patterns = _list(statement.get("Action", []))
+    return any(fnmatchcase(action.lower(), str(pattern).lower()) for pattern in patterns)
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+# ---- policies
+
+
+def allow(sid: str, actions: Sequence[str], resources: Sequence[str], **equal: str) -> dict[str, Any]:
+    """Return the statement of a policy that allows something; ``equal`` are values of keys of ``iam:``."""
+    condition = {"StringEquals": {f"iam:{key}": value for key, value in equal.items()}}
+    return {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": sorted(actions),
+        "Resource": list(resources),
+        **({"Condition": condition} if equal else {}),
+    }
+
+
+def policy(statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return statements as a policy document."""
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PUSH = ("ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart")
+LOG_IN = allow("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"])
+
+
+def pushing(repository: str) -> list[dict[str, Any]]:
+    """Return the statements that let images be pushed to a repository, given by its ARN."""
+    return [LOG_IN, allow("PushImages", [*PULL, *_PUSH], [repository])]
+
+
 # ---- what a principal may do
 
-ALLOWED = "allowed"
-EXPLICIT = "explicitDeny"
 MOST_PAGES = 20
 
 
-@dataclass(frozen=True)
-class PolicyDecision:
-    """The simulator's answer for one action on one resource.
+class Denial(NamedTuple):
+    """An action that the simulator does not allow.
 
     Attributes:
         action: such as ``s3:GetObject``.
         resource: ARN of the resource, or ``*``.
-        decision: ``allowed``, ``explicitDeny`` or ``implicitDeny``.
+        explicit: whether a statement denies it, whatever else may allow it.
         missing: condition keys whose values only a real request has.
     """
 
     action: str
     resource: str
-    decision: str
+    explicit: bool
     missing: tuple[str, ...] = ()
 
-    @property
-    def allowed(self) -> bool:
-        """Whether it is allowed."""
-        return self.decision == ALLOWED
 
-    @property
-    def explicit(self) -> bool:
-        """Whether a statement denies it, whatever a real request contains."""
-        return self.decision == EXPLICIT and not self.missing
-
-
-def simulate(
+def denied(
     session: AwsSession,
     principal: str,
-    actions: Iterable[str],
-    resources: Iterable[str],
+    actions: Sequence[str],
+    resources: Sequence[str],
     context: Mapping[str, str] | None = None,
     *,
     repeats: bool = True,
-) -> list[PolicyDecision]:
-    """Ask IAM's policy simulator which actions a principal may do on which resources. Nothing is carried out.
+) -> list[Denial]:
+    """Ask IAM's policy simulator what a principal may not do. Nothing is carried out.
 
     It knows identity policies, permission boundaries and those of the organisation, but not resource
     policies: a bucket or key may allow what the simulator denies implicitly.
@@ -145,33 +183,27 @@ def simulate(
     Raises:
         AwsError: IAM refuses, has no simulator, or cannot be reached.
     """
-    entries = [
-        {"ContextKeyName": "aws:SecureTransport", "ContextKeyValues": ["true"], "ContextKeyType": "boolean"},
-        *(
-            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
-            for key, value in (context or {}).items()
-        ),
-    ]
+    entries = [("aws:SecureTransport", "true", "boolean")]
+    entries += [(key, value, "string") for key, value in (context or {}).items()]
     params: dict[str, Any] = {
         "PolicySourceArn": principal,
         "ActionNames": list(actions),
         "ResourceArns": list(resources),
-        "ContextEntries": entries,
+        "ContextEntries": [
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": kind}
+            for key, value, kind in entries
+        ],
     }
-    found: list[PolicyDecision] = []
+    denials: list[Denial] = []
     for _ in range(MOST_PAGES):
         page = session.call("iam", "SimulatePrincipalPolicy", repeats=repeats, **params)
-        found += map(_decision, page.get("EvaluationResults") or [])
+        for result in page.get("EvaluationResults") or []:
+            if (decision := result["EvalDecision"]) != "allowed":
+                missing = tuple(result.get("MissingContextValues") or ())
+                explicit = decision == "explicitDeny" and not missing
+                resource = result.get("EvalResourceName") or "*"
+                denials.append(Denial(result["EvalActionName"], resource, explicit, missing))
         if not page.get("IsTruncated"):
             break
         params["Marker"] = page["Marker"]
-    return found
-
-
-def _decision(result: Mapping[str, Any]) -> PolicyDecision:
-    return PolicyDecision(
-        result["EvalActionName"],
-        result.get("EvalResourceName") or "*",
-        result["EvalDecision"],
-        tuple(result.get("MissingContextValues") or ()),
-    )
+    return denials

@@ -18,16 +18,20 @@ from shunter.schedulers.aws.aws_errors import missing_sdk
 
 #: More than these texts to choose from are not all listed.
 MOST_CHOICES = 20
+_TOO_OLD = "; a newer boto3 may know it: pip install -U boto3"
 
 
 def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
     """Return the problems of a request, say to ``batch``, ``SubmitJob``; an empty list for a valid one."""
-    shape = input_of(service, operation)
+    if not has_operation(service, operation):
+        return [f"the installed boto3 does not know {service}:{operation}{_TOO_OLD}"]
     from botocore.validate import ParamValidator
 
+    shape = input_of(service, operation)
     report = ParamValidator().validate(params, shape)
-    found = report.generate_report().split("\n") if report.has_errors() else []
-    return found + list(_strict(params, shape, ""))
+    problems = report.generate_report().split("\n") if report.has_errors() else []
+    problems = [text + _TOO_OLD if text.startswith("Unknown parameter") else text for text in problems]
+    return problems + list(_strict(params, shape, ""))
 
 
 def is_installed() -> bool:
@@ -37,28 +41,12 @@ def is_installed() -> bool:
 
 def input_of(service: str, operation: str) -> Any:
     """Return the shape of an operation's input in the SDK's model of a service."""
-    try:
-        return _model(service).operation_model(operation).input_shape
-    except ImportError as error:
-        raise missing_sdk(error) from None
+    return _model(service).operation_model(operation).input_shape
 
 
 def has_operation(service: str, operation: str) -> bool:
     """Tell whether the installed SDK knows an operation."""
     return operation in _model(service).operation_names
-
-
-def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
-    """Tell whether the installed SDK knows a member of an operation's request; it must know the operation.
-
-    ``path`` is the way to the member, through structures.
-    """
-    shape = _model(service).operation_model(operation).input_shape
-    for name in path:
-        if name not in shape.members:
-            return False
-        shape = shape.members[name]
-    return True
 
 
 def shape_of(service: str, name: str) -> Any:
@@ -68,9 +56,11 @@ def shape_of(service: str, name: str) -> Any:
 
 @functools.cache
 def _model(service: str) -> Any:
-    from botocore.loaders import Loader
-    from botocore.model import ServiceModel
-
+    try:
+        from botocore.loaders import Loader
+        from botocore.model import ServiceModel
+    except ImportError as error:
+        raise missing_sdk(error) from None
     loader = Loader()
     return ServiceModel(loader.load_service_model(service, "service-2"), service)
 

@@ -240,18 +240,12 @@ def _have_repeated(response_dict: dict[str, Any], operation_model: Any, **_: Any
         response_dict["body"] = _REPEATED
 
 
-def _refuse(http_response: Any, model: Any, **_: Any) -> None:
-    if model.has_event_stream_output or model.has_streaming_output:
-        return
-    body = http_response.content
-    if _is_cut(http_response.headers, body):
-        from botocore.exceptions import ConnectionClosedError
-
-        raise ConnectionClosedError(endpoint_url=http_response.url)
-    if http_response.status_code < 300 and _is_foreign(model, body):
+def _refuse(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    """Raise what `_have_repeated` has made an error of: botocore goes by the status that was received."""
+    if http_response.status_code < 300 and "Error" in parsed:
         from botocore.parsers import ResponseParserError
 
-        raise ResponseParserError(f"not an answer to {model.name}: {body[:40]!r}")
+        raise ResponseParserError(f"not an answer to {model.name}: {http_response.content[:40]!r}")
 
 
 def _is_cut(headers: Any, body: bytes) -> bool:

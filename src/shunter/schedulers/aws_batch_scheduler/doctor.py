@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from shunter.schedulers.api import Check
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.doctor import (
     ECR_IMAGE,
     guarded,
@@ -16,7 +17,7 @@ from shunter.schedulers.aws.doctor import (
     log_group_exists,
     partition_and_account,
 )
-from shunter.schedulers.aws.iam import find_role, trusts
+from shunter.schedulers.aws.iam import allow, find_role, policy, pushing, role_problem
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.observe import needs_of
@@ -26,6 +27,15 @@ from shunter.schedulers.job_images import check_images, images_of
 from shunter.specs.dryrun_info import AppDryRunInfo
 
 _CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
+_LOOKING = (
+    "DescribeComputeEnvironments",
+    "DescribeJobDefinitions",
+    "DescribeJobQueues",
+    "DescribeJobs",
+    "GetJobQueueSnapshot",
+    "ListJobs",
+)
+_SUBMITTING = ("DeregisterJobDefinition", "RegisterJobDefinition", "SubmitJob", "TagResource", "TerminateJob")
 
 
 def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
@@ -62,7 +72,7 @@ def examine_job(session: AwsSession, info: AppDryRunInfo[BatchJob]) -> list[Chec
 def _fits(session: AwsSession, job: BatchJob) -> Iterator[Check]:
     queue, environments = describe_queue(session, job.submission["jobQueue"])
     if queue is None:
-        yield Check("the job", False, f"there is no queue {job.queue} in {session.region}")
+        yield Check("the job", False, f"there is no job queue {job.queue} in {session.region}")
         return
     nodes = (job.job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
     containers = [each["container"] for each in nodes] or [job.job_def["containerProperties"]]
@@ -85,7 +95,7 @@ def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(
             "queue",
             False,
-            f"there is no queue {name} in {session.region}",
+            f"there is no job queue {name} in {session.region}",
             "`aws batch describe-job-queues` lists them; another region is -cfg region=...",
         )
         return
@@ -125,20 +135,8 @@ def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]
 def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
     if not arn:
         return
-    role = find_role(session, arn)
-    if role is None:
-        yield Check(option, False, f"there is no role {arn}")
-    elif role["Arn"] != arn:
-        yield Check(option, False, f"the role of this name is {role['Arn']}, not {arn}")
-    elif not trusts(role.get("AssumeRolePolicyDocument"), [_CONTAINER_SERVICE]):
-        yield Check(
-            option,
-            False,
-            f"containers cannot assume the role {arn}",
-            f"Its trust policy must allow sts:AssumeRole to the service {_CONTAINER_SERVICE}.",
-        )
-    else:
-        yield Check(option, True, arn)
+    problem = role_problem(find_role(session, arn), arn, [_CONTAINER_SERVICE])
+    yield Check(option, True, arn) if problem is None else Check(option, False, *problem)
 
 
 def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -157,96 +155,28 @@ def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
+    """Show the least permissions for jobs with these options."""
     partition, account = partition_and_account(who)
-    repository = ECR_IMAGE.fullmatch(cfg.get("image_repo") or "")
-    policy = minimal_policy(
-        session.region or "*",
-        account,
-        names.queue_name(cfg["queue"]) if cfg.get("queue") else None,
-        [cfg[name] for name in ("job_role_arn", "execution_role_arn") if cfg.get(name)],
-        cfg.get("log_group") or names.DEFAULT_LOG_GROUP,
-        repository["name"] if repository else None,
-        partition,
-    )
-    text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy, indent=2)}"
-    return Check("policy", None, text)
-
-
-def minimal_policy(
-    region: str,
-    account: str,
-    queue: str | None,
-    roles: Iterable[str],
-    log_group: str,
-    repository: str | None = None,
-    partition: str = "aws",
-) -> dict[str, Any]:
-    """Return the policy document.
-
-    Args:
-        region: region of the jobs.
-        account: number of the account; ``*`` if unknown.
-        queue: name of the queue; None for any.
-        roles: ARNs of the roles that jobs get.
-        log_group: log group that jobs write to.
-        repository: ECR repository that images are pushed to, if any.
-        partition: ``aws``, ``aws-cn``, ....
-    """
-    batch = f"arn:{partition}:batch:{region}:{account}"
-    group = f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}"
+    place = f"{session.region or '*'}:{account}"
+    batch = f"arn:{partition}:batch:{place}"
+    queue = aws_names.queue_name(cfg.get("queue") or "*")
+    group = f"arn:{partition}:logs:{place}:log-group:{cfg.get('log_group') or names.DEFAULT_LOG_GROUP}"
     statements = [
-        # Batch takes no resource for these.
-        _allow(
-            "Look",
-            "batch",
-            [
-                "DescribeComputeEnvironments",
-                "DescribeJobDefinitions",
-                "DescribeJobQueues",
-                "DescribeJobs",
-                "GetJobQueueSnapshot",
-                "ListJobs",
-            ],
-            "*",
-        ),
-        _allow(
+        allow("Look", [f"batch:{name}" for name in _LOOKING], ["*"]),  # Batch takes no resource for these
+        allow(
             "Submit",
-            "batch",
-            ["DeregisterJobDefinition", "RegisterJobDefinition", "SubmitJob", "TagResource", "TerminateJob"],
-            [f"{batch}:job-queue/{queue or '*'}", f"{batch}:job-definition/*", f"{batch}:job/*"],
+            [f"batch:{name}" for name in _SUBMITTING],
+            [f"{batch}:job-queue/{queue}", f"{batch}:job-definition/*", f"{batch}:job/*"],
         ),
-        _allow(
+        allow(
             "ReadLogs",
-            "logs",
-            ["DeleteLogStream", "FilterLogEvents", "GetLogEvents"],
+            ["logs:DeleteLogStream", "logs:FilterLogEvents", "logs:GetLogEvents"],
             [group, f"{group}:*"],
         ),
     ]
-    if arns := sorted(roles):
-        passing = {"StringEquals": {"iam:PassedToService": _CONTAINER_SERVICE}}
-        statements.append({**_allow("PassRoles", "iam", "PassRole", arns), "Condition": passing})
-    if repository:
-        statements += _pushing(f"arn:{partition}:ecr:{region}:{account}:repository/{repository}")
-    return {"Version": "2012-10-17", "Statement": statements}
-
-
-def _allow(sid: str, service: str, actions: str | list[str], resource: str | list[str]) -> dict[str, Any]:
-    one = isinstance(actions, str)
-    allowed = f"{service}:{actions}" if one else [f"{service}:{action}" for action in actions]
-    return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resource}
-
-
-def _pushing(repository: str) -> list[dict[str, Any]]:
-    actions = [
-        "BatchCheckLayerAvailability",
-        "BatchGetImage",
-        "CompleteLayerUpload",
-        "GetDownloadUrlForLayer",
-        "InitiateLayerUpload",
-        "PutImage",
-        "UploadLayerPart",
-    ]
-    return [
-        _allow("LogInToRegistry", "ecr", "GetAuthorizationToken", "*"),
-        _allow("PushImages", "ecr", actions, repository),
-    ]
+    if roles := [cfg[name] for name in ("execution_role_arn", "job_role_arn") if cfg.get(name)]:
+        statements.append(allow("PassRoles", ["iam:PassRole"], roles, PassedToService=_CONTAINER_SERVICE))
+    if repository := ECR_IMAGE.fullmatch(cfg.get("image_repo") or ""):
+        statements += pushing(f"arn:{partition}:ecr:{place}:repository/{repository['name']}")
+    text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy(statements), indent=2)}"
+    return Check("policy", None, text)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from shunter.schedulers.api import Leftover
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import names, observe
@@ -30,7 +31,7 @@ def delete(session: AwsSession, job: dict[str, Any]) -> None:
             except AwsError as error:
                 if error.code != "ResourceNotFoundException":
                     raise
-    session.call("batch", "TagResource", resourceArn=job["jobArn"], tags={names.TAG_DELETED: "true"})
+    session.call("batch", "TagResource", resourceArn=job["jobArn"], tags={aws_names.TAG_DELETED: "true"})
 
 
 #: States of jobs that have not ended.

@@ -26,7 +26,8 @@ def read_logs(
     query: LogQuery,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job."""
-    return read_streams(session, observe.log_group(places[0]), BatchLogs(session, job, places), query)
+    logs = BatchLogs(session, job, places)
+    return read_streams(session, observe.log_group(places[0]), logs.refresh, query)
 
 
 class BatchLogs:

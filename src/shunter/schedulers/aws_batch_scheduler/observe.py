@@ -7,7 +7,6 @@ each queue, and one for each hundred jobs, whose tags tell which are ours.
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +14,15 @@ from typing import Any, NamedTuple
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
-from shunter.schedulers.aws.aws_errors import AwsError
-from shunter.schedulers.aws.batch_jobs import JobRef, JustSubmitted, seconds_of
+from shunter.schedulers.aws import aws_names
+from shunter.schedulers.aws.batch_jobs import (
+    JobRef,
+    JustSubmitted,
+    find_by_name,
+    is_part,
+    job_pages,
+    seconds_of,
+)
 from shunter.schedulers.aws.session import AwsSession, SessionPool
 from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.reasons import exit_code, reason_of
@@ -368,11 +374,11 @@ class JobFinder:
         return {app_id: None if _is_deleted(job) else job for app_id, job in found.items()}
 
     def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
-        parts = names.split_app_id(app_id)
+        parts = aws_names.split_app_id(app_id)
         if parts is None:
             return None
         session = self.sessions.get(ref.region, ref.profile) if ref else self.sessions.get(None, None)
-        summaries = find_by_name(session, *parts)
+        summaries = find_by_name(session, "ListJobs", *parts)
         if not summaries:
             return None
         job_id = summaries[0]["jobId"]
@@ -385,11 +391,9 @@ class JobFinder:
 
 
 def _is_deleted(job: Job | None) -> bool:
-    return job is not None and names.TAG_DELETED in (job.get("tags") or {})
+    return job is not None and aws_names.TAG_DELETED in (job.get("tags") or {})
 
 
-PAGE_SIZE = 100
-_NO_QUEUE = re.compile(r"(?:does not|doesn't) exist|not found", re.IGNORECASE)
 _ALL_TIMES = 1  # milliseconds since the epoch
 # What `list` keeps of each job's description.
 _KEPT = (
@@ -413,23 +417,6 @@ def queue_names(session: AwsSession) -> list[str]:
     return list(dict.fromkeys(queue["jobQueueName"] for page in pages for queue in page))
 
 
-def find_by_name(session: AwsSession, queue: str, name: str) -> list[dict[str, Any]]:
-    """Return the listed jobs of this name, the oldest first; empty if the queue does not exist."""
-    filters = [{"name": "JOB_NAME", "values": [name]}]
-    try:
-        found = {
-            job["jobId"]: job
-            for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters)
-            for job in page
-            if job.get("jobName") == name and not _is_part(job)  # the filter ignores case
-        }
-    except AwsError as error:
-        if error.code == "ClientException" and _NO_QUEUE.search(error.message):
-            return []
-        raise
-    return sorted(found.values(), key=lambda job: job.get("createdAt", 0))
-
-
 def list_jobs(
     session: AwsSession,
     queue: str | None = None,
@@ -448,7 +435,9 @@ def list_jobs(
     """
     wanted = None if states is None else frozenset(states)
     queues = [queue] if queue is not None else queue_names(session)
-    found = {job["jobId"]: (names.queue_name(name), job) for name, job in _summaries(session, queues, since)}
+    found = {
+        job["jobId"]: (aws_names.queue_name(name), job) for name, job in _summaries(session, queues, since)
+    }
     if wanted is not None:
         found = {key: pair for key, pair in found.items() if app_state_of_listed(pair[1]) & wanted}
     if not everything:
@@ -456,7 +445,7 @@ def list_jobs(
         found = {
             key: (name, {**job, **details[key]})
             for key, (name, job) in found.items()
-            if key in details and names.is_ours(details[key].get("tags") or {})
+            if key in details and aws_names.is_ours(details[key].get("tags") or {})
         }
     rows = [_row(name, job) for name, job in found.values()]
     return sorted(
@@ -476,17 +465,13 @@ def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
 def _summaries(
     session: AwsSession, queues: list[str], since: float | None
 ) -> list[tuple[str, dict[str, Any]]]:
-    # Without a filter only running jobs are listed; this one selects all states.
-    after = _ALL_TIMES if since is None else max(int(since * 1000) - 1, _ALL_TIMES)
-    filters = [{"name": "AFTER_CREATED_AT", "values": [str(after)]}]
+    after = str(_ALL_TIMES if since is None else max(int(since * 1000) - 1, _ALL_TIMES))
     stopped = threading.Event()
 
     def list_queue(queue: str) -> list[tuple[str, dict[str, Any]]]:
         found = []
-        for page in session.pages(
-            "batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
-        ):
-            found += [(queue, _kept(job)) for job in page if not _is_part(job) and _is_since(job, since)]
+        for page in job_pages(session, "ListJobs", queue, "AFTER_CREATED_AT", after):
+            found += [(queue, _kept(job)) for job in page if not is_part(job) and _is_since(job, since)]
             if stopped.is_set():
                 break
         return found
@@ -498,11 +483,6 @@ def _is_since(job: dict[str, Any], since: float | None) -> bool:
     return since is None or job.get("createdAt", 0) >= int(since * 1000)
 
 
-def _is_part(job: dict[str, Any]) -> bool:
-    """Tell whether it is a child of an array or a node."""
-    return ":" in job["jobId"] or "#" in job["jobId"]
-
-
 def _kept(job: dict[str, Any]) -> dict[str, Any]:
     return {key: job[key] for key in _KEPT if key in job}
 
@@ -510,8 +490,8 @@ def _kept(job: dict[str, Any]) -> dict[str, Any]:
 def _row(queue: str, job: dict[str, Any]) -> ListAppResponse:
     state, _ = app_state(job)
     tags = job.get("tags") or {}
-    name = tags.get(names.TAG_APP_NAME) or tags.get(names.TAG_PREDECESSOR_APP_NAME) or job["jobName"]
-    row = ListAppResponse(names.make_app_id(queue, job["jobName"]), state, name=name)
+    name = tags.get(aws_names.TAG_APP_NAME) or tags.get(aws_names.TAG_PREDECESSOR_APP_NAME) or job["jobName"]
+    row = ListAppResponse(aws_names.make_app_id(queue, job["jobName"]), state, name=name)
     row.submitted_at = seconds_of(job.get("createdAt"))
     row.started_at = seconds_of(job.get("startedAt"))
     row.ended_at = seconds_of(job.get("stoppedAt"))

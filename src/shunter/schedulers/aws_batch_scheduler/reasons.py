@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.retry_strategy import verdict
 from shunter.specs.named_resources_aws import NAMED_RESOURCES
 from shunter.specs.status import AppState
@@ -154,7 +154,7 @@ class QueueInspector:
     def _describe(
         self, session: AwsSession, queue: str
     ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-        key = (session.region, names.queue_name(queue))
+        key = (session.region, aws_names.queue_name(queue))
         seen = self._seen.get(key)
         if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
             seen = self._seen[key] = (time.monotonic(), *describe_queue(session, queue))

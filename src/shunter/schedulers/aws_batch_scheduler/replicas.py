@@ -10,17 +10,15 @@ when they start, in the variables ``AWS_BATCH_JOB_NODE_INDEX``, ``AWS_BATCH_JOB_
 ``AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS`` (which the first node lacks; see
 https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html). So programs are started by ``sh -c
 'export ...; exec "$@"' sh PROGRAM ARGUMENT...``; if an argument contains the index, the script contains the
-arguments. For an image without a shell, the role's metadata is ``{"aws_batch": {"shell": False}}``: then
-each replica is a separate range, of which Batch allows five.
+arguments.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any
 
-from shunter.errors import ConfigError, did_you_mean
+from shunter.errors import ConfigError
 from shunter.schedulers.toolkit_supervision import NOTIFY
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.handles import make_app_handle
@@ -34,9 +32,6 @@ MOST_RANGES = 5
 MOST_NODES = 1000
 MOST_CHILDREN = 10_000
 
-METADATA_KEY = "aws_batch"
-_SETTINGS = {"array": bool, "shell": bool}
-
 
 @dataclass(frozen=True)
 class Group:
@@ -47,7 +42,6 @@ class Group:
         role: their role.
         first: index of their first node.
         count: their number.
-        replica: index of the only replica; None if replicas find their index at run time.
         kind: kind of the job.
     """
 
@@ -55,7 +49,6 @@ class Group:
     role: Role
     first: int
     count: int
-    replica: int | None
     kind: str
 
     @property
@@ -70,8 +63,6 @@ def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
     Raises:
         ConfigError: Batch has no such job.
     """
-    settings = [_settings(role) for role in app.roles]
-    array = array or any(setting.get("array", False) for setting in settings)
     total = sum(role.num_replicas for role in app.roles)
     if array and len(app.roles) > 1:
         names = ", ".join(role.name for role in app.roles)
@@ -80,66 +71,40 @@ def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
             hint="Submit separate jobs, or leave array out.",
         )
     if total == 1:
-        return CONTAINER, [Group(0, app.roles[0], 0, 1, 0, CONTAINER)]
+        return CONTAINER, [Group(0, app.roles[0], 0, 1, CONTAINER)]
     if array:
-        return ARRAY, [_array(app.roles[0], settings[0])]
-    return MULTINODE, _ranges(app, settings, total)
+        return ARRAY, [_array(app.roles[0])]
+    return MULTINODE, _ranges(app, total)
 
 
-def _array(role: Role, setting: dict[str, Any]) -> Group:
+def _array(role: Role) -> Group:
     if role.num_replicas > MOST_CHILDREN:
         raise ConfigError(f"an array job has at most {MOST_CHILDREN} replicas, not {role.num_replicas}")
-    if not setting.get("shell", True):
-        raise ConfigError(
-            f"role {role.name!r}: the replicas of an array job find their index with a shell",
-            hint="Use an image that contains sh, or submit the replicas as separate jobs.",
-        )
-    return Group(0, role, 0, role.num_replicas, None, ARRAY)
+    return Group(0, role, 0, role.num_replicas, ARRAY)
 
 
-def _ranges(app: AppDef, settings: list[dict[str, Any]], total: int) -> list[Group]:
+def _ranges(app: AppDef, total: int) -> list[Group]:
     if total > MOST_NODES:
         raise ConfigError(
             f"{total} replicas: a multi-node job has at most {MOST_NODES} nodes",
             hint="Independent replicas can be an array job: -cfg array=true.",
         )
     groups, first = [], 0
-    for index, (role, setting) in enumerate(zip(app.roles, settings, strict=True)):
+    for index, role in enumerate(app.roles):
         if role.retry_policy is not RetryPolicy.APPLICATION and role.max_retries:
             raise ConfigError(
                 f"role {role.name!r}: a multi-node job is restarted as a whole, "
                 f"not by {role.retry_policy.value}",
                 hint="Leave retry_policy out, or make independent replicas an array job: -cfg array=true.",
             )
-        if setting.get("shell", True):
-            groups.append(Group(index, role, first, role.num_replicas, None, MULTINODE))
-        else:
-            groups += [Group(index, role, first + k, 1, k, MULTINODE) for k in range(role.num_replicas)]
+        groups.append(Group(index, role, first, role.num_replicas, MULTINODE))
         first += role.num_replicas
     if len(groups) > MOST_RANGES:
         raise ConfigError(
             f"a multi-node job has at most {MOST_RANGES} ranges of nodes, and this one needs {len(groups)}",
-            hint="Each role, and each replica of a role without a shell, is a range: use fewer.",
+            hint="Each role is a range: use fewer.",
         )
     return groups
-
-
-def _settings(role: Role) -> dict[str, Any]:
-    """Return a role's settings for this scheduler, from its metadata."""
-    setting = role.metadata.get(METADATA_KEY, {})
-    if not isinstance(setting, dict):
-        raise ConfigError(f"role {role.name!r}: metadata[{METADATA_KEY!r}] must be a dict")
-    for key, value in setting.items():
-        if key not in _SETTINGS:
-            raise ConfigError(
-                f"role {role.name!r}: metadata[{METADATA_KEY!r}] has no {key!r}",
-                hint=did_you_mean(str(key), _SETTINGS),
-            )
-        if not isinstance(value, _SETTINGS[key]):
-            raise ConfigError(
-                f"role {role.name!r}: metadata[{METADATA_KEY!r}][{key!r}] must be true or false"
-            )
-    return setting
 
 
 JOB_ID = "TORCHX_JOB_ID"
@@ -166,14 +131,8 @@ class ReplicaCommand:
 
 def replica_command(group: Group, app_id: str, name: str, session: str) -> ReplicaCommand:
     """Return the command and environment of a group of replicas; ``name`` replaces the macro ``app_id``."""
-    role, replica = group.role, group.replica
-    is_main = group.first == 0
-    values = macros.Values(
-        img_root="",
-        app_id=name,
-        replica_id=_INDEX if replica is None else str(replica),
-        rank0_env=RANK0_HOST if replica is None or is_main else MAIN_NODE,
-    )
+    role, is_alone = group.role, group.kind == CONTAINER
+    values = macros.Values("", name, "0" if is_alone else _INDEX, RANK0_HOST)
     applied = values.apply(role)
     env = {
         **applied.env,
@@ -182,14 +141,11 @@ def replica_command(group: Group, app_id: str, name: str, session: str) -> Repli
         ROLE_NAME: role.name,
     }
     command = [role.entrypoint, *applied.args]
-    if replica is not None:
-        env[REPLICA_INDEX] = str(replica)
-        if is_main:
-            env[RANK0_HOST] = "localhost"
-        return ReplicaCommand(command, env)
-    env.pop(REPLICA_INDEX, None)
-    if group.kind == ARRAY:
+    if group.kind != MULTINODE:
         env[RANK0_HOST] = "localhost"
+    if is_alone:
+        return ReplicaCommand(command, {**env, REPLICA_INDEX: "0"})
+    env.pop(REPLICA_INDEX, None)
     late = {key: value for key, value in env.items() if _INDEX in value}
     plain = {key: value for key, value in env.items() if key not in late}
     return ReplicaCommand(_wrapped(command, late, group), plain)

@@ -13,6 +13,7 @@ from shunter import __version__
 from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.replicas import (
@@ -76,7 +77,7 @@ class BatchJob:
     @property
     def app_id(self) -> str:
         """The job's app id."""
-        return names.make_app_id(self.queue, self.name)
+        return aws_names.make_app_id(self.queue, self.name)
 
     def shown(self) -> dict[str, Any]:
         """Return both requests by operation, without secrets."""
@@ -112,7 +113,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     app, more_warnings = _supervised(app, opts, kind, end_rules(strategy))
     kind, groups = layout(app, opts.array)
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
-    app_id = names.make_app_id(opts.queue, name)
+    app_id = aws_names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
     containers = [_containers(group, opts, app_id, name, session) for group in groups]
     definition = _definition(strategy, opts, kind, groups, containers)
@@ -197,7 +198,7 @@ def _containers(
     group: Group, opts: AWSBatchOpts, app_id: str, name: str, session: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a group's container for the definition, and what this run overrides."""
-    lasting = replica_command(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
+    lasting = replica_command(group, aws_names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
     actual = replica_command(group, app_id, name, session)
     env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
     definition = {
@@ -266,9 +267,9 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
     return {
         **app.metadata,
         **(opts.tags or {}),
-        names.TAG_VERSION: __version__,
-        names.TAG_APP_NAME: _tag_value(app.name),
-        names.TAG_USER: _tag_value(opts.user),
+        aws_names.TAG_VERSION: __version__,
+        aws_names.TAG_APP_NAME: _tag_value(app.name),
+        aws_names.TAG_USER: _tag_value(opts.user),
     }
 
 

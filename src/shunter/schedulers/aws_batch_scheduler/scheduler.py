@@ -26,7 +26,7 @@ from shunter.schedulers.api import (
     not_running,
     poll_until_ended,
 )
-from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by
+from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by, check_queue
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.container_session import run_in_task
@@ -45,7 +45,6 @@ from shunter.schedulers.aws_batch_scheduler.request import (
 )
 from shunter.schedulers.aws_batch_scheduler.rules import training_warnings
 from shunter.schedulers.aws_batch_scheduler.submission import (
-    check_queue,
     register_definition,
     submit_once,
     terminate_all,

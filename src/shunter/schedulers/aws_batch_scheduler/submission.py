@@ -10,51 +10,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shunter.backoff import Backoff
-from shunter.errors import ConfigError, ShunterError
+from shunter.errors import ShunterError
 from shunter.parallel import for_all
-from shunter.schedulers.aws.aws_errors import (
-    AwsError,
-    AwsForbiddenError,
-    AwsThrottledError,
-    AwsUnreachableError,
-)
+from shunter.schedulers.aws import aws_names
+from shunter.schedulers.aws.aws_errors import AwsError
+from shunter.schedulers.aws.batch_jobs import find_by_name, send_once
 from shunter.schedulers.aws.service_model import has_operation
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import names
-from shunter.schedulers.aws_batch_scheduler.observe import find_by_name
 
-ATTEMPTS = 5
 #: How many jobs one call ends, see `TerminateJobs` of the API reference.
 MOST_TERMINATED = 50
-FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
-#: How often a job whose answer was lost is searched: lists lag behind.
-LOOKS = 3
 DUPLICATE = "submitted twice by shunter: its first submission is kept"
-
-
-def check_queue(session: AwsSession, queue: str) -> None:
-    """Check that a queue accepts jobs. Users without the permission to look may still submit.
-
-    Raises:
-        ConfigError: the queue does not exist, is disabled or invalid.
-        AwsError: credentials are missing, or Batch cannot be reached.
-    """
-    try:
-        found = session.call("batch", "DescribeJobQueues", jobQueues=[queue])["jobQueues"]
-    except AwsForbiddenError:
-        return
-    if not found:
-        raise ConfigError(
-            f"there is no queue {queue} in {session.region}; nothing was sent",
-            hint="`aws batch describe-job-queues` lists them; another region is -cfg region=...",
-        )
-    state, status = found[0].get("state"), found[0].get("status")
-    if state == "DISABLED" or status in ("INVALID", "DELETING", "DELETED"):
-        raise ConfigError(
-            f"the queue {queue} accepts no jobs: it is {state}, {status}; nothing was sent",
-            hint="Choose another: -cfg queue=NAME.",
-        )
 
 
 def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
@@ -63,49 +30,30 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
     Raises:
         AwsError: Batch refused it, or could not be reached after several attempts.
     """
-    is_uncertain = False
-    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
-    while True:
-        try:
-            answer = session.call("batch", "SubmitJob", repeats=False, **request)
-        except AwsError as error:
-            may_repeat = error.lost_answer or isinstance(error, (AwsThrottledError, AwsUnreachableError))
-            if error.lost_answer:
-                is_uncertain = True
-                found = _find_submitted(session, request)
-                if found is not None:
-                    return found
-            if not may_repeat or not backoff.pause():
-                raise
-        else:
-            return _the_first(session, request, answer) if is_uncertain else answer
+    queue, name, sent = request["jobQueue"], request["jobName"], 0
+
+    def send() -> dict[str, Any]:
+        nonlocal sent
+        sent += 1
+        return session.call("batch", "SubmitJob", repeats=False, **request)
+
+    def find() -> dict[str, Any] | None:
+        found = find_by_name(session, "ListJobs", queue, name)
+        return found[0] if found else None
+
+    answer = send_once(send, find)
+    return _ids(answer if sent == 1 else _the_first(session, queue, name, answer))
 
 
-def _find_submitted(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
-    """Return the job that a lost submission made; None if no such job is found."""
-    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
-    while True:
-        try:
-            found = find_by_name(session, request["jobQueue"], request["jobName"])
-        except AwsError:
-            found = []
-        if found:
-            return _ids(found[0])
-        if not backoff.pause():
-            return None
-
-
-def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:
-    """Keep only the first job, if the submission whose answer was lost created one too."""
+def _the_first(session: AwsSession, queue: str, name: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Keep only the first job of this name, if a submission whose answer was lost created one too."""
     try:
-        found = find_by_name(session, request["jobQueue"], request["jobName"])
+        found = find_by_name(session, "ListJobs", queue, name)
     except AwsError:
-        return answer
-    if len(found) < 2:
         return answer
     for job in found[1:]:
         session.call("batch", "TerminateJob", jobId=job["jobId"], reason=DUPLICATE)
-    return _ids(found[0])
+    return found[0] if found else answer
 
 
 def _ids(job: dict[str, Any]) -> dict[str, str]:
@@ -143,7 +91,7 @@ def terminate_all(jobs: Mapping[str, tuple[AwsSession, str]], reason: str) -> di
     """
     groups: dict[tuple[int, str], list[str]] = {}
     for app_id, (session, _) in jobs.items():
-        queue = (names.split_app_id(app_id) or ("", ""))[0]
+        queue = (aws_names.split_app_id(app_id) or ("", ""))[0]
         groups.setdefault((id(session), queue), []).append(app_id)
     # one alone needs no look at the SDK's model
     by_fifty = any(len(group) > 1 for group in groups.values()) and has_operation("batch", "TerminateJobs")

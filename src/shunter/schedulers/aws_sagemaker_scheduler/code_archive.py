@@ -97,8 +97,6 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
     else:
         chosen = Workspace()
     if not chosen and not opts.dependencies:
-        if isolation is not None:
-            isolation.check_directory()
         return CodePackage(None, with_toolkit=True) if with_toolkit else None
     sources = add_dependencies(chosen, opts.dependencies or [], program)
     return CodePackage(sources, with_toolkit=with_toolkit, isolation=isolation)

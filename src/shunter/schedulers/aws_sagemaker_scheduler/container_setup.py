@@ -446,7 +446,7 @@ def _start(command: RoleCommand, code: CodeInContainer | None) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a text as one word of the script, on one line; `_unquote` is the inverse."""
+    """Return a text as one word of the script, on one line."""
     parts = filter(None, re.split(f"([\0{_LINE_ENDS}])", text))
     words = [_quote_special(part) if part in _SPECIAL else _quote_plain(part) for part in parts]
     return "".join(words) or "''"
@@ -465,63 +465,3 @@ def _quote_plain(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_@%+:,./-]+", text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"
-
-
-# ---- the script read back
-#
-# DescribeTrainingJob returns neither tags nor anything else that could hold the command as it was given (a
-# variable holds 512 characters), and jobs of earlier versions have the script alone.
-
-_TOKEN = re.compile(r"""(?:'[^']*'|"[^"]*"|[^'"; )])+|[; )]""")
-_OCTAL = re.compile(r"\$\(printf '((?:\\[0-7]{3})+)'\)")
-
-
-def read_command(items: Sequence[str]) -> dict[str, RoleCommand]:
-    """Return what a container's command runs, by role; the name is "" where there is one role only.
-
-    Args:
-        items: ``ContainerEntrypoint`` and ``ContainerArguments``, together.
-
-    Returns:
-        Nothing if `container_command` did not make a script.
-    """
-    if list(items[: len(BOOTSTRAP)]) != BOOTSTRAP:
-        return {}
-    found: dict[str, RoleCommand] = {}
-    role, current = "", RoleCommand([])
-    words: list[str] = []
-    after_export = "".join(items[len(BOOTSTRAP) :]).partition(f" {REPLICA_INDEX}=")[2]
-    for token in [*_TOKEN.findall(after_export), ";"]:
-        if token == ")":  # of case: a role's part begins
-            role, current, words = _unquote("".join(words[-1:])), RoleCommand([]), []
-        elif token == ";":
-            if words[:1] == ["export"]:
-                name, _, value = words[1].partition("=")
-                current.env[name] = _unquote(value)
-            elif words[:2] == ["set", "--"]:
-                current.words = [_unquote(word) for word in words[2:]]
-                found[role] = current
-            elif words[:1] == ["exec"] and words[3:4] == ["train"]:
-                current.words, current.toolkit = [_unquote(word) for word in words[5:]], True
-                current.env.pop("SAGEMAKER_SUBMIT_DIRECTORY", None)
-                found[role] = current
-            words = []
-        elif token != " ":
-            words.append(token)
-    return found
-
-
-def _unquote(word: str) -> str:
-    return "".join(map(_unquote_part, re.findall(r"'[^']*'|\"[^\"]*\"|[^'\"]+", word)))
-
-
-def _unquote_part(part: str) -> str:
-    if part[0] not in "'\"":
-        return part
-    inner = part[1:-1]
-    if part[0] == "'":
-        return inner
-    octal = _OCTAL.fullmatch(inner)
-    if octal is not None:
-        return bytes(int(digits, 8) for digits in octal[1].split("\\")[1:]).decode()
-    return {"$r": macros.replica_id, "$n": "\n"}.get(inner, inner)

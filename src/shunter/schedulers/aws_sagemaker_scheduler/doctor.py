@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from shunter.errors import ConfigError
 from shunter.schedulers.api import Check
 from shunter.schedulers.aws.aws_errors import REGION_HINT, AwsError, AwsForbiddenError
-from shunter.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
-from shunter.schedulers.aws.iam import PolicyDecision, find_role, simulate
+from shunter.schedulers.aws.batch_jobs import queue_problem
+from shunter.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image
+from shunter.schedulers.aws.iam import Denial, denied, find_role, policy
 from shunter.schedulers.aws.s3 import find_bucket
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_sagemaker_scheduler import names
+from shunter.schedulers.aws_sagemaker_scheduler import names, role_checks
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
-from shunter.schedulers.aws_sagemaker_scheduler.permissions import (
-    BUCKET_POLICY,
-    Grant,
-    UsedResources,
-    bucket_doubt,
-    caller_grants,
-    policy,
-    role_grants,
-    trust_problem,
-    used_by,
-)
-from shunter.schedulers.aws_sagemaker_scheduler.submission import queue_problem
+from shunter.schedulers.aws_sagemaker_scheduler.permissions import Policies
+
+Statement = Mapping[str, Any]
 
 CALLER = "permissions of the caller"
 ROLE = "permissions of the role"
+#: Ends of the ARNs of statements that are for any role, image or key.
+_ANY = (":role/*", ":repository/*", ":key/*")
+#: Services whose resources have policies of their own.
+_WITH_POLICIES = ("s3:", "kms:", "ecr:")
 
 
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
@@ -54,12 +50,12 @@ class _Examination:
     def all(self) -> Iterator[Check]:
         yield from guarded("SageMaker", self._service)
         yield from guarded("role", self._role)
-        used = used_by(self.opts, self.region, self.who, self.role)
-        caller, role = caller_grants(used), role_grants(used)
+        policies = Policies(self.opts, self.region, self.who, self.role)
+        caller, role = policies.of_caller(), policies.of_role()
         yield from guarded(CALLER, lambda: self._caller(caller))
         yield from guarded(ROLE, lambda: self._rights(ROLE, self.role, role))
-        yield from guarded("default bucket", lambda: self._default_bucket(used))
-        for name, what in _buckets(used).items():
+        yield from guarded("default bucket", lambda: self._default_bucket(policies))
+        for name, what in _buckets(policies).items():
             yield from guarded(what, partial(self._bucket, name, what))
         if self.opts.batch_queue:
             yield from guarded("queue", self._queue)
@@ -85,108 +81,71 @@ class _Examination:
         is_arn = given.startswith("arn:")
         self.role = given if is_arn else ""  # what counts if it may not be looked up
         role = find_role(self.session, given)
-        if role is None:
-            self.role = ""
-            hint = "`aws iam list-roles` lists them; the policies that it needs are shown below."
-            yield Check("role", False, f"there is no role {given}", hint)
-            return
-        self.role = role["Arn"]
-        if is_arn and self.role != given:
-            yield Check("role", False, f"the role of this name is {self.role}, not {given}", "Give that ARN.")
-            return
-        chaining = {"EnableSessionTagChaining": bool(self.opts.enable_session_tag_chaining)}
-        problem = trust_problem(role, {"SessionChainingConfig": chaining})
+        self.role = role["Arn"] if role is not None else ""
+        problem = role_checks.problem_of(
+            role, given, tag_chaining=bool(self.opts.enable_session_tag_chaining)
+        )
         yield Check("role", True, self.role) if problem is None else Check("role", False, *problem)
 
     def _queue(self) -> Iterator[Check]:
         name = self.opts.batch_queue or ""
-        problem = queue_problem(self.session, name)
+        problem = queue_problem(self.session, name, training=True)
         yield Check("queue", True, name) if problem is None else Check("queue", False, *problem)
 
     # ---- permissions
 
-    def _caller(self, grants: Sequence[Grant]) -> Iterator[Check]:
+    def _caller(self, statements: Sequence[Statement]) -> Iterator[Check]:
         kind = self.who.split(":")[5].partition("/")[0]
         if kind == "root":
             text = "this is the account's root user, which no policy restricts: use another identity"
             yield Check(CALLER, None, text)
             return
-        principal = self.who
+        principal = self.who if kind == "user" else ""
         if kind == "assumed-role":  # its ARN does not contain the role's path
             role = find_role(self.session, self.who.split("/")[1])
             principal = role["Arn"] if role is not None else ""
-        elif kind != "user":
-            principal = ""
         if not principal:
             text = f"cannot be checked: {self.who} is neither a user nor a role of the account"
             yield Check(CALLER, None, text)
             return
-        yield from self._rights(CALLER, principal, grants)
+        yield from self._rights(CALLER, principal, statements)
 
-    def _rights(self, name: str, principal: str, grants: Sequence[Grant]) -> Iterator[Check]:
+    def _rights(self, name: str, principal: str, statements: Sequence[Statement]) -> Iterator[Check]:
         if not principal:
             return
-        failed, count = False, 0
-        for grant in grants:
-            samples = grant.resources if grant.samples is None else grant.samples
+        failed = False
+        for statement in statements:
+            # what may be any role, image or key cannot be simulated
+            samples = [self._sample(each) for each in statement["Resource"] if not each.endswith(_ANY)]
             if not samples:
                 continue
-            context = dict([grant.context] if grant.context else [])
+            context = statement.get("Condition", {}).get("StringEquals", {})
             try:
-                decisions = simulate(self.session, principal, grant.actions, samples, context)
+                denials = denied(self.session, principal, statement["Action"], samples, context)
             except AwsForbiddenError:
                 raise
             except AwsError as error:
                 yield Check(name, None, f"cannot be checked: {error.message}")
                 return
-            count += len(grant.actions)
-            denied = [decision for decision in decisions if not decision.allowed]
-            if denied:
+            if denials:
                 failed = True
-                yield self._denied(name, principal, grant, denied)
+                yield _denied(name, principal, statement, denials)
         if not failed:
-            yield Check(name, True, f"{principal} may do all {count} actions that jobs need")
+            yield Check(name, True, f"{principal} may do all that jobs need")
 
-    def _denied(self, name: str, principal: str, grant: Grant, denied: Sequence[PolicyDecision]) -> Check:
-        """Return the finding about missing permissions; a remark, if something else may allow the actions."""
-        actions = ", ".join(dict.fromkeys(decision.action for decision in denied))
-        resources = ", ".join(dict.fromkeys(decision.resource for decision in denied))
-        text = f"{principal} may not {actions} on {resources}"
-        hint = f"Its policy needs: {json.dumps(grant.statement)}"
-        firm = [decision for decision in denied if not decision.missing]
-        if not firm:
-            keys = ", ".join(sorted({key for decision in denied for key in decision.missing}))
-            return Check(name, None, f"{text}, as far as can be determined without {keys}", hint)
-        if any(decision.explicit for decision in firm):
-            hint = f"Narrow the statement that denies it. {hint}"
-            return Check(name, False, f"{text}: a statement denies it", hint)
-        doubt = self._doubt(grant, firm)
-        if doubt:
-            return Check(name, None, f"{text}; {doubt} allow it", hint)
-        return Check(name, False, text, hint)
-
-    def _doubt(self, grant: Grant, denied: Sequence[PolicyDecision]) -> str:
-        """Return what may allow it nevertheless; "" if nothing can."""
-        if grant.elsewhere != BUCKET_POLICY:
-            return f"{grant.elsewhere} may" if grant.elsewhere else ""
-        account = partition_and_account(self.who)[1]
-        for bucket in {decision.resource.rpartition(":")[2].partition("/")[0] for decision in denied}:
-            try:
-                doubt = bucket_doubt(self.session, bucket, account)
-            except ConfigError:  # it does not exist, which another check reports
-                continue
-            if doubt:
-                return doubt
-        return ""
+    def _sample(self, resource: str) -> str:
+        """Return an ARN as a real request may have it, for the ARN or pattern of a statement."""
+        job = names.make_job_name(self.opts.base_job_name or "job")
+        return re.sub(r"([^/:])\*$", r"\1/*", resource.replace("training-job/*", f"training-job/{job}"))
 
     # ---- buckets and logs
 
-    def _default_bucket(self, used: UsedResources) -> Iterator[Check]:
-        name = used.default_bucket
+    def _default_bucket(self, policies: Policies) -> Iterator[Check]:
+        name = policies.default_bucket
         if not name:
             return
         try:
-            found = find_bucket(self.session, name, used.account)
+            found = find_bucket(self.session, name, policies.account)
         except AwsForbiddenError:
             yield Check(
                 "default bucket",
@@ -235,17 +194,34 @@ class _Examination:
             yield Check("log group", True, group)
 
 
-def _buckets(used: UsedResources) -> dict[str, str]:
+def _denied(name: str, principal: str, statement: Statement, denials: Sequence[Denial]) -> Check:
+    """Return the finding about missing permissions; a remark, if something else may allow the actions."""
+    actions = ", ".join(dict.fromkeys(denial.action for denial in denials))
+    resources = ", ".join(dict.fromkeys(denial.resource for denial in denials))
+    text = f"{principal} may not {actions} on {resources}"
+    hint = f"Its policy needs: {json.dumps(statement)}"
+    if any(denial.explicit for denial in denials):
+        hint = f"Narrow the statement that denies it. {hint}"
+        return Check(name, False, f"{text}: a statement denies it", hint)
+    if keys := sorted({key for denial in denials for key in denial.missing}):
+        return Check(name, None, f"{text}, as far as can be determined without {', '.join(keys)}", hint)
+    if all(denial.action.startswith(_WITH_POLICIES) for denial in denials):
+        return Check(
+            name, None, f"{text}, unless the policy of the bucket, key or repository allows it", hint
+        )
+    return Check(name, False, text, hint)
+
+
+def _buckets(policies: Policies) -> dict[str, str]:
     """Return the buckets that are checked, without the default one: name -> what it is for."""
     found: dict[str, str] = {}
-    kinds = {"output": used.results, "checkpoint": used.checkpoints, "code": used.uploads, "data": used.data}
-    for kind, prefixes in kinds.items():
+    for kind, prefixes in policies.places.items():
         for prefix in prefixes:
             name = prefix.partition("/")[0]
-            if name != used.default_bucket:
+            if name != policies.default_bucket:
                 found.setdefault(name, f"{kind} bucket")
     return found
 
 
-def _printed(name: str, who: str, grants: Sequence[Grant]) -> Check:
-    return Check(name, None, f"what {who} needs at least:\n{json.dumps(policy(grants), indent=2)}")
+def _printed(name: str, who: str, statements: Sequence[Statement]) -> Check:
+    return Check(name, None, f"what {who} needs at least:\n{json.dumps(policy(statements), indent=2)}")

@@ -45,7 +45,7 @@ def read_runs(
     """Return the lines of replicas of a job that is one training job or, in a queue, several."""
     known = {(role, index): host for role, index, host in places}
     hosts = {replica: known[replica] for replica in replicas}
-    return read_streams(session, LOG_GROUP, _TrainingLogs(session, hosts, runs), query)
+    return read_streams(session, LOG_GROUP, _TrainingLogs(session, hosts, runs).refresh, query)
 
 
 class _TrainingLogs:

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import re
 
-from shunter.schedulers.aws.batch_jobs import console_link
+from shunter.schedulers.aws.aws_names import (
+    TAG_APP_NAME,
+    TAG_DELETED,
+    TAG_USER,
+    TAG_VERSION,
+    console_link,
+    split_app_id,
+)
 from shunter.schedulers.ids import random_id
 
 BACKEND = "aws_sagemaker"
 LOCAL_BACKEND = "sagemaker_local"
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 LONGEST_NAME = 63
-#: The type of Batch's queues for training jobs, and of the jobs in them.
-SERVICE_JOB = "SAGEMAKER_TRAINING"
 
-#: Tags that mark a job as ours.
-TAG_VERSION = "shunter/version"
-TAG_APP_NAME = "shunter/app-name"
-TAG_USER = "shunter/user"
-#: Marks a job of a queue as deleted: Batch itself forgets jobs only days after they have ended.
-TAG_DELETED = "shunter/deleted"
 #: Tag of the training jobs that Batch creates: the id of the job in its queue.
 TAG_QUEUED = "shunter/batch-job"
-OWN_TAGS = frozenset(
-    {
-        *(TAG_VERSION, TAG_APP_NAME, TAG_USER, TAG_QUEUED, TAG_DELETED),
-        *("shunter/client-token", "shunter/roles"),  # of AWS Batch's jobs
-    }
-)
-#: TorchX's tag on its jobs.
-TAG_PREDECESSOR = "torchx.pytorch.org/version"
+OWN_TAGS = frozenset({TAG_VERSION, TAG_APP_NAME, TAG_USER, TAG_DELETED, TAG_QUEUED})
 
 #: Stands for the account until AWS has been asked for it.
 ACCOUNT = "<account>"
@@ -49,26 +41,11 @@ def is_job_name(text: str) -> bool:
     return re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", text) is not None
 
 
-def queue_name(queue: str) -> str:
-    """Return the name of a queue that is given by name or ARN."""
-    return queue.rpartition("/")[2]
-
-
-def app_id(queue: str, job_name: str) -> str:
-    """Return the id of a job: its name, after the name of its queue if it goes through one."""
-    return f"{queue_name(queue)}:{job_name}" if queue else job_name
-
-
 def split_queued(app_id: str) -> tuple[str, str] | None:
     """Return queue and name of the id of a job that goes through a Batch queue; None for other ids."""
-    queue, colon, name = app_id.rpartition(":")
-    known = colon and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", queue) and is_job_name(name)
-    return (queue, name) if known else None
-
-
-def tag_value(text: str) -> str:
-    """Return a text as a tag can hold it: other characters become ``_``."""
-    return re.sub(r"[^\w\s.:/=+\-@]", "_", text)[:256]
+    parts = split_app_id(app_id)
+    is_queued = parts and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", parts[0]) and is_job_name(parts[1])
+    return parts if is_queued else None
 
 
 def default_bucket(region: str, account: str = ACCOUNT) -> str:

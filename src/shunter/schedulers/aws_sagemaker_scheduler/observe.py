@@ -11,10 +11,11 @@ from typing import Any
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names
-from shunter.schedulers.aws_sagemaker_scheduler.container_setup import ROLE_NAME, RoleCommand, read_command
+from shunter.schedulers.aws_sagemaker_scheduler.container_setup import BOOTSTRAP, ROLE_NAME
 from shunter.schedulers.aws_sagemaker_scheduler.reasons import exit_code_of, message_of, state_of
 from shunter.schedulers.aws_sagemaker_scheduler.training_script import as_arguments
 from shunter.specs.app import Role
@@ -104,7 +105,7 @@ def list_jobs(
 
     jobs = _each_once(_listed_by_name(session, since, name))
     tagged = [{**job, "Tags": own} for job, own in zip(jobs, for_all(tags, jobs), strict=True)]
-    return [job for job in tagged if {names.TAG_VERSION, names.TAG_PREDECESSOR} & tags_of(job).keys()]
+    return [job for job in tagged if {aws_names.TAG_VERSION, aws_names.TAG_PREDECESSOR} & tags_of(job).keys()]
 
 
 def _each_once(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,7 +115,8 @@ def _each_once(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _found_by_tags(session: AwsSession, since: float | None, name: str) -> Iterator[dict[str, Any]]:
     ours = [
-        {"Name": f"Tags.{tag}", "Operator": "Exists"} for tag in (names.TAG_VERSION, names.TAG_PREDECESSOR)
+        {"Name": f"Tags.{tag}", "Operator": "Exists"}
+        for tag in (aws_names.TAG_VERSION, aws_names.TAG_PREDECESSOR)
     ]
     expression: dict[str, Any] = {"SubExpressions": [{"Filters": ours, "Operator": "Or"}], "Operator": "And"}
     filters = []
@@ -216,7 +218,7 @@ def describe(app_id: str, job: Job) -> DescribeAppResponse:
 def listed(job: Job) -> ListAppResponse:
     """Return a job as SageMaker lists it."""
     name = job["TrainingJobName"]
-    title = tags_of(job).get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
+    title = tags_of(job).get(aws_names.TAG_APP_NAME) or name.rpartition("-")[0] or name
     row = ListAppResponse(name, state_of(job), name=title)
     row.submitted_at = _seconds(job.get("CreationTime"))
     row.started_at = _seconds(job.get("TrainingStartTime"))
@@ -295,25 +297,25 @@ def _joined(config: Mapping[str, Any] | None, *members: str) -> str | None:
 
 
 def _roles(job: Job) -> list[Role]:
+    """Rebuild the roles; none where a script of ours starts their programs, which the history knows."""
     algorithm = job.get("AlgorithmSpecification") or {}
-    config = _resources(job)
+    words = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
+    if words[: len(BOOTSTRAP)] == BOOTSTRAP:
+        return []
+    config, words = _resources(job), words or _script_words(job)
     types = {
         group["InstanceGroupName"]: group["InstanceType"] for group in config.get("InstanceGroups") or []
     }
-    items = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
-    commands = read_command(items)
     roles = []
     for name, count in Counter(name for name, _, _ in layout(job)).items():
         kind = types.get(name) or config.get("InstanceType", "")
-        command = commands.get(name) or commands.get("")
-        words = _words(job, items, command)
         roles.append(
             Role(
                 name,
                 algorithm.get("TrainingImage", ""),
                 entrypoint=words[0],
                 args=words[1:],
-                env={**(job.get("Environment") or {}), **(command.env if command is not None else {})},
+                env=dict(job.get("Environment") or {}),
                 num_replicas=count,
                 resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
             )
@@ -321,20 +323,15 @@ def _roles(job: Job) -> list[Role]:
     return roles
 
 
-def _words(job: Job, items: list[str], command: RoleCommand | None) -> list[str]:
-    """Return the command of a role, as it was given, if the request shows it."""
-    if command is not None and not command.toolkit:
-        return list(command.words or ())
-    if command is None and items:
-        return items
+def _script_words(job: Job) -> list[str]:
+    """Return the command of an image's own ``train``, with the script and its arguments."""
     try:
         values = {key: json.loads(value) for key, value in (job.get("HyperParameters") or {}).items()}
     except ValueError:  # those of jobs that others submitted may be any texts
         return ["train"]
+    program = str(values.get("sagemaker_program", ""))
     own = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
-    arguments = command.words if command is not None and command.words else as_arguments(own)
-    program = values.get("sagemaker_program")
-    return ["train", *([str(program)] if program else []), *arguments]
+    return ["train", *filter(None, [program]), *as_arguments(own)]
 
 
 def _seconds(time: Any) -> float | None:

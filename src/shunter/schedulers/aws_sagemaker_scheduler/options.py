@@ -22,7 +22,6 @@ from shunter.specs.options import (
     DESTINATION,
     FILES_OUTSIDE,
     PROGRAM,
-    PURCHASE,
     option,
 )
 from shunter.system.identity import user_name
@@ -38,8 +37,7 @@ def optional(help: str, **metadata: Any) -> Any:
         help: what it does, in a sentence.
         metadata: ``member`` and ``batch_member``: the path of the member of CreateTrainingJob or
             SubmitServiceJob that it is copied to; ``made_into``: the path of the member that `request` makes
-            of it; ``operation``: an operation that it needs, as ``service:Operation``; ``boto3``: the first
-            version with the member or operation, if older ones are supported.
+            of it.
     """
     return option(help, default=None, **metadata)
 
@@ -118,27 +116,17 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     training_plan: str | None = optional(
         "ARN of a training plan with reserved capacity",
         member="ResourceConfig.TrainingPlanArn",
-        boto3="1.35.75",
-    )
-    training_plan_extension: str | None = optional(
-        "id of an offering that extends training_plan (SearchTrainingPlanOfferings); it is bought, and paid, "
-        "before the job is created, unless the plan has that extension already",
-        operation="sagemaker:ExtendTrainingPlan",
-        boto3="1.42.66",
-        needs_trust=PURCHASE,
     )
     instance_preferences: list[str | dict[str, Any]] | None = optional(
         "up to 5 instance types in place of instance_type; the job runs on the first that has capacity: "
         'ml.p5.48xlarge,ml.p4d.24xlarge, or as JSON [{"type": "ml.p5.48xlarge", "count": 1, '
         '"training_plan_arns": ["arn:..."]}, ...]',
         made_into="ResourceConfig.InstancePreferences",
-        boto3="1.43.90",
     )
     instance_placement_config: dict[str, Any] | None = optional(
         "how instances are placed on UltraServers, as JSON: "
         '{"enable_multiple_jobs": true, "placement_specifications": [{"instance_count": 2}]}',
         member="ResourceConfig.InstancePlacementConfig",
-        boto3="1.40.6",
     )
     enable_infra_check: bool | None = optional(
         "check the instances' hardware before the job", member="InfraCheckConfig.EnableInfraCheck"
@@ -148,8 +136,6 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     batch_queue: str | None = optional(
         "job queue of AWS Batch, by name or ARN, that the job waits in; its type is SAGEMAKER_TRAINING. "
         "Without one SageMaker gets the job at once",
-        operation="batch:SubmitServiceJob",
-        boto3="1.39.16",
         needs_trust=DESTINATION,
     )
     batch_share_identifier: str | None = optional(
@@ -159,7 +145,6 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     batch_quota_share: str | None = optional(
         "quota share; required if the queue has quota shares, and not allowed otherwise",
         batch_member="quotaShareName",
-        boto3="1.42.72",
     )
     batch_priority: int | None = optional(
         "scheduling priority, 0 to 9999, highest first", batch_member="schedulingPriority"
@@ -177,7 +162,6 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     batch_preemption_retries: int | None = optional(
         "how many times a job of a quota share may be preempted and restarted (without limit by default)",
         batch_member="preemptionConfiguration.preemptionRetriesBeforeTermination",
-        boto3="1.42.72",
     )
 
     # ---- input
@@ -263,13 +247,11 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     mlflow_config: dict[str, str] | None = optional(
         "managed MLflow that keeps the run: resource_arn, experiment_name, run_name",
         member="MlflowConfig",
-        boto3="1.42.2",
         needs_trust=DESTINATION,
     )
     model_package_config: dict[str, str] | None = optional(
         "model package that the model becomes: model_package_group_arn, source_model_package_arn",
         member="ModelPackageConfig",
-        boto3="1.42.2",
         needs_trust=DESTINATION,
     )
 

@@ -15,19 +15,28 @@ from typing import Any
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery, not_ended
+from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
-from shunter.schedulers.aws.batch_jobs import JobRef, JustSubmitted, cancelled_by, seconds_of
+from shunter.schedulers.aws.batch_jobs import (
+    TRAINING,
+    JobRef,
+    JustSubmitted,
+    cancelled_by,
+    find_by_name,
+    is_missing,
+    job_pages,
+    seconds_of,
+)
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_sagemaker_scheduler import names, observe, reasons
 from shunter.schedulers.aws_sagemaker_scheduler.logs import Runs, read_runs
-from shunter.schedulers.aws_sagemaker_scheduler.observe import PAGE_SIZE, describe_job, tags_of
+from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, tags_of
 from shunter.specs.status import AppState, is_terminal
 
 ServiceJob = Mapping[str, Any]
 
 #: A page of a queue's list holds a hundred jobs. It is read if it replaces at least this many calls.
 WORTH_A_PAGE = 4
-_NOT_FOUND = re.compile(r"not found|does not exist|doesn't exist|no such|cannot find", re.I)
 _ENDED = re.compile(r"already|terminal|not in a state|cannot be terminated", re.I)
 _TIMEOUT = re.compile(r"exceeded|timed? ?out", re.I)
 _FROM_SAGEMAKER = "Received status from SageMaker: "
@@ -76,15 +85,15 @@ class QueuedJobs:
         queue, name = names.split_queued(app_id) or ("", "")
         session, job_id = self._session_of(app_id), self._id(app_id)
         if not job_id:
-            found = find_by_name(session, queue, name)
-            if found is None:
+            found = find_by_name(session, "ListServiceJobs", queue, name)
+            if not found:
                 return None
-            job_id = self._ids[app_id] = found["jobId"]
+            job_id = self._ids[app_id] = found[0]["jobId"]
         service = _describe_service_job(session, job_id)
         if service is None:
             return None
         self._just_submitted.remove(app_id)
-        return None if names.TAG_DELETED in (service.get("tags") or {}) else service
+        return None if aws_names.TAG_DELETED in (service.get("tags") or {}) else service
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this id exists."""
@@ -113,7 +122,7 @@ class QueuedJobs:
             found = _find_many(session, queue, wanted)
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
-                if service is None or names.TAG_DELETED in (service.get("tags") or {}):
+                if service is None or aws_names.TAG_DELETED in (service.get("tags") or {}):
                     result[app_id] = self._just_submitted.describe(app_id)
                 else:
                     result[app_id] = brief(app_id, service)
@@ -155,7 +164,7 @@ class QueuedJobs:
         for name in training_jobs(service):
             if describe_job(session, name) is not None:
                 session.call("sagemaker", "DeleteTrainingJob", TrainingJobName=name)
-        tags = {names.TAG_DELETED: str(int(time.time()))}
+        tags = {aws_names.TAG_DELETED: str(int(time.time()))}
         session.call("batch", "TagResource", resourceArn=service["jobArn"], tags=tags)
 
     # ---- logs
@@ -193,23 +202,10 @@ def _describe_service_job(session: AwsSession, job_id: str) -> dict[str, Any] | 
     try:
         answer = session.call("batch", "DescribeServiceJob", jobId=job_id)
     except AwsError as error:
-        if error.code == "ClientException" and _NOT_FOUND.search(error.message):
-            return None
-        raise
-    return answer if answer.get("jobId") else None
-
-
-def find_by_name(session: AwsSession, queue: str, name: str) -> dict[str, Any] | None:
-    """Return a service job as the list has it; None if there is no such job, or no such queue."""
-    try:
-        for page in _pages(session, queue, "JOB_NAME", name):
-            for job in page:
-                if job.get("jobName") == name:  # the filter ignores the case
-                    return job
-    except AwsError as error:
-        if error.code != "ClientException" or not _NOT_FOUND.search(error.message):
+        if not is_missing(error):
             raise
-    return None
+        return None
+    return answer if answer.get("jobId") else None
 
 
 def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -231,22 +227,17 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
 
     def ask(name: str) -> dict[str, Any] | None:
         job_id = missing[name]
-        return _describe_service_job(session, job_id) if job_id else find_by_name(session, queue, name)
+        if job_id:
+            return _describe_service_job(session, job_id)
+        return next(iter(find_by_name(session, "ListServiceJobs", queue, name)), None)
 
     answers = zip(missing, for_all(ask, list(missing)), strict=True)
     return found | {name: job for name, job in answers if job is not None}
 
 
 def _all_of(session: AwsSession, queue: str, since: float | None = None) -> Iterator[list[dict[str, Any]]]:
-    # without a filter only running jobs are listed
-    return _pages(session, queue, "AFTER_CREATED_AT", str(max(int((since or 0) * 1000) - 1, 1)))
-
-
-def _pages(session: AwsSession, queue: str, name: str, value: str) -> Iterator[list[dict[str, Any]]]:
-    filters = [{"name": name, "values": [value]}]
-    return session.pages(
-        "batch", "ListServiceJobs", "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
-    )
+    after = str(max(int((since or 0) * 1000) - 1, 1))
+    return job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", after)
 
 
 # ---- states
@@ -359,7 +350,7 @@ def _times(service: ServiceJob) -> tuple[float | None, float | None]:
 def _facts(service: ServiceJob) -> dict[str, str]:
     facts: dict[str, Any] = {
         "batch_job": service.get("jobArn") or service.get("jobId"),
-        "batch_queue": names.queue_name(service.get("jobQueue") or ""),
+        "batch_queue": aws_names.queue_name(service.get("jobQueue") or ""),
         "batch_status": service.get("status"),
         "batch_share": service.get("shareIdentifier") or service.get("quotaShareName"),
         "batch_priority": service.get("schedulingPriority"),
@@ -416,7 +407,7 @@ def _queues(session: AwsSession, queue: str) -> list[str]:
         found = [each for page in pages for each in page]
     except AwsError:  # users without queues need no access to Batch
         return []
-    return [each["jobQueueName"] for each in found if each.get("jobQueueType") == names.SERVICE_JOB]
+    return [each["jobQueueName"] for each in found if each.get("jobQueueType") == TRAINING]
 
 
 def _list_service_jobs(
@@ -429,8 +420,7 @@ def _list_service_jobs(
             for page in _all_of(session, queue, since):
                 found |= {job["jobId"]: (queue, job) for job in page}
         except AwsError as error:
-            is_missing = error.code == "ClientException" and _NOT_FOUND.search(error.message)
-            if must or not (is_missing or isinstance(error, AwsForbiddenError)):
+            if must or not (is_missing(error) or isinstance(error, AwsForbiddenError)):
                 raise
     return list(found.values())
 
@@ -460,10 +450,10 @@ def _rows(
     rows = []
     all_tags = for_all(tags, [job for _, job in services])
     for (queue, job), own in zip(services, all_tags, strict=True):
-        if everything or (names.TAG_VERSION in own and names.TAG_DELETED not in own):
+        if everything or (aws_names.TAG_VERSION in own and aws_names.TAG_DELETED not in own):
             name = job["jobName"]
-            title = own.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
-            row = ListAppResponse(names.app_id(queue, name), _state_of(job), name=title)
+            title = own.get(aws_names.TAG_APP_NAME) or name.rpartition("-")[0] or name
+            row = ListAppResponse(aws_names.make_app_id(queue, name), _state_of(job), name=title)
             row.submitted_at = seconds_of(job.get("createdAt"))
             row.started_at, row.ended_at = _times(job)
             rows.append(row)
@@ -475,12 +465,12 @@ def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
 
     Batch names attempts ``AWSBatch``, then the request's name, as far as there is room, and 32 digits.
     """
-    job_names = [service["jobName"] for service in services]
+    aws_names = [service["jobName"] for service in services]
     latest = {name for service in services for name in training_jobs(service)}
 
     def is_attempt(name: str) -> bool:
         made = re.fullmatch(r"AWSBatch(.+?)[0-9a-f]{32}", name)
-        return name in latest or (made is not None and any(each.startswith(made[1]) for each in job_names))
+        return name in latest or (made is not None and any(each.startswith(made[1]) for each in aws_names))
 
     return is_attempt
 

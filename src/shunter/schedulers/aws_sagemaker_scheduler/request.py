@@ -8,15 +8,17 @@ repository (``<content>``), paths of this machine (``file://...``). `settle` rep
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import shunter
 from shunter.errors import ConfigError, InvalidRunConfigException, refuse
 from shunter.redaction import Redactor, redact_text
-from shunter.schedulers.aws import s3
-from shunter.schedulers.aws.service_model import has_member, has_operation, problems_of
+from shunter.schedulers.aws import aws_names, s3
+from shunter.schedulers.aws.batch_jobs import TRAINING
+from shunter.schedulers.aws.service_model import problems_of
 from shunter.schedulers.aws_sagemaker_scheduler import names, request_rules
 from shunter.schedulers.aws_sagemaker_scheduler.channels import (
     MODEL_CONTENT_TYPE,
@@ -31,7 +33,6 @@ from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     PlannedCode,
     without_secrets,
 )
-from shunter.schedulers.aws_sagemaker_scheduler.network_isolation import problems_of as isolation_problems
 from shunter.schedulers.aws_sagemaker_scheduler.option_rules import (
     WITHOUT_DEBUGGER,
     attempts_of,
@@ -66,8 +67,6 @@ from shunter.specs.named_resources_aws import INSTANCE_TYPE
 
 DEFAULT_MODEL_CHANNEL = "model"
 DEFAULT_VOLUME = 30
-#: API reference, CreateTrainingJob: the most variables that there may be.
-MOST_VARIABLES = 100
 
 
 @dataclass
@@ -81,7 +80,6 @@ class Needs:
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
         code_uri: where the code is to be uploaded, a "directory" of S3; "" if no code is uploaded.
         uploads: paths of this machine that are to be uploaded.
-        extension: id of the offering that the job's training plan is to be extended by; "" for none.
     """
 
     role_name: str = ""
@@ -90,23 +88,25 @@ class Needs:
     default_bucket: bool = False
     code_uri: str = ""
     uploads: list[LocalInput] = field(default_factory=list)
-    extension: str = ""
 
     def steps(self) -> list[str]:
         """Return in words what will be done."""
         role, checkpoints, code = self.role_name, self.checkpoint_check, self.code_uri
-        steps = {
-            f"look up the ARN of the role {role}, and whether SageMaker may assume it": role,
-            "look up whether SageMaker may assume the role, if that is allowed": self.role_check,
-            f"look up whether the role may read and write {checkpoints}, for when the job is restarted, "
-            "if that is allowed": checkpoints,
-            "make the account's own bucket, unless it exists": self.default_bucket,
-            f"upload the code to {code}, unless it is there": code,
-            **{f"upload {upload.path}, unless it is there": True for upload in self.uploads},
-            f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
-            "plan has it": self.extension,
-        }
-        return [step for step, is_needed in steps.items() if is_needed]
+        steps = []
+        if role:
+            steps.append(f"look up the ARN of the role {role}, and whether SageMaker may assume it")
+        if self.role_check:
+            steps.append("look up whether SageMaker may assume the role, if that is allowed")
+        if checkpoints:
+            steps.append(
+                f"look up whether the role may read and write {checkpoints}, for when the job is restarted, "
+                "if that is allowed"
+            )
+        if self.default_bucket:
+            steps.append("make the account's own bucket, unless it exists")
+        if code:
+            steps.append(f"upload the code to {code}, unless it is there")
+        return [*steps, *(f"upload {upload.path}, unless it is there" for upload in self.uploads)]
 
 
 @dataclass
@@ -137,7 +137,7 @@ class AWSSageMakerJob:
     @property
     def app_id(self) -> str:
         """The job's id: its name, and before it the queue if it goes through one."""
-        return names.app_id(self.submission.get("jobQueue", ""), self.job_name)
+        return aws_names.make_app_id(self.submission.get("jobQueue", ""), self.job_name)
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
@@ -195,14 +195,7 @@ def make_job(
         app, warnings = _supervised(app, opts)
     job = _RequestBuilder(app, opts, name, code, region).job()
     job.warnings = warnings
-    refuse_job(
-        app,
-        [
-            *request_rules.problems_of(job.job_def, _name_in_options, is_local=local),
-            *_variable_problems(job.job_def.get("Environment", {})),
-            *isolation_problems(job.job_def),
-        ],
-    )
+    refuse_job(app, request_rules.problems_of(job.job_def, _name_in_options, is_local=local))
     return job
 
 
@@ -240,15 +233,6 @@ def _name_in_options(member: str) -> str:
     return OPTION_OF_MEMBER.get(member) or SETTING_OF_MEMBER.get(member, member)
 
 
-def _variable_problems(environment: Mapping[str, str]) -> Iterator[str]:
-    if len(environment) > MOST_VARIABLES:
-        own = [name for name in environment if name.startswith("TORCHX_")]
-        yield (
-            f"environment: SageMaker accepts {MOST_VARIABLES} variables; the job has "
-            f"{len(environment) - len(own)}, and the launcher adds {len(own)} ({', '.join(own)})"
-        )
-
-
 class _RequestBuilder:
     """Makes one request, part by part."""
 
@@ -258,7 +242,7 @@ class _RequestBuilder:
         self.app = app
         self.opts = opts
         self.job_name = job_name
-        self.app_id = names.app_id(opts.batch_queue or "", job_name)
+        self.app_id = aws_names.make_app_id(opts.batch_queue or "", job_name)
         self.region = region
         self.needs = Needs()
         self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
@@ -303,7 +287,6 @@ class _RequestBuilder:
         }
         request = {key: value for key, value in _with_copied(made, opts, "member").items() if value}
         self.needs.uploads = channels.uploads
-        self.needs.extension = opts.training_plan_extension or ""
         job = AWSSageMakerJob(self.job_name, request, {}, needs=self.needs, runs=containers.runs)
         if opts.batch_queue:
             job.submission = self._submission(request["Tags"])
@@ -455,12 +438,12 @@ class _RequestBuilder:
     def _tags(self) -> list[dict[str, str]]:
         tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
-        tags[names.TAG_VERSION] = shunter.__version__
+        tags[aws_names.TAG_VERSION] = shunter.__version__
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
-        tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
+        tags[aws_names.TAG_APP_NAME] = aws_names.tag_value(self.app.name)
         if self.opts.user:
-            tags[names.TAG_USER] = names.tag_value(self.opts.user)
+            tags[aws_names.TAG_USER] = aws_names.tag_value(self.opts.user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _submission(self, tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -473,7 +456,7 @@ class _RequestBuilder:
         made: dict[str, Any] = {
             "jobName": self.job_name,
             "jobQueue": self.opts.batch_queue,
-            "serviceJobType": names.SERVICE_JOB,
+            "serviceJobType": TRAINING,
             "retryStrategy": {
                 "attempts": attempts_of(self.app, self.opts),
                 **({"evaluateOnExit": retries} if retries else {}),
@@ -598,14 +581,10 @@ def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
 
 def check_requests(job: AWSSageMakerJob) -> None:
     """Check all requests of a job, settled or not, against the services' own models."""
-    problems = _unknown_operation("sagemaker:ExtendTrainingPlan") if job.needs.extension else []
+    problems = []
     if job.submission:
         submission = {**job.submission, "serviceRequestPayload": "{}"}
-        missing = _unknown_operation("batch:SubmitServiceJob")
-        if not missing:
-            missing = _take_out_unknown("batch", "SubmitServiceJob", submission, "batch_member")
-            missing += problems_of("batch", "SubmitServiceJob", submission)
-        problems += missing
+        problems = _problems_in_options("batch", "SubmitServiceJob", submission, ("batch_member",))
     check_request(job.job_def, problems)
 
 
@@ -614,41 +593,21 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
-    unknown = [
-        problem
-        for key in ("member", "made_into")
-        for problem in _take_out_unknown("sagemaker", "CreateTrainingJob", example, key)
-    ]
-    problems = [*others, *unknown, *problems_of("sagemaker", "CreateTrainingJob", example)]
-    if problems:
-        refuse("SageMaker would refuse the job", [redact_text(problem) for problem in problems])
+    own = _problems_in_options("sagemaker", "CreateTrainingJob", example, ("member", "made_into"))
+    refuse("SageMaker would refuse the job", [redact_text(problem) for problem in [*others, *own]])
 
 
-def _take_out_unknown(service: str, operation: str, request: dict[str, Any], key: str) -> list[str]:
-    """Remove the members that the installed boto3 does not know, and return what to say about them."""
-    problems, versions = [], declared("boto3")
-    for option, whole_path in declared(key).items():
-        path, place = whole_path.split("."), request
-        for depth, name in enumerate(path, 1):
-            if option not in versions or name not in place:
-                break
-            if not has_member(service, operation, path[:depth]):
-                del place[name]
-                problems.append(_too_old(option))
-                break
-            place = place[name]
-    return problems
+def _problems_in_options(
+    service: str, operation: str, request: dict[str, Any], keys: Sequence[str]
+) -> list[str]:
+    """Return what the service's model finds wrong, with the option that each member comes from."""
+    options = {path: name for key in keys for name, path in declared(key).items()}
+    options["VpcConfig"] = OPTION_OF_MEMBER["VpcConfig"]
+    longest_first = sorted(options, key=len, reverse=True)
+    member = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
 
+    def with_option(problem: str) -> str:
+        path = member.search(problem)
+        return f"{options[path[0]]}: {problem}" if path else problem
 
-def _unknown_operation(operation: str) -> list[str]:
-    """Return what to say if the installed boto3 does not know an operation."""
-    if has_operation(*operation.split(":")):
-        return []
-    return [_too_old(option) for option, needed in declared("operation").items() if needed == operation]
-
-
-def _too_old(option: str) -> str:
-    from botocore import __version__
-
-    needed = declared("boto3")[option]
-    return f"{option} needs boto3 {needed} or newer, and {__version__} is installed: pip install -U boto3"
+    return [with_option(problem) for problem in problems_of(service, operation, request)]

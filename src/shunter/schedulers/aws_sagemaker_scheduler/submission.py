@@ -5,31 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shunter.backoff import Backoff
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.progress import Progress
-from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsThrottledError
-from shunter.schedulers.aws.iam import find_role
+from shunter.schedulers.aws.batch_jobs import check_queue, find_by_name, send_once
 from shunter.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_sagemaker_scheduler import names, permissions
+from shunter.schedulers.aws_sagemaker_scheduler import names, role_checks
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage
 from shunter.schedulers.aws_sagemaker_scheduler.datasets import read_dataset, upload_dataset
-from shunter.schedulers.aws_sagemaker_scheduler.observe import PAGE_SIZE, describe_job, with_member
-from shunter.schedulers.aws_sagemaker_scheduler.queued_jobs import find_by_name
+from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, with_member
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob, Needs, settle
 
 #: How often code that changes while it is packed is read again.
 CODE_ATTEMPTS = 3
-#: How often a request to submit a job is sent.
-ATTEMPTS = 5
-FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 
 
 def prepare(
@@ -37,7 +29,8 @@ def prepare(
 ) -> None:
     """Do what a job needs, and put the results into its request. Does nothing the second time."""
     needs = job.needs
-    _check_queue(job, session)
+    if job.submission:
+        check_queue(session, job.submission["jobQueue"], training=True)
     replacements = _check_role(job, session, progress)
     datasets = {upload.uri: read_dataset(upload.path) for upload in needs.uploads}
     if code is not None:
@@ -63,8 +56,6 @@ def prepare(
         source = entry["DataSource"].get("S3DataSource")
         if source is not None and source["S3Uri"] in uploads:
             source["S3Uri"] = uploads[source["S3Uri"]]
-    if needs.extension:  # it costs money, so it comes when nothing else can fail any more
-        extend_plan(session, settled["ResourceConfig"]["TrainingPlanArn"], needs.extension, progress)
     job.job_def = settled
     job.needs = Needs()
 
@@ -72,7 +63,8 @@ def prepare(
 def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
     """Check the role now, so that `prepare` need not; if there is no role to check, the credentials."""
     needs = job.needs
-    _check_queue(job, session)
+    if job.submission:
+        check_queue(session, job.submission["jobQueue"], training=True)
     if not (needs.role_name or needs.role_check or needs.checkpoint_check):
         _account(session)
         return
@@ -90,7 +82,7 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
         AwsError: AWS refused it, or could not be reached.
     """
     if not job.submission:
-        made = _send_once(
+        made = send_once(
             lambda: with_member(
                 session.call("sagemaker", "CreateTrainingJob", repeats=False, **job.job_def),
                 "CreateTrainingJob",
@@ -100,99 +92,34 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
         )
         return str(made["TrainingJobArn"]), ""
     request = {**job.submission, "serviceRequestPayload": json.dumps(job.job_def)}
-    made = _send_once(
-        lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request),
-        lambda: find_by_name(session, request["jobQueue"], job.job_name),
-    )
+
+    def find() -> dict[str, Any] | None:
+        found = find_by_name(session, "ListServiceJobs", request["jobQueue"], job.job_name)
+        return found[0] if found else None
+
+    made = send_once(lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request), find)
     return made.get("jobArn", ""), made["jobId"]
 
 
-def _send_once(
-    send: Callable[[], dict[str, Any]], find: Callable[[], dict[str, Any] | None]
-) -> dict[str, Any]:
-    """Return the answer to a request, or the description of what it has made, if its answer was lost."""
-    lost, backoff = False, Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
-    while True:
-        try:
-            return send()
-        except AwsError as error:
-            lost = lost or error.lost_answer
-            if not lost and not isinstance(error, AwsThrottledError):
-                raise
-            if lost:
-                with suppress(AwsError):
-                    if (found := find()) is not None:
-                        return found
-            if not backoff.pause():  # lists lag behind
-                raise
-
-
-# ---- the role and the queue
+# ---- the role
 
 
 def _check_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
     """Look up the role, and its permissions if the job depends on them; return its ARN by placeholder."""
     needs, planned = job.needs, job.job_def["RoleArn"]
     arn = planned
-    if needs.role_name:
-        role = _role_named(session, needs.role_name)
-        permissions.check_trust(role, job.job_def)
-        arn = role["Arn"]
-    elif needs.role_check:
-        permissions.check_trust_of_arn(session, job.job_def, progress)
+    if needs.role_name or needs.role_check:
+        arn = role_checks.checked_arn(session, needs.role_name or planned, job.job_def, progress)
     if needs.checkpoint_check:
-        permissions.check_checkpoint_rights(session, arn, needs.checkpoint_check, progress)
+        role_checks.check_checkpoints(session, arn, needs.checkpoint_check, progress)
     return {planned: arn} if needs.role_name else {}
-
-
-def _role_named(session: AwsSession, name: str) -> dict[str, Any]:
-    try:
-        role = find_role(session, name)
-    except AwsForbiddenError as error:
-        raise AwsForbiddenError(
-            f"the ARN of the role {name!r} cannot be looked up: {error.message}",
-            hint="Give the role's ARN: -cfg role=arn:aws:iam::ACCOUNT:role/NAME.",
-            operation=error.operation,
-            code=error.code,
-        ) from None
-    if role is None:
-        raise ConfigError(f"there is no IAM role {name!r}", hint="Give another name, or the role's ARN.")
-    return role
 
 
 def _account(session: AwsSession) -> str:
     return str(session.call("sts", "GetCallerIdentity")["Account"])
 
 
-def _check_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
-    """Refuse a queue that accepts no training jobs, if the caller may look it up."""
-    if not job.submission:
-        return
-    try:
-        problem = queue_problem(session, job.submission["jobQueue"])
-    except AwsForbiddenError:
-        return
-    if problem is not None:
-        what, hint = problem
-        raise ConfigError(what, hint=hint)
-
-
-def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
-    """Return what is wrong with a queue, and what to do; None if it accepts jobs."""
-    found = session.call("batch", "DescribeJobQueues", jobQueues=[queue]).get("jobQueues") or []
-    if not found:
-        return f"there is no job queue {queue}", "Create it, or give another one."
-    kind, state, status = (found[0].get(key, "") for key in ("jobQueueType", "state", "status"))
-    if kind != names.SERVICE_JOB:
-        hint = f"A queue for training jobs has the type {names.SERVICE_JOB}, and a service environment."
-        return f"{queue} is a job queue of the type {kind or 'ECS'}", hint
-    if state != "ENABLED" or status not in ("VALID", "UPDATING"):
-        why = found[0].get("statusReason", "")
-        return f"the job queue {queue} is {state}, {status}" + (f": {why}" if why else ""), "Have it enabled."
-    return None
-
-
-# ---- code and training plan
+# ---- code
 
 
 def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
@@ -233,34 +160,3 @@ def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
             s3.put(path, uri + name, progress, name)
     for warning in code.report.warnings():
         progress.done(warning)
-
-
-def extend_plan(session: AwsSession, plan: str, offering: str, progress: Progress) -> None:
-    """Buy an extension of a training plan once; a plan that has it already is not changed."""
-    if _has_extension(session, plan, offering):
-        progress.done(f"the training plan has the extension {offering} already")
-        return
-    progress.step(f"buying the extension {offering} of the training plan")
-    try:
-        session.call(
-            "sagemaker", "ExtendTrainingPlan", repeats=False, TrainingPlanExtensionOfferingId=offering
-        )
-    except AwsError as error:
-        if not error.lost_answer or not _has_extension(session, plan, offering):
-            raise
-    progress.done(f"the training plan is extended by {offering}")
-
-
-def _has_extension(session: AwsSession, plan: str, offering: str) -> bool:
-    pages = session.pages(
-        "sagemaker",
-        "DescribeTrainingPlanExtensionHistory",
-        "TrainingPlanExtensions",
-        MaxResults=PAGE_SIZE,
-        TrainingPlanArn=plan,
-    )
-    return any(
-        each.get("TrainingPlanExtensionOfferingId") == offering and each.get("Status") != "Failed"
-        for page in pages
-        for each in page
-    )

@@ -84,7 +84,6 @@ ONLY_ON_AWS = (
     "profiler_rules",
     "tensorboard_output_config",
     "training_plan",
-    "training_plan_extension",
 )
 
 
@@ -100,8 +99,8 @@ def _started_once(app: AppDef) -> AppDef:
 
 
 def _without_queue(opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
-    """Return the options of a job that starts at once, and buys nothing."""
-    apart: dict[str, Any] = dict.fromkeys(("batch_queue", *QUEUE_OPTIONS, "training_plan_extension"))
+    """Return the options of a job that starts at once."""
+    apart: dict[str, Any] = dict.fromkeys(("batch_queue", *QUEUE_OPTIONS))
     return dataclasses.replace(opts, **apart)
 
 
