@@ -761,6 +761,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "NotFound", f'pods "{name}" not found')
         statuses = pod["status"].get("containerStatuses") or [{}]
         state = statuses[0].get("state") or {}
+        for each in pod["status"].get("initContainerStatuses") or []:
+            state = each["state"] if each["name"] == params.get("container") else state
         if not (state.get("running") or state.get("terminated")):
             raise Refused(400, "BadRequest", f'container in pod "{name}" is waiting to start')
         restarts = int(statuses[0].get("restartCount") or 0)

@@ -14,6 +14,7 @@ from shunter.schedulers.api import LogQuery
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState
+from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub, failure
 
@@ -257,6 +258,49 @@ def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert pods.read() == []
     assert caplog.text == ""
+
+
+def test_a_followed_job_says_what_it_waits_for(
+    pods: Pods, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_NOTICE", "NEXT_NOTICE"):
+        monkeypatch.setattr(f"shunter.schedulers.kubernetes_scheduler.logs.{name}", 0.05)
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    pods.stub.change("pods", pods.pods()[-1]["metadata"]["name"], phase="Pending", conditions=[condition])
+    with caplog.at_level(logging.WARNING):
+        lines = in_background(lambda: pods.read(should_tail=True))
+        wait_until(lambda: caplog.text, "it says so")
+        pod = pods.run()
+        pods.write(pod, "one")
+        pods.end(pod)
+        pods.finish()
+        assert lines() == ["one"]
+    text = f"{pods.app_id} has not started yet: no node for it: 0/3 nodes are available"
+    assert [record.message for record in caplog.records] == [text]
+
+
+def test_the_log_of_an_init_container_that_failed(pods: Pods) -> None:
+    """The overlay may have some; without them the program does not start."""
+    [pod] = pods.pods()
+    name = pod["metadata"]["name"]
+    end = {"exitCode": 7, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:09Z"}
+    init = {
+        "name": "fetch",
+        "restartCount": 0,
+        "state": {"terminated": {**end, "message": "no such bucket\n"}},
+    }
+    waiting = {"name": "trainer", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
+    pods.stub.change("pods", name, phase="Failed", initContainerStatuses=[init], containerStatuses=[waiting])
+    pods.write(pod, "no such bucket")
+    pods.stub.logs[name, 0].end()
+    pods.finish("Failed")
+    assert pods.read() == ["no such bucket"]
+    assert any("container=fetch" in each for each in pods.stub.requests)
+    response = pods.scheduler.describe(pods.app_id)
+    assert response is not None
+    [replica] = response.roles_statuses[0].replicas
+    assert replica.exit_code == 7
+    assert replica.reason == "its init container fetch failed: exit code 7: no such bucket"
 
 
 def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,12 +29,13 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     FoundJob,
     app_reason,
     core_path,
+    describe,
     group_pods,
     is_final,
     list_path,
     selector,
 )
-from shunter.schedulers.kubernetes_scheduler.reasons import container_status, last_end, main_container
+from shunter.schedulers.kubernetes_scheduler.reasons import container_status, last_end, logged_container
 from shunter.schedulers.lines import (
     QUEUED_BLOCKS,
     LineFilter,
@@ -44,7 +45,7 @@ from shunter.schedulers.lines import (
     last_lines,
 )
 from shunter.schedulers.responses import LogBlock, LogQuery
-from shunter.specs.status import is_terminal
+from shunter.specs.status import NONE, AppState, is_terminal
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ OVERLAP = 2
 LAST_ATTEMPTS = 5
 #: Lines are handed on in blocks of about this many bytes.
 BLOCK_SIZE = 64 << 10
+#: Seconds after which a followed job that has not begun says what it waits for; then it is asked this often.
+FIRST_NOTICE, NEXT_NOTICE = 5.0, 30.0
 #: Seconds without a byte after which a followed log is opened again: the connection may be dead.
 SILENCE = 300.0
 
@@ -161,7 +164,30 @@ class PodBoard:
             self.is_settled = True
             self.changed.notify_all()
 
+    def say_what_it_waits_for(self) -> None:
+        """Say why nothing has begun, and again when that changes; returns when something has."""
+        said, seconds = NONE, FIRST_NOTICE
+        while True:
+            with self.changed:
+                if self.changed.wait_for(self._has_begun, seconds):
+                    return
+                job = self._now()
+            seconds = NEXT_NOTICE
+            with suppress(ShunterError):  # the watches report it
+                response = describe(job)
+                if response.state in (AppState.PENDING, AppState.SUSPENDED) and response.msg not in (
+                    NONE,
+                    said,
+                ):
+                    said = response.msg
+                    log.warning("%s has not started yet: %s", job.app_id, said)
+
     # ---- called while holding `changed`
+
+    def _has_begun(self) -> bool:
+        states = [container_status(pod).get("state") or {} for pod in self._pods.values()]
+        has_begun = any(state.get("running") or state.get("terminated") for state in states)
+        return has_begun or self._is_gone or self.error is not None or self._stop.is_set()
 
     def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
         """Return the pods of a replica, the oldest first, those that are gone included."""
@@ -219,6 +245,8 @@ def read_logs(
     def everything() -> Iterator[LogBlock]:
         for reader in readers:
             threading.Thread(target=reader.run, name=f"log-{reader.role}-{reader.k}", daemon=True).start()
+        if query.should_tail:
+            threading.Thread(target=board.say_what_it_waits_for, name="log-waiting", daemon=True).start()
         try:
             yield from blocks_until_ended(blocks, len(readers))
         finally:
@@ -334,13 +362,13 @@ class _ReplicaReader:
         memory = self._memories.setdefault(attempt.uid, _Memory())
         backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
         path = core_path("pods", board.job.namespace, attempt.pod, "log")
-        with board.changed:
-            pod = board.pod(attempt.pod)[0] or {}
         was_whole = False  # the last read came to the end of what had been written
         while not self._stopped.is_set():
             ended, is_previous, is_there = self._state(attempt)
+            with board.changed:
+                pod = board.pod(attempt.pod)[0] or {}
             params: dict[str, Any] = {
-                "container": main_container(pod),
+                "container": logged_container(pod),
                 "timestamps": "true",
                 "follow": "true" if self._query.should_tail and not ended else None,
                 "previous": "true" if is_previous else None,

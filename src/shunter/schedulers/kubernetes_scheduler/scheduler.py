@@ -22,6 +22,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    accepted,
     if_reachable,
     poll_until_ended,
 )
@@ -357,8 +358,18 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job is None:
             return checks
         server = self._server(job.request.context, job.request.kubeconfig)
-        of_any = super().doctor
-        return if_reachable(checks, lambda: [*of_any(cfg, job), *examine_job(server, job)])
+        remarks: builtins.list[str] = []
+
+        def send() -> None:
+            self._adapt(job)
+            remarks.extend(try_out(server, job.request))
+
+        def more() -> builtins.list[Check]:
+            checks = [accepted("the job", send, "would be accepted")]
+            checks += [Check("its pods", None, remark) for remark in remarks]
+            return checks + examine_job(server, job)
+
+        return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""

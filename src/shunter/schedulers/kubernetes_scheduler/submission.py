@@ -7,8 +7,9 @@ Jobs exist, they become the owners, so that the cluster removes all of it togeth
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     KUEUE,
     core_path,
     list_path,
+    quantity,
     selector,
 )
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
@@ -89,20 +91,58 @@ def path_of(manifest: dict[str, Any]) -> str:
     return f"{root}/namespaces/{namespace}/{kind.lower()}s"
 
 
-def try_out(server: ApiServer, job: KubernetesJob) -> None:
-    """Have the API server check all objects without making them.
+def try_out(server: ApiServer, job: KubernetesJob) -> list[str]:
+    """Have the API server check all objects, and a pod of each role, without making them.
+
+    Quotas, PodSecurity, PriorityClasses and ServiceAccounts concern pods, not Jobs.
+
+    Returns:
+        What does not prevent the job, but delays it or could not be checked.
 
     Raises:
         KubernetesError: it would refuse one: permissions, quota, policies, unknown fields.
     """
-    for manifest in job.manifests:
+    remarks: dict[str, None] = {}
+    for manifest in [*job.manifests, *map(_pod_of, _templates_of(job))]:
         try:
             answer = server.create(path_of(manifest), manifest, dry_run=True)
             check_kept(server, manifest, answer)
         except KubernetesError as error:
-            # a webhook of the cluster may have side effects
-            if "does not support dry run" not in error.message:
+            if "does not support dry run" in error.message:  # a webhook of the cluster may have side effects
+                continue
+            if manifest["kind"] != "Pod":
                 raise
+            if 'cannot create resource "pods"' in error.message:
+                remarks[f"whether its pods would be admitted was not checked: {error.message}"] = None
+            elif _is_used_up(error.message):
+                remarks[f"its pods would wait until others end: {error.message}"] = None
+            else:
+                raise
+    return list(remarks)
+
+
+def _templates_of(job: KubernetesJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    return ((item, template) for item in job.manifests for template in observe.pod_templates(item))
+
+
+def _pod_of(owner: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    """Return a pod as a controller would make it from a template."""
+    item, template = owner
+    of_job = {"generateName": f"{names.name_of(item)}-", "namespace": item["metadata"]["namespace"]}
+    metadata = {**(template.get("metadata") or {}), **of_job}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+_QUOTA = re.compile(r"exceeded quota: .*?requested: (\S+), used: \S+, limited: (\S+)")
+
+
+def _is_used_up(message: str) -> bool:
+    """Tell whether a quota refuses a pod only because others use it now."""
+    match = _QUOTA.search(message)
+    if match is None:
+        return False
+    asked, limits = (dict(part.split("=", 1) for part in text.split(",")) for text in match.groups())
+    return all(quantity(asked[name]) <= quantity(limit) for name, limit in limits.items() if name in asked)
 
 
 #: Fields that a Job may depend on, each with what needs it, and the version since which every cluster has it.
