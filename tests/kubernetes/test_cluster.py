@@ -113,6 +113,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         path, namespace = request.getfixturevalue("user")
     else:
         stub: Stub = request.getfixturevalue("stub")
+        request.getfixturevalue("kubectl")
         path, namespace = stub.kubeconfig(tmp_path / "kubeconfig"), "default"
         stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
     monkeypatch.setenv("KUBECONFIG", path)

@@ -285,12 +285,6 @@ class ApiServer:
         except LightkubeError as error:
             raise _lost_token(error) from None
 
-    def websocket(self, path: str, protocols: list[str], params: list[tuple[str, str]]) -> Any:
-        """Return a context manager that opens a WebSocket."""
-        return self.connection.client.websocket(
-            path, subprotocols=protocols, params=params, max_message_size_bytes=1 << 22
-        )
-
     # ---- errors
 
     def translated(self, error: Exception) -> KubernetesError:

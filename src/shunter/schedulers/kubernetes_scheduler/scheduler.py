@@ -317,7 +317,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
                 f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
             )
         return run_in_pod(
-            job.server, job.namespace, names.name_of(pod), main_container(pod), name, command, tty=tty
+            job.server, job.namespace, names.name_of(pod), main_container(pod), command, tty=tty
         )
 
     # ---- ending
