@@ -14,11 +14,11 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     KUEUE,
     VISIBILITY,
     core_path,
-    pod_templates,
     quantity,
 )
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 from shunter.schedulers.responses import Check
 from shunter.specs.dryrun_info import AppDryRunInfo
 
@@ -74,7 +74,7 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
     platforms: set[str] = set()
     checks = []
     excluded = info.cfg.get("exclude") or ()
-    for pod in (each["spec"] for item in info.request.manifests for each in pod_templates(item)):
+    for pod in (each["spec"] for item in info.request.manifests for _, each in pod_templates(item)):
         lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
         for name in lacking.keys() & set(excluded):
             lacking[name].insert(0, "excluded")

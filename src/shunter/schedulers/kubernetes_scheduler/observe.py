@@ -36,6 +36,7 @@ from shunter.schedulers.kubernetes_scheduler.reasons import (
     report_of,
     seconds,
 )
+from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import Role
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
@@ -55,13 +56,6 @@ PLURAL = {JOB: "jobs", JOBSET: "jobsets", VOLCANO: "jobs"}
 GROUP_OF_KIND = {JOBSET: "jobset.x-k8s.io", VOLCANO: "batch.volcano.sh"}
 KUEUE = "kueue.x-k8s.io"
 VISIBILITY = "visibility.kueue.x-k8s.io"
-
-
-def pod_templates(item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the pod templates in a Job, JobSet or Volcano job; none of other objects."""
-    spec = item.get("spec") or {}
-    roles = [each["template"]["spec"] for each in spec.get("replicatedJobs") or []]
-    return [each["template"] for each in (spec, *roles, *(spec.get("tasks") or [])) if each.get("template")]
 
 
 def list_path(kind: str, namespace: str) -> str:
@@ -545,7 +539,7 @@ def _templates(job: FoundJob) -> dict[int, tuple[Mapping[str, Any], int]]:
     counts = [count for _, count in job.layout]
     found: dict[int, tuple[Mapping[str, Any], int]] = {}
     for item in job.objects:
-        for template in pod_templates(item):
+        for _, template in pod_templates(item):
             index = names.labels_of(template).get(names.LABEL_ROLE_INDEX, "0")
             number = int(index) if index.isdecimal() else 0
             found.setdefault(number, (template, counts[number] if number < len(counts) else 1))
