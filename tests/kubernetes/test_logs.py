@@ -245,7 +245,7 @@ def test_a_log_that_begins_late_may_have_been_rotated(
     pod = pods.run()
     for second in range(0, 61, 6):
         minute, rest = divmod(second + late, 60)
-        pods.write(pod, "x" * 10_000, at=f"2026-01-01T00:{minute:02}:{rest:02}.000000000Z")
+        pods.write(pod, "x" * 30_000, at=f"2026-01-01T00:{minute:02}:{rest:02}.000000000Z")
     pods.end(pod)
     pods.finish()
     with caplog.at_level(logging.WARNING):

@@ -381,6 +381,15 @@ def test_why_a_job_has_no_pods(quiet: Stub, scheduler: Scheduler, message: str) 
     assert response.msg == f"FailedCreate: {message}"
 
 
+def test_why_a_jobset_has_no_pods(quiet: Stub, scheduler: Scheduler) -> None:
+    quiet.groups["jobset.x-k8s.io"] = ["v1alpha2"]
+    app_id = scheduler.submit(app(role(num_replicas=2), role("reader")), {"kind": "jobset"})
+    event(quiet, f"{app_id.partition(':')[2]}-reader-0", "FailedCreate", "exceeded quota: gpus")
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert response.msg == "FailedCreate: exceeded quota: gpus"
+
+
 def test_why_a_pod_waits(quiet: Stub, scheduler: Scheduler) -> None:
     app_id = scheduler.submit(app(role(num_replicas=2)), {})
     for each in quiet.all("pods"):

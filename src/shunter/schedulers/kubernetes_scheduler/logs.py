@@ -59,7 +59,7 @@ OVERLAP = 2
 #: How many times a log that the kubelet does not return is requested once its program has ended.
 LAST_ATTEMPTS = 5
 #: Bytes of a log from which on it may be the rest of a larger one: the kubelet rotates at 10 MiB by default.
-LEAST_ROTATED = 64 << 10
+LEAST_ROTATED = 256 << 10
 #: Lines are handed on in blocks of about this many bytes.
 BLOCK_SIZE = 64 << 10
 #: Seconds after which a followed job that has not begun says what it waits for; then it is asked this often.

@@ -36,7 +36,7 @@ from shunter.schedulers.kubernetes_scheduler.reasons import (
     report_of,
     seconds,
 )
-from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
+from shunter.schedulers.kubernetes_scheduler.rules import job_specs, pod_templates
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import Role
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
@@ -305,7 +305,10 @@ class _Events:
     def of_jobs(self) -> list[dict[str, Any]]:
         """Return the events of the Jobs, the latest last."""
         if self._of_jobs is None:
-            self._of_jobs = [event for each in self._job.objects for event in self._ask(names.name_of(each))]
+            # a JobSet's pods are made by its Jobs
+            made_by = [where for each in self._job.objects for where, _ in job_specs(each)]
+            made_by = made_by or [names.name_of(each) for each in self._job.objects]
+            self._of_jobs = [event for name in made_by for event in self._ask(name)]
         return self._of_jobs
 
     def of_pod(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
