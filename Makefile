@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all fast-tests all-tests failed-tests lint types types-here types-macos bench docs site compat-report clean
+.PHONY: demo test test-all fast-tests all-tests failed-tests test-kubernetes lint types types-here types-macos bench docs site compat-report clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -46,6 +46,10 @@ fast-tests: $(VENV)/.dev
 
 all-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 tests
+
+# Jobs on the cluster that KUBECONFIG names, in a namespace of their own, with the permissions of the documentation.
+test-kubernetes: $(VENV)/.dev
+	SHUNTER_TEST_CLUSTER=yes $(BIN)/python -m pytest -p no:randomly tests/kubernetes/test_cluster.py
 
 # What failed last, again by itself.
 failed-tests: $(VENV)/.dev lint types

@@ -1,31 +1,25 @@
 """A small API server with a controller of Jobs and a kubelet, for tests: pods are processes of this machine.
 
 It speaks the parts of the API that the scheduler uses: objects with versions, selectors, pages, merge
-patches, strict field validation, watches with 410 Gone, logs as the kubelet gives them, exec over
-WebSockets. Faults are set from outside: `Stub.faults` answers requests before they are looked at, the other
-fields say what they break.
+patches, strict field validation, watches with 410 Gone, logs as the kubelet gives them. Faults are set from
+outside: `Stub.faults` answers requests before they are looked at, the other fields say what they break.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
 import ssl
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -97,8 +91,6 @@ class Stub:
         cut_logs: after how many bytes the next log responses break off.
         ignored: fields of Jobs that it drops without a word, as servers do that are too old for them.
         warnings: what it warns of whenever something is made.
-        exec_protocol: what it speaks to commands in pods.
-        exec_lingers: while it is set, the connection of a command that has ended is kept open.
         users: over TLS, the names in client certificates and the tokens that it knows; everybody else is
             answered 401.
         requests: all requests, as "METHOD path?query".
@@ -107,8 +99,6 @@ class Stub:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.ignored: set[str] = set()
         self.warnings: list[str] = []
-        self.exec_protocol = "v5.channel.k8s.io"
-        self.exec_lingers = threading.Event()
         self.users: set[str] = set()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -656,9 +646,6 @@ class _Handler(BaseHTTPRequestHandler):
         if match["part"] == "log":
             self._log(name, params)
             return None
-        if match["part"] == "exec":
-            self._exec(name)
-            return None
         if self.command == "POST":
             return stub.create(plural, namespace, body, params)
         if self.command == "PATCH":
@@ -761,6 +748,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "NotFound", f'pods "{name}" not found')
         statuses = pod["status"].get("containerStatuses") or [{}]
         state = statuses[0].get("state") or {}
+        for each in pod["status"].get("initContainerStatuses") or []:
+            state = each["state"] if each["name"] == params.get("container") else state
         if not (state.get("running") or state.get("terminated")):
             raise Refused(400, "BadRequest", f'container in pod "{name}" is waiting to start')
         restarts = int(statuses[0].get("restartCount") or 0)
@@ -787,113 +776,3 @@ class _Handler(BaseHTTPRequestHandler):
                     break
                 log.changed.wait(0.2)
         self._chunk(b"")
-
-    def _exec(self, name: str) -> None:
-        """Run a command of this machine: v5.channel.k8s.io, or v4, which has no end of input."""
-        from wsproto import ConnectionType, WSConnection
-        from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Request
-
-        query = parse_qs(urlsplit(self.path).query)
-        connection = WSConnection(ConnectionType.SERVER)
-        head = f"{self.command} {self.path} HTTP/1.1\r\n" + "".join(
-            f"{k}: {v}\r\n" for k, v in self.headers.items()
-        )
-        connection.receive_data(head.encode() + b"\r\n")
-        for event in connection.events():
-            assert isinstance(event, Request)
-        socket = self.connection
-        socket.sendall(connection.send(AcceptConnection(subprotocol=self.server_stub.exec_protocol)))
-        lock = threading.Lock()
-
-        def send(number: int, data: bytes) -> None:
-            with lock:
-                socket.sendall(connection.send(BytesMessage(bytes([number]) + data)))
-
-        takes_input, tty = "stdin" in query, "tty" in query
-        ends = pty.openpty() if tty else None
-        if ends is not None:
-            tty_in: Any = ends[1]
-            streams: dict[str, Any] = {"stdin": tty_in, "stdout": tty_in, "stderr": tty_in}
-        else:
-            given = subprocess.PIPE if takes_input else subprocess.DEVNULL
-            streams = {"stdin": given, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        try:
-            process = subprocess.Popen(query["command"], start_new_session=tty, **streams)
-        except OSError:
-            text = f'exec: "{query["command"][0]}": executable file not found in $PATH'
-            send(3, json.dumps(failure(500, "InternalError", text)).encode())
-            return
-        master: Any = None
-        if ends is not None:
-            os.close(ends[1])
-            master = os.fdopen(ends[0], "r+b", buffering=0)
-
-        def take(number: int, data: bytes) -> None:
-            if number == 0:
-                target = master or process.stdin
-                target.write(data)
-                target.flush()
-            elif number == 4 and master is not None:
-                size = json.loads(data)
-                fcntl.ioctl(
-                    master, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
-                )
-            elif number == 255 and data == b"\0" and self.server_stub.exec_protocol.startswith("v5"):
-                process.stdin.close()  # type: ignore[union-attr]
-
-        def feed() -> None:
-            while True:
-                try:
-                    data = socket.recv(65536)
-                except OSError:
-                    return
-                if not data:
-                    return
-                connection.receive_data(data)
-                for event in connection.events():
-                    if isinstance(event, CloseConnection):
-                        return
-                    if isinstance(event, BytesMessage):
-                        take(event.data[0], bytes(event.data[1:]))
-
-        feeder = threading.Thread(target=feed, daemon=True)
-        feeder.start()
-        pumps = []
-        outputs = [(1, master)] if master is not None else [(1, process.stdout), (2, process.stderr)]
-        for number, stream in outputs:
-
-            def pump(number: int = number, stream: Any = stream) -> None:
-                for data in _pieces(stream):
-                    send(number, data)
-
-            pumps.append(threading.Thread(target=pump, daemon=True))
-            pumps[-1].start()
-        for each in pumps:
-            each.join()
-        code = process.wait()
-        code = 128 - code if code < 0 else code
-        status: dict[str, Any] = {"status": "Success"}
-        if code:
-            status = failure(500, "NonZeroExitCode", f"command terminated with exit code {code}")
-            status["details"] = {"causes": [{"reason": "ExitCode", "message": str(code)}]}
-        send(3, json.dumps(status).encode())
-        if self.server_stub.exec_lingers.is_set():
-            feeder.join(60)
-        else:
-            with lock:
-                socket.sendall(connection.send(CloseConnection(code=1000)))
-            feeder.join(10)
-        for stream in (process.stdin, *(stream for _, stream in outputs)):
-            with suppress(OSError):  # what nobody has read any more
-                if stream is not None:
-                    stream.close()
-        self.close_connection = True
-
-
-def _pieces(stream: Any) -> Iterator[bytes]:
-    read = stream.read1 if hasattr(stream, "read1") else stream.read
-    try:
-        while data := read(65536):
-            yield data
-    except OSError:  # nobody has the terminal any more
-        return

@@ -116,12 +116,66 @@ def test_the_server_checks_the_job_before_code_is_pushed(stub: Stub, scheduler: 
     info = scheduler.submit_dryrun(app(role(num_replicas=2)), {})
     scheduler._check_before_shipping(info)
     assert stub.objects == {}
-    assert sum("dryRun=All" in each and "fieldValidation=Strict" in each for each in stub.requests) == 2
+    tried = [
+        each.split()[1].partition("?")[0].rpartition("/")[2] for each in stub.requests if "dryRun=All" in each
+    ]
+    assert tried == ["services", "jobs", "pods"]
+    assert all("fieldValidation=Strict" in each for each in stub.requests if "dryRun=All" in each)
     stub.validate = lambda manifest: 'unknown field "spec.new"' if manifest["kind"] == "Job" else ""
     with pytest.raises(KubernetesError, match=r'unknown field "spec\.new"'):
         scheduler._check_before_shipping(info)
     unchecked = scheduler.submit_dryrun(app(), {"validate_spec": False})
     scheduler._check_before_shipping(unchecked)
+
+
+_USED_UP = "exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=3, limited: limits.cpu=4"
+_NEVER = "exceeded quota: q, requested: cpu=2,pods=1, used: cpu=0,pods=0, limited: cpu=1,pods=9"
+
+
+@pytest.mark.parametrize(
+    ("message", "results"),
+    [
+        (f'pods "a-x" is forbidden: {_NEVER}', [("the job", False)]),
+        (f'pods "a-x" is forbidden: {_USED_UP}', [("the job", True), ("its pods", None)]),
+        (
+            'pods "a-x" is forbidden: violates PodSecurity "restricted:latest": privileged',
+            [("the job", False)],
+        ),
+        ('pods "a-x" is forbidden: no PriorityClass with name high was found', [("the job", False)]),
+        ('pods "a-x" is forbidden: error looking up service account default/x', [("the job", False)]),
+        (
+            'pods is forbidden: User "me" cannot create resource "pods" in API group ""',
+            [("the job", True), ("its pods", None)],
+        ),
+        ("", [("the job", True)]),
+    ],
+)
+def test_a_plan_says_what_the_admission_of_pods_refuses(
+    stub: Stub, scheduler: Scheduler, message: str, results: list[tuple[str, bool | None]]
+) -> None:
+    refusal = (403, failure(403, "Forbidden", message), {})
+    stub.faults = lambda method, path, params: (
+        refusal if message and method == "POST" and path.endswith("/pods") else None
+    )
+    info = scheduler.submit_dryrun(app(role(num_replicas=2)), {})
+    checks = [check for check in scheduler.doctor({}, info) if check.name in ("the job", "its pods")]
+    assert [(check.name, check.ok) for check in checks] == results
+    assert message in checks[-1].text
+    assert stub.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("spec.template.spec.nodeSelektor", "Did you mean nodeSelector?"),
+        ("spec.template.spec.schedulingGroup", "the cluster is older than this field"),
+    ],
+)
+def test_a_typo_is_not_an_old_cluster(stub: Stub, scheduler: Scheduler, field: str, hint: str) -> None:
+    stub.validate = lambda manifest: f'unknown field "{field}"' if manifest["kind"] == "Job" else ""
+    with pytest.raises(KubernetesError) as caught:
+        scheduler.schedule(scheduler.submit_dryrun(app(), {}))
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -178,7 +232,6 @@ def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Sc
     [
         ({"kind": "jobset"}, "has no JobSet"),
         ({"queue": "default"}, "has no Volcano"),
-        ({"gang": True}, "PodGroups"),
     ],
 )
 def test_what_the_cluster_lacks_is_said_before_anything_is_made(
@@ -187,26 +240,6 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(
     with pytest.raises(ConfigError, match=said):
         scheduler.submit(app(role(num_replicas=2)), cfg)
     assert stub.objects == {}
-
-
-@pytest.mark.parametrize(
-    ("versions", "chosen"),
-    [(["v1", "v1alpha2"], "v1alpha2"), (["v1", "v1beta1", "v1alpha3"], "v1beta1")],
-)
-def test_pod_groups_have_the_version_that_is_served(
-    stub: Stub, scheduler: Scheduler, versions: list[str], chosen: str
-) -> None:
-    """1.36 has v1alpha2, 1.37 v1beta1 and v1alpha3; v1 holds only PriorityClasses."""
-    stub.runs_pods = False
-    stub.groups["scheduling.k8s.io"] = versions
-    stub.extra["/apis/scheduling.k8s.io/v1"] = {"resources": [{"name": "priorityclasses"}]}
-    stub.extra[f"/apis/scheduling.k8s.io/{chosen}"] = {"resources": [{"name": "podgroups"}]}
-    name = name_of(scheduler.submit(app(role(num_replicas=2)), {"gang": True}))
-    [group] = stub.all("podgroups")
-    assert group["apiVersion"] == f"scheduling.k8s.io/{chosen}"
-    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
-    [job] = stub.all("jobs")
-    assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": name}
 
 
 @pytest.mark.parametrize("there", [True, False])

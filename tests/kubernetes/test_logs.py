@@ -14,6 +14,7 @@ from shunter.schedulers.api import LogQuery
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState
+from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub, failure
 
@@ -214,6 +215,44 @@ def test_a_rotated_log_is_warned_of(pods: Pods, caplog: pytest.LogCaptureFixture
     assert "was rotated" in caplog.text
 
 
+def test_a_rotation_is_warned_of_though_the_next_read_breaks_too(
+    pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = pods.run()
+    log = pods.stub.logs[pod["metadata"]["name"], 0]
+    pods.write(pod, "old 0", "old 1", at="2026-01-01T00:00:05.000000001Z")
+    pods.stub.cut_logs = [39 + 20, 39 + 20]
+
+    def rotate(method: str, path: str, params: dict[str, str]) -> None:
+        if "sinceTime" in params and log.lines[0][1] == b"old 0\n":
+            stamps = ("2026-01-01T00:01:00.000000001Z", "2026-01-01T00:01:00.000000002Z")
+            log.lines[:] = [(stamp, b"new %d\n" % k) for k, stamp in enumerate(stamps)]
+
+    pods.stub.faults = rotate
+    pods.end(pod)
+    pods.finish()
+    with caplog.at_level(logging.WARNING):
+        assert pods.read() == ["old 0", "new 0", "new 1"]
+    assert "was rotated" in caplog.text
+    assert pods.stub.cut_logs == []
+
+
+@pytest.mark.parametrize(("late", "said"), [(0, False), (30, False), (90, True)])
+def test_a_log_that_begins_late_may_have_been_rotated(
+    pods: Pods, caplog: pytest.LogCaptureFixture, late: int, said: bool
+) -> None:
+    """The pod began at 00:00:00, and what is left of its log was written in the course of a minute."""
+    pod = pods.run()
+    for second in range(0, 61, 6):
+        minute, rest = divmod(second + late, 60)
+        pods.write(pod, "x" * 30_000, at=f"2026-01-01T00:{minute:02}:{rest:02}.000000000Z")
+    pods.end(pod)
+    pods.finish()
+    with caplog.at_level(logging.WARNING):
+        assert len(pods.read()) == 11
+    assert ("begins 90 s after its program" in caplog.text) is said
+
+
 def test_a_log_that_goes_with_its_container_was_not_rotated(
     pods: Pods, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,6 +296,49 @@ def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert pods.read() == []
     assert caplog.text == ""
+
+
+def test_a_followed_job_says_what_it_waits_for(
+    pods: Pods, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_NOTICE", "NEXT_NOTICE"):
+        monkeypatch.setattr(f"shunter.schedulers.kubernetes_scheduler.logs.{name}", 0.05)
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    pods.stub.change("pods", pods.pods()[-1]["metadata"]["name"], phase="Pending", conditions=[condition])
+    with caplog.at_level(logging.WARNING):
+        lines = in_background(lambda: pods.read(should_tail=True))
+        wait_until(lambda: caplog.text, "it says so")
+        pod = pods.run()
+        pods.write(pod, "one")
+        pods.end(pod)
+        pods.finish()
+        assert lines() == ["one"]
+    text = f"{pods.app_id} has not started yet: no node for it: 0/3 nodes are available"
+    assert [record.message for record in caplog.records] == [text]
+
+
+def test_the_log_of_an_init_container_that_failed(pods: Pods) -> None:
+    """The overlay may have some; without them the program does not start."""
+    [pod] = pods.pods()
+    name = pod["metadata"]["name"]
+    end = {"exitCode": 7, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:09Z"}
+    init = {
+        "name": "fetch",
+        "restartCount": 0,
+        "state": {"terminated": {**end, "message": "no such bucket\n"}},
+    }
+    waiting = {"name": "trainer", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
+    pods.stub.change("pods", name, phase="Failed", initContainerStatuses=[init], containerStatuses=[waiting])
+    pods.write(pod, "no such bucket")
+    pods.stub.logs[name, 0].end()
+    pods.finish("Failed")
+    assert pods.read() == ["no such bucket"]
+    assert any("container=fetch" in each for each in pods.stub.requests)
+    response = pods.scheduler.describe(pods.app_id)
+    assert response is not None
+    [replica] = response.roles_statuses[0].replicas
+    assert replica.exit_code == 7
+    assert replica.reason == "its init container fetch failed: exit code 7: no such bucket"
 
 
 def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:

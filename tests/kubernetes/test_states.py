@@ -203,6 +203,35 @@ UNSCHEDULABLE = {
         ),
         (pod(state=waiting("ContainerCreating")), [], AppState.PENDING, "ContainerCreating"),
         (
+            pod(state=waiting("ContainerCreating")),
+            [
+                warning("FailedScheduling", "0/1 nodes are available"),
+                warning("FailedMount", 'MountVolume.SetUp failed for volume "v": secret "x" not found'),
+                warning(
+                    "FailedMount", "Unable to attach or mount volumes: timed out waiting for the condition"
+                ),
+            ],
+            AppState.PENDING,
+            'FailedMount: MountVolume.SetUp failed for volume "v": secret "x" not found',
+        ),
+        (
+            pod(state=waiting("ContainerCreating")),
+            [warning("FailedScheduling", "0/1 nodes are available")],
+            AppState.PENDING,
+            "ContainerCreating",
+        ),
+        (
+            pod(
+                "Failed",
+                ended(137),
+                reason="Evicted",
+                conditions=[true("DisruptionTarget", "TerminationByKubelet", "low on resource: inodes")],
+            ),
+            [],
+            AppState.FAILED,
+            "evicted: TerminationByKubelet: low on resource: inodes",
+        ),
+        (
             pod("Failed", ended(3, message="a\nValueError: no\n")),
             [],
             AppState.FAILED,
@@ -352,6 +381,15 @@ def test_why_a_job_has_no_pods(quiet: Stub, scheduler: Scheduler, message: str) 
     assert response.msg == f"FailedCreate: {message}"
 
 
+def test_why_a_jobset_has_no_pods(quiet: Stub, scheduler: Scheduler) -> None:
+    quiet.groups["jobset.x-k8s.io"] = ["v1alpha2"]
+    app_id = scheduler.submit(app(role(num_replicas=2), role("reader")), {"kind": "jobset"})
+    event(quiet, f"{app_id.partition(':')[2]}-reader-0", "FailedCreate", "exceeded quota: gpus")
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert response.msg == "FailedCreate: exceeded quota: gpus"
+
+
 def test_why_a_pod_waits(quiet: Stub, scheduler: Scheduler) -> None:
     app_id = scheduler.submit(app(role(num_replicas=2)), {})
     for each in quiet.all("pods"):
@@ -361,6 +399,37 @@ def test_why_a_pod_waits(quiet: Stub, scheduler: Scheduler) -> None:
     assert response.msg == "no node for it: 0/3 nodes are available"
     assert [replica.state for replica in response.roles_statuses[0].replicas] == [AppState.PENDING] * 2
     assert sum("/events" in each for each in quiet.requests) == 1, "once for all that wait for the same"
+
+
+def test_the_replica_that_is_in_trouble_says_why_the_job_waits(quiet: Stub, scheduler: Scheduler) -> None:
+    app_id = scheduler.submit(app(role(num_replicas=2)), {})
+    first, second = quiet.all("pods")
+    quiet.change("pods", first["metadata"]["name"], phase="Pending", containerStatuses=[])
+    quiet.change("pods", second["metadata"]["name"], phase="Pending", conditions=[UNSCHEDULABLE])
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert response.msg == "no node for it: 0/3 nodes are available"
+
+
+def test_what_the_job_knows_is_not_replaced_by_less(quiet: Stub, scheduler: Scheduler) -> None:
+    app_id = scheduler.submit(app(role(num_replicas=2)), {})
+    first, second = quiet.all("pods")
+    end = {"exitCode": 143, "finishedAt": "2026-11-22T18:44:58Z"}
+    status = {"name": "trainer", "state": {"terminated": end}}
+    quiet.change("pods", first["metadata"]["name"], phase="Failed", containerStatuses=[status])
+    failed = true("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+    quiet.change("jobs", app_id.partition(":")[2], conditions=[failed])
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert "stopped at its time limit" in response.msg
+    assert "exit code 143" in response.msg
+    words = "Container trainer for pod p failed with exit code 42 matching FailJob rule at index 1"
+    for each in (first, second):
+        quiet.remove("pods", each["metadata"]["name"])
+    quiet.change("jobs", app_id.partition(":")[2], conditions=[true("Failed", "X", words)], failedIndexes="0")
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert response.msg == f"X: {words}"
 
 
 def test_events_that_may_not_be_read_are_no_error(quiet: Stub, scheduler: Scheduler) -> None:

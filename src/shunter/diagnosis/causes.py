@@ -319,6 +319,11 @@ _RULES = [
         r"out of memory|OutOfMemory|OOMKilled|OUT_OF_ME|oom-?kill|TERM_MEMLIMIT|"
         r"exceed\w* .*memory"
     )),
+    Rule("disk_full", SCHEDULER, (
+        r"low on resource: (ephemeral-storage|inodes)|DiskPressure|ephemeral local storage usage exceeds|"
+        r"exceeds the (total )?limit of .*(emptyDir|containers)"
+    )),
+    Rule("out_of_memory", SCHEDULER, r"low on resource: memory|MemoryPressure"),
     Rule("node_lost", SCHEDULER, (
         r"node failed|NODE_FAIL|NodeLost|a node (was lost|died)|machine went down|Host EC2|"
         r"DisruptionTarget|its host was|DUE TO NODE FAIL"

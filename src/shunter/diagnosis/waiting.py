@@ -79,6 +79,12 @@ _RULES = [
         r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
         r"InvalidImageName"
     )),
+    ("refused", r'persistentvolumeclaim "[^"]+" not found'),
+    ("unavailable", (
+        r"untolerated taint \{node\.kubernetes\.io/.*"
+        r"0/(\d+) nodes are available: \1 Preemption is not helpful"
+    )),
+    ("impossible", r"0/(\d+) nodes are available: \1 Preemption is not helpful"),
     ("held", r"JobHeld|\bheld\b|REQUEUE_HOLD|PSUSP|user hold|operator hold"),
     ("suspended", r"suspended"),
     ("impossible", r"request > maximum capacity|has at most \d+ vCPUs"),
@@ -103,6 +109,7 @@ _RULES = [
         r"InsufficientInstanceCapacity|InsufficientCapacity|CAPACITY:|"
         r"Insufficient (cpu|memory|pods|ephemeral|nvidia|amd|\S+/\S+)"
     )),
+    ("unavailable", r"untolerated taint \{node\.kubernetes\.io/"),
     ("impossible", r"didn't match|untolerated taint|did not match|didn't have free ports|unbound immediate"),
     ("priority", r"\bPriority\b|higher priority"),
     ("unavailable", (
@@ -110,7 +117,9 @@ _RULES = [
         r"is INVALID|not available|queue .*closed|inactivated"
     )),
     ("later", r"BeginTime|may not begin yet|specified start time|reservation has not begun"),
-    ("refused", r"FailedCreate|admission webhook|forbidden|cannot be started|could not be started"),
+    ("refused", (
+        r"FailedCreate|FailedMount|admission webhook|forbidden|cannot be started|could not be started"
+    )),
     ("starting", (
         r"being started|is starting|are starting|starting on|Preparing|Downloading|Starting|"
         r"being pulled|Pulling|not been created yet|initializing"

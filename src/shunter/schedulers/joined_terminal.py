@@ -1,6 +1,6 @@
 """Joining this process's stdin, stdout and stderr, or its terminal, to a program that runs in a job.
 
-A program of this machine reaches it: ``srun --pty``, ``docker exec``.
+A program of this machine reaches it: ``srun --pty``, ``docker exec``, ``kubectl exec``.
 """
 
 from __future__ import annotations

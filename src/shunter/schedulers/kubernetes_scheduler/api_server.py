@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any
 
 from shunter.backoff import Backoff, Clock, retry_after
@@ -46,10 +47,6 @@ _HINTS = (
     ),
     ("looking up service account", "Name an existing one: -cfg service_account=NAME."),
     ("no PriorityClass", "`kubectl get priorityclasses` lists them."),
-    (
-        "unknown field",
-        "The cluster is older than this field: leave out the option or the part of the overlay.",
-    ),
 )
 
 
@@ -288,12 +285,6 @@ class ApiServer:
         except LightkubeError as error:
             raise _lost_token(error) from None
 
-    def websocket(self, path: str, protocols: list[str], params: list[tuple[str, str]]) -> Any:
-        """Return a context manager that opens a WebSocket."""
-        return self.connection.client.websocket(
-            path, subprotocols=protocols, params=params, max_message_size_bytes=1 << 22
-        )
-
     # ---- errors
 
     def translated(self, error: Exception) -> KubernetesError:
@@ -335,10 +326,27 @@ class ApiServer:
                 reason=reason,
             )
         hint = next((hint for text, hint in _HINTS if text.lower() in message.lower()), "")
+        hint = _hint_of_field(message) or hint
         if status == 403 and not hint:
             hint = "docs/schedulers/kubernetes.md has the Role that is needed; `shunter doctor` checks it."
             return KubernetesAccessError(message, hint=hint, status=status, reason=reason)
         return KubernetesError(message, hint=hint, status=status, reason=reason, wait=wait)
+
+
+def _hint_of_field(message: str) -> str:
+    """Return what to do about a field that the server does not know; "" if that is not the message."""
+    match = re.search(r'unknown field "([^"]+)"', message)
+    if match is None:
+        return ""
+    from lightkube.models import batch_v1, core_v1
+
+    models = (*vars(core_v1).values(), *vars(batch_v1).values())
+    known = {name for model in models for name in getattr(model, "__struct_fields__", ())}
+    name = match[1].rpartition(".")[2]
+    similar = get_close_matches(name, known, n=1)
+    if name not in known and similar:
+        return f"No field of Kubernetes has this name. Did you mean {similar[0]}? Correct the overlay."
+    return "Is it in its place in the overlay? If so, the cluster is older than this field: leave it out."
 
 
 def _lost_token(error: Exception) -> AccessError:

@@ -18,6 +18,7 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
 )
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 from shunter.schedulers.responses import Check
 from shunter.specs.dryrun_info import AppDryRunInfo
 
@@ -34,8 +35,8 @@ NEEDED = (
     ("", "pods", ("get", "list", "watch")),
     ("", "pods/log", ("get",)),
 )
-#: What only some commands, or only explanations, need.
-WANTED = (("", "pods/exec", ("get", "create")), ("", "events", ("list",)))
+#: What only some commands, or only explanations, need. Pods are only tried out (a dry run).
+WANTED = (("", "pods/exec", ("get", "create")), ("", "events", ("list",)), ("", "pods", ("create",)))
 
 
 def examine(server: ApiServer, cfg: Mapping[str, Any]) -> list[Check]:
@@ -73,7 +74,7 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
     platforms: set[str] = set()
     checks = []
     excluded = info.cfg.get("exclude") or ()
-    for pod in _pods_in(info.request.manifests):
+    for pod in (each["spec"] for item in info.request.manifests for _, each in pod_templates(item)):
         lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
         for name in lacking.keys() & set(excluded):
             lacking[name].insert(0, "excluded")
@@ -91,15 +92,6 @@ def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[C
             checks.append(Check("nodes", False, text, hint))
     unique = {(check.text, check.ok): check for check in checks}
     return [*unique.values(), *check_images(info, platforms)]
-
-
-def _pods_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the specifications of pods in manifests of any kind."""
-    if isinstance(value, dict) and "containers" in value:
-        yield value
-    elif isinstance(value, (dict, list)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _pods_in(part)
 
 
 def _lacks(node: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:

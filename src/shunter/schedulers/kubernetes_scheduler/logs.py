@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -29,12 +29,18 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     FoundJob,
     app_reason,
     core_path,
+    describe,
     group_pods,
     is_final,
     list_path,
     selector,
 )
-from shunter.schedulers.kubernetes_scheduler.reasons import container_status, last_end, main_container
+from shunter.schedulers.kubernetes_scheduler.reasons import (
+    container_status,
+    last_end,
+    logged_container,
+    seconds,
+)
 from shunter.schedulers.lines import (
     QUEUED_BLOCKS,
     LineFilter,
@@ -44,7 +50,7 @@ from shunter.schedulers.lines import (
     last_lines,
 )
 from shunter.schedulers.responses import LogBlock, LogQuery
-from shunter.specs.status import is_terminal
+from shunter.specs.status import NONE, AppState, is_terminal
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +58,12 @@ log = logging.getLogger(__name__)
 OVERLAP = 2
 #: How many times a log that the kubelet does not return is requested once its program has ended.
 LAST_ATTEMPTS = 5
+#: Bytes of a log from which on it may be the rest of a larger one: the kubelet rotates at 10 MiB by default.
+LEAST_ROTATED = 256 << 10
 #: Lines are handed on in blocks of about this many bytes.
 BLOCK_SIZE = 64 << 10
+#: Seconds after which a followed job that has not begun says what it waits for; then it is asked this often.
+FIRST_NOTICE, NEXT_NOTICE = 5.0, 30.0
 #: Seconds without a byte after which a followed log is opened again: the connection may be dead.
 SILENCE = 300.0
 
@@ -161,7 +171,28 @@ class PodBoard:
             self.is_settled = True
             self.changed.notify_all()
 
+    def say_what_it_waits_for(self) -> None:
+        """Say why nothing has begun, and again when that changes; returns when something has."""
+        said, delay = NONE, FIRST_NOTICE
+        while True:
+            with self.changed:
+                if self.changed.wait_for(self._has_begun, delay):
+                    return
+                job = self._now()
+            delay = NEXT_NOTICE
+            with suppress(ShunterError):  # the watches report it
+                response = describe(job)
+                waits = response.state in (AppState.PENDING, AppState.SUSPENDED)
+                if waits and response.msg not in (NONE, said):
+                    said = response.msg
+                    log.warning("%s has not started yet: %s", job.app_id, said)
+
     # ---- called while holding `changed`
+
+    def _has_begun(self) -> bool:
+        states = [container_status(pod).get("state") or {} for pod in self._pods.values()]
+        has_begun = any(state.get("running") or state.get("terminated") for state in states)
+        return has_begun or self._is_gone or self.error is not None or self._stop.is_set()
 
     def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
         """Return the pods of a replica, the oldest first, those that are gone included."""
@@ -219,6 +250,8 @@ def read_logs(
     def everything() -> Iterator[LogBlock]:
         for reader in readers:
             threading.Thread(target=reader.run, name=f"log-{reader.role}-{reader.k}", daemon=True).start()
+        if query.should_tail:
+            threading.Thread(target=board.say_what_it_waits_for, name="log-waiting", daemon=True).start()
         try:
             yield from blocks_until_ended(blocks, len(readers))
         finally:
@@ -334,13 +367,13 @@ class _ReplicaReader:
         memory = self._memories.setdefault(attempt.uid, _Memory())
         backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
         path = core_path("pods", board.job.namespace, attempt.pod, "log")
-        with board.changed:
-            pod = board.pod(attempt.pod)[0] or {}
         was_whole = False  # the last read came to the end of what had been written
         while not self._stopped.is_set():
             ended, is_previous, is_there = self._state(attempt)
+            with board.changed:
+                pod = board.pod(attempt.pod)[0] or {}
             params: dict[str, Any] = {
-                "container": main_container(pod),
+                "container": logged_container(pod),
                 "timestamps": "true",
                 "follow": "true" if self._query.should_tail and not ended else None,
                 "previous": "true" if is_previous else None,
@@ -349,7 +382,7 @@ class _ReplicaReader:
             try:
                 memory.begin(attempt.restart)
                 whole, lines = self._read_once(path, params, memory)
-                if memory.lost_place() and whole and (lines or not was_whole):
+                if memory.has_lost_place or (memory.is_lost() and whole and not was_whole):
                     log.warning(
                         "the log of %s was rotated while it could not be read: lines after %s may be missing",
                         attempt.pod,
@@ -372,6 +405,7 @@ class _ReplicaReader:
                 backoff.reset()
             if whole and (ended or not self._query.should_tail or not is_there):
                 self._emit(memory.rest())
+                self._explain_beginning(attempt, memory)
                 return
             was_whole = whole
             memory.forget_rest()
@@ -389,41 +423,40 @@ class _ReplicaReader:
 
         Returns whether it ended properly, and how many new lines came.
         """
-        count = 0
+        count = size = 0
+        lines: list[tuple[bytes, bytes]] = []
         with self._board.job.server.stream(path, silence=SILENCE, **params) as response:
             self._response = response
+            about_socket = response.extensions["network_stream"].get_extra_info
             try:
-                block: list[bytes] = []
-                size = 0
                 for chunk in _with_errors(response.iter_bytes(), self._stopped):
                     if chunk is None:
-                        self._emit(*block)
-                        return False, count
-                    for line in memory.new_lines(chunk):
-                        count += 1
-                        chosen = self._chosen(line)
-                        if chosen:
-                            block.append(chosen)
-                            size += len(chosen)
-                        if size >= BLOCK_SIZE:
-                            self._emit(*block)
-                            block, size = [], 0
-                    self._emit(*block)
-                    block, size = [], 0
+                        self._emit(lines)
+                        return False, count + len(lines)
+                    lines += memory.new_lines(chunk)
+                    size += len(chunk)
+                    # each line is a chunk: what has arrived is handed on together
+                    if size >= BLOCK_SIZE or not about_socket("is_readable"):
+                        self._emit(lines)
+                        count += len(lines)
+                        lines, size = [], 0
             finally:
                 self._response = None
-        return True, count
+        self._emit(lines)
+        return True, count + len(lines)
 
-    def _chosen(self, line: tuple[str, bytes]) -> bytes:
-        stamp, text = line
-        if not stamp:
-            return self._filter.select(text)
-        found = self._filter.select_at(nanoseconds(stamp), text)
-        return TimedLine.at(nanoseconds(stamp), found) if self._query.timed else found
+    def _chosen(self, lines: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        query = self._query
+        if not (query.timed or query.since or query.until):
+            yield self._filter.select(b"".join(text for _, text in lines))
+            return
+        for stamp, text in lines:
+            time_ns = nanoseconds(stamp.decode()) if stamp else 0
+            data = self._filter.select_at(time_ns, text) if stamp else self._filter.select(text)
+            yield TimedLine.at(time_ns, data) if query.timed else data
 
-    def _emit(self, *lines: bytes | tuple[str, bytes]) -> None:
-        chosen = (self._chosen(line) if isinstance(line, tuple) else line for line in lines)
-        for block in blocks_of((self.role, self.k), chosen):
+    def _emit(self, lines: list[tuple[bytes, bytes]]) -> None:
+        for block in blocks_of((self.role, self.k), self._chosen(lines)):
             self._put(block)
 
     def _explain_absence(self) -> None:
@@ -433,15 +466,37 @@ class _ReplicaReader:
         if is_lost:
             log.warning("there is no pod of %s/%s, so there is no log of it", self.role, self.k)
 
+    def _explain_beginning(self, attempt: PodRun, memory: _Memory) -> None:
+        """Say that the kubelet seems to have rotated a log before it was read.
+
+        Nothing tells for sure. A program that writes evenly has run longer before the lines that are left
+        than while it wrote them.
+        """
+        with self._board.changed:
+            status = container_status(self._board.pod(attempt.pod)[0] or {})
+        is_previous = int(status.get("restartCount") or 0) > attempt.restart
+        state = (status.get("lastState") if is_previous else status.get("state")) or {}
+        began = seconds((state.get("terminated") or state.get("running") or {}).get("startedAt"))
+        if self._query.since or not memory.first or began is None or memory.size < LEAST_ROTATED:
+            return
+        first, last = (nanoseconds(stamp.decode()) / 1e9 for stamp in (memory.first, memory.last))
+        if first - began > max(last - first, 1.0):
+            log.warning(
+                "the log of %s begins %d s after its program: if the kubelet has rotated it, lines before "
+                "that are missing",
+                attempt.pod,
+                first - began,
+            )
+
     def _explain_end(self, attempt: PodRun, memory: _Memory, error: KubernetesError) -> None:
         """Deliver what the pod's status keeps of a log that can no longer be read."""
         with self._board.changed:
             pod = self._board.pod(attempt.pod)[0]
         self._emit(memory.rest())
         message = str(last_end(pod).get("message") or "") if pod is not None else ""
-        if message and memory.last == "" and not message.lstrip().startswith("{"):
+        if message and not memory.newest and not message.lstrip().startswith("{"):
             data = message.encode("utf-8", "surrogateescape")
-            self._emit(self._filter.select(data if data.endswith(b"\n") else data + b"\n"))
+            self._emit([(b"", data if data.endswith(b"\n") else data + b"\n")])
             log.warning("only the end of the log of %s is left: %s", attempt.pod, error.message)
         else:
             log.warning("the log of %s cannot be read to its end: %s", attempt.pod, error.message)
@@ -466,80 +521,97 @@ class _Memory:
     """What was delivered of a log, as far as it may be read again."""
 
     def __init__(self) -> None:
-        self.last = ""
-        self._recent: deque[str] = deque()
-        self._counts: Counter[str] = Counter()
-        self._expected: Counter[str] = Counter()
-        self._partial = b""
-        self._seen_again = True
-        self._oldest = ""
-        self._restart = 0
+        #: The second of the latest line; 0 before the first.
+        self.newest = 0
         #: The time of the last line that was delivered before this read.
         self.resumed_after = ""
+        #: Whether lines that must have been there were missing at the beginning of this read.
+        self.has_lost_place = False
+        self.first = self.last = b""
+        self.size = 0
+        #: The times of recent lines by their second; of the current second, and as which text it is written.
+        self._recent: dict[int, list[bytes]] = {}
+        self._stamps: list[bytes] = []
+        self._second = 0
+        self._prefix = b""
+        self._expected: Counter[bytes] = Counter()
+        self._bound = 0
+        self._partial = b""
+        self._is_in_place = True
+        self._restart = 0
 
     def begin(self, restart: int = 0) -> None:
         """Expect the recent lines again, unless another container of the pod has written them."""
         self._partial = b""
-        self.resumed_after = self.last
-        self._expected = self._counts.copy()
-        self._seen_again = not self.last or restart != self._restart
+        self.resumed_after = self.last.decode()
+        self._expected = Counter(stamp for stamps in self._recent.values() for stamp in stamps)
+        self._bound = self.newest - OVERLAP
+        self._is_in_place = not self._expected or restart != self._restart
+        self.has_lost_place = False
         self._restart = restart
-        self._oldest = self._recent[0] if self._recent else ""
 
     def since(self) -> str:
         """Return the time from which the log is read again; "" at first."""
-        if not self.last:
+        if not self.newest:
             return ""
-        moment = datetime.fromtimestamp(nanoseconds(self.last) // 10**9 - OVERLAP, UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(self.newest - OVERLAP, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def new_lines(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yield the time and text of those whole lines that were not delivered before."""
-        pieces = (self._partial + chunk).split(b"\n")
-        self._partial = pieces.pop()
-        for piece in pieces:
-            found = self._accept(piece + b"\n")
-            if found is not None:
-                yield found
+    def new_lines(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the time and text of those whole lines that were not delivered before."""
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        found = []
+        for line in lines:
+            stamp, _, text = line.partition(b" ")
+            if stamp[:19] != self._prefix and not self._begin_second(stamp):
+                if not self.newest:  # the kubelet's own words, such as "failed to open log file"
+                    found.append((b"", line + b"\n"))
+                continue
+            if self._expected and self._is_known(stamp):
+                continue
+            self._stamps.append(stamp)
+            found.append((stamp, text + b"\n"))
+        if found:
+            self.size += len(chunk)
+            self.first, self.last = self.first or found[0][0], found[-1][0] or self.last
+        return found
 
-    def rest(self) -> bytes | tuple[str, bytes]:
+    def rest(self) -> list[tuple[bytes, bytes]]:
         """Return the last line, which has no line end; empty if there is none."""
-        piece, self._partial = self._partial, b""
-        return (self._accept(piece) or b"") if piece else b""
+        lines = self.new_lines(b"\n") if self._partial else []
+        return [(stamp, text.removesuffix(b"\n")) for stamp, text in lines]
 
     def forget_rest(self) -> None:
         """Forget a line whose end has not come: it will be read again."""
         self._partial = b""
 
-    def lost_place(self) -> bool:
-        """Tell whether none of the expected lines came again: what followed them may be lost too."""
-        return not self._seen_again and bool(self._expected)
+    def is_lost(self) -> bool:
+        """Tell whether none of the expected lines came again, and no other either."""
+        return not self._is_in_place
 
-    def _accept(self, line: bytes) -> tuple[str, bytes] | None:
-        head, _, text = line.partition(b" ")
-        stamp = head.decode("ascii", "replace")
-        if not stamp[:4].isdigit():  # the kubelet's own words, such as "failed to open log file"
-            return None if self.last else ("", line)
-        if self._expected.get(stamp):
+    def _begin_second(self, stamp: bytes) -> bool:
+        """Note the second in which the next lines were written; False if this is no time."""
+        try:
+            self._second = nanoseconds(stamp.decode()) // 10**9
+        except ValueError:
+            return False
+        self._prefix = stamp[:19]
+        self.newest = max(self.newest, self._second)
+        for old in [second for second in self._recent if second < self.newest - OVERLAP]:
+            del self._recent[old]
+        self._stamps = self._recent.setdefault(self._second, [])
+        return True
+
+    def _is_known(self, stamp: bytes) -> bool:
+        """Tell whether a line was delivered before, and notice when those that are expected do not come."""
+        if self._expected[stamp] > 0:
             self._expected[stamp] -= 1
-            self._seen_again = True
-            return None
-        if self._oldest and nanoseconds(stamp) < nanoseconds(self._oldest):
-            return None  # delivered so long ago that it is not remembered
-        self._recent.append(stamp)
-        self._counts[stamp] += 1
-        if not self.last or nanoseconds(stamp) > nanoseconds(self.last):
-            self.last = stamp
-            self._prune()
-        return stamp, text
-
-    def _prune(self) -> None:
-        bound = nanoseconds(self.last) // 10**9 - OVERLAP
-        while nanoseconds(self._recent[0]) < bound * 10**9:
-            old = self._recent.popleft()
-            self._counts[old] -= 1
-            if not self._counts[old]:
-                del self._counts[old]
+            self._is_in_place = True
+            return True
+        if self._second < self._bound:
+            return True  # delivered so long ago that it is not remembered
+        self.has_lost_place |= not self._is_in_place
+        self._is_in_place = True
+        return False
 
 
 def nanoseconds(stamp: str) -> int:

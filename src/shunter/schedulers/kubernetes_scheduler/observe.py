@@ -19,6 +19,7 @@ from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.pods import original_text
 from shunter.schedulers.kubernetes_scheduler.reasons import (
     CANCELLED,
+    EXIT,
     RUNNING,
     SUSPENDED,
     TIMEOUT,
@@ -27,6 +28,7 @@ from shunter.schedulers.kubernetes_scheduler.reasons import (
     KubeReason,
     container_status,
     event_time,
+    is_only_waiting,
     job_reason,
     last_end,
     made_no_pods,
@@ -34,6 +36,7 @@ from shunter.schedulers.kubernetes_scheduler.reasons import (
     report_of,
     seconds,
 )
+from shunter.schedulers.kubernetes_scheduler.rules import job_specs, pod_templates
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import Role
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
@@ -274,14 +277,17 @@ def describe(job: FoundJob) -> DescribeAppResponse:
             if reason.code == WAITING:  # the Job's own status lags behind
                 response.msg = NONE
         elif reason.code == WAITING:
-            said = next((replica.reason for replica in everyone if replica.reason), "")
-            response.msg = (made_no_pods(events.of_jobs()) if not pods else said) or response.msg
+            said = [replica.reason for replica in everyone if replica.reason]
+            said.sort(key=is_only_waiting)  # what keeps one of them waiting rather than that others start
+            response.msg = (
+                made_no_pods(events.of_jobs()) if not pods else next(iter(said), "")
+            ) or response.msg
     elif reason.code == SUSPENDED:
         response.msg = why_suspended(job)
     if response.state is AppState.FAILED:
         failed = [replica for replica in everyone if replica.state is AppState.FAILED]
         failed.sort(key=lambda replica: replica.ended_at or float("inf"))
-        if failed:
+        if failed and not (failed[0].reason == _GONE and reason.text):  # the Job's own words say more
             response.msg = f"{failed[0].role}/{failed[0].id}: {failed[0].reason}"
             response.msg += f" ({len(failed)} of {len(everyone)} replicas failed)" if len(failed) > 1 else ""
             response.structured_error_msg = failed[0].structured_error_msg
@@ -299,7 +305,10 @@ class _Events:
     def of_jobs(self) -> list[dict[str, Any]]:
         """Return the events of the Jobs, the latest last."""
         if self._of_jobs is None:
-            self._of_jobs = [event for each in self._job.objects for event in self._ask(names.name_of(each))]
+            # a JobSet's pods are made by its Jobs
+            made_by = [where for each in self._job.objects for where, _ in job_specs(each)]
+            made_by = made_by or [names.name_of(each) for each in self._job.objects]
+            self._of_jobs = [event for name in made_by for event in self._ask(name)]
         return self._of_jobs
 
     def of_pod(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -375,6 +384,8 @@ def _replica(
             state, text = AppState.PENDING, f"{text}; it may be restarted" if text else "it may be restarted"
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
+    elif app.code == TIMEOUT and reason.code == EXIT and end.get("exitCode") in _STOPPED:
+        text = f"{app.text} ({text})"
     if ended and state is AppState.FAILED:
         text = "; ".join(filter(None, [text, verdict(_object_of_role(job, index) or {})]))
     running = (container_status(pod).get("state") or {}).get("running") or {}
@@ -402,6 +413,9 @@ def _earlier(number: int, pod: Mapping[str, Any]) -> EarlierAttempt:
     start, stop = seconds(end.get("startedAt")), seconds(end.get("finishedAt"))
     return EarlierAttempt(number, start, stop, end.get("exitCode"), pod_reason(pod, ()).text)
 
+
+#: Exit codes of a program that SIGTERM or SIGKILL has ended.
+_STOPPED = (143, 137)
 
 _GONE = "its pod is gone, and with it the reason for its failure"
 
@@ -528,12 +542,7 @@ def _templates(job: FoundJob) -> dict[int, tuple[Mapping[str, Any], int]]:
     counts = [count for _, count in job.layout]
     found: dict[int, tuple[Mapping[str, Any], int]] = {}
     for item in job.objects:
-        spec = item.get("spec") or {}
-        templates = [each["template"] for each in spec.get("tasks") or []]
-        templates += [each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or []]
-        if job.kind == JOB and spec.get("template"):
-            templates.append(spec["template"])
-        for template in templates:
+        for _, template in pod_templates(item):
             index = names.labels_of(template).get(names.LABEL_ROLE_INDEX, "0")
             number = int(index) if index.isdecimal() else 0
             found.setdefault(number, (template, counts[number] if number < len(counts) else 1))

@@ -24,7 +24,7 @@ from shunter.schedulers.toolkit_supervision import SECRET_VARIABLES
 from shunter.specs.app import NO_IMAGE, Role
 from shunter.specs.handles import make_app_handle
 from shunter.specs.macro_substitution import macros
-from shunter.specs.mounts import DeviceMount, VolumeMount
+from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE
 from shunter.specs.overlays import apply_overlay
 from shunter.specs.resources import Resource
@@ -336,7 +336,7 @@ def _mounts(role: Role, opts: KubernetesOpts) -> tuple[list[dict[str, Any]], lis
             volumes.append({"name": name, "persistentVolumeClaim": claim})
         else:
             _check_path(mount.src_path, in_container=False)
-            volumes.append({"name": name, "hostPath": {"path": mount.src_path}})
+            volumes.append({"name": name, "hostPath": _host_path(mount)})
         if isinstance(mount, DeviceMount):
             has_devices = True
             if set(mount.permissions) != set("rwm"):
@@ -349,6 +349,17 @@ def _mounts(role: Role, opts: KubernetesOpts) -> tuple[list[dict[str, Any]], lis
             point["readOnly"] = True
         points.append(point)
     return volumes, points, has_devices
+
+
+def _host_path(mount: BindMount | DeviceMount) -> dict[str, str]:
+    """Return the volume of a node's path.
+
+    Without the type, the runtime makes an empty directory in place of a missing one.
+
+    A name with a suffix may be that of a file or socket, which the type would refuse.
+    """
+    is_folder = isinstance(mount, BindMount) and not os.path.splitext(mount.src_path)[1]
+    return {"path": mount.src_path, **({"type": "Directory"} if is_folder else {})}
 
 
 def _check_path(path: str, *, in_container: bool) -> None:

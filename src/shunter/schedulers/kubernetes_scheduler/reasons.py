@@ -7,6 +7,7 @@ States are those of Jobs, JobSets and Volcano jobs, and of their pods
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -196,10 +197,35 @@ def main_container(pod: Mapping[str, Any]) -> str:
 
 
 def container_status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the status of the container that runs the program; empty before it has one."""
+    """Return the status of the container that runs the program, or of the init container that prevented it.
+
+    Empty before there is one.
+    """
+    failed = failed_init(pod)
+    if failed:
+        return failed
     wanted = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     return next((each for each in statuses if each.get("name") == wanted), {})
+
+
+def failed_init(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the status of the init container because of which a pod has failed; empty without one."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Failed":
+        return {}
+    for each in status.get("initContainerStatuses") or []:
+        if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            began = any(
+                (main.get("state") or {}).get("terminated") for main in status.get("containerStatuses") or []
+            )
+            return {} if began else each  # a sidecar may fail when the program has ended
+    return {}
+
+
+def logged_container(pod: Mapping[str, Any]) -> str:
+    """Return the name of the container whose log is that of the replica."""
+    return str(failed_init(pod).get("name") or main_container(pod))
 
 
 def last_end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -250,11 +276,12 @@ def _trouble_of_running(pod: Mapping[str, Any]) -> str:
 def _failed_pod(pod: Mapping[str, Any]) -> KubeReason:
     status, end = pod.get("status") or {}, last_end(pod)
     disruption = _true_conditions(pod).get("DisruptionTarget")
-    if disruption:
-        return KubeReason(
-            TAKEN_AWAY, f"taken away: {_sentence(disruption.get('reason'), disruption.get('message'))}"
-        )
     why = status.get("reason")
+    if disruption:
+        # the kubelet evicts for want of disk or memory, which is no preemption
+        what = "evicted" if disruption.get("reason") == "TerminationByKubelet" else "taken away"
+        said = disruption.get("message") or status.get("message")
+        return KubeReason(TAKEN_AWAY, f"{what}: {_sentence(disruption.get('reason'), said)}")
     if why == "DeadlineExceeded":
         return KubeReason(TIMEOUT, "stopped at its time limit")
     if why and not end.get("exitCode"):
@@ -271,6 +298,9 @@ def _failed_pod(pod: Mapping[str, Any]) -> KubeReason:
         return KubeReason(FAILED, f"could not be started: {_last_line(end)}")
     line = _last_line(end) if report_of(end) == NONE else error_message(report_of(end))[0]
     code = f"exit code {end.get('exitCode')}"
+    init = failed_init(pod)
+    if init:
+        code = f"its init container {init.get('name')} failed: {code}"
     return KubeReason(EXIT, f"{code}: {line}" if line else code)
 
 
@@ -279,15 +309,16 @@ def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) ->
     for each in status.get("conditions") or []:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return KubeReason(UNSCHEDULABLE, f"no node for it: {each.get('message') or each.get('reason')}")
-    trouble = [event for event in events if event.get("type") == "Warning"]
-    said = _event_text(trouble[-1]) if trouble else ""
+    # it has a node, so what the scheduler said before is over
+    trouble = [event for event in events if event.get("reason") != "FailedScheduling"]
+    said = _cause(trouble)
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     for each in statuses:
         waiting = (each.get("state") or {}).get("waiting") or {}
         why, message = waiting.get("reason"), waiting.get("message")
         if why in _IMAGE_TROUBLES:
-            pulls = [_event_text(event) for event in trouble if event.get("reason") == "Failed"]
-            detail = message if why == "ErrImagePull" or not pulls else pulls[0]
+            pulls = [event for event in trouble if event.get("reason") == "Failed"]
+            detail = message if why == "ErrImagePull" else _cause(pulls) or message
             return KubeReason(IMAGE_NOT_PULLED, f"its image cannot be pulled: {_sentence(why, detail)}")
         if why in _START_TROUBLES:
             return KubeReason(NOT_STARTED, f"cannot be started: {_sentence(why, message)}")
@@ -299,12 +330,29 @@ def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) ->
     return KubeReason(WAITING, f"starting on {node}" if node else "waiting for a node")
 
 
+def is_only_waiting(text: str) -> bool:
+    """Tell whether a pending pod's reason names no trouble."""
+    return text.startswith(("starting on ", "waiting for a node", "ContainerCreating", "PodInitializing"))
+
+
 def made_no_pods(events: Iterable[Mapping[str, Any]]) -> str:
     """Return why a Job has no pods, from its events: quota, policies, ...; "" if unknown."""
-    trouble = [
-        each for each in events if each.get("type") == "Warning" and each.get("reason") == "FailedCreate"
-    ]
-    return _event_text(trouble[-1]) if trouble else ""
+    return _cause(each for each in events if each.get("reason") == "FailedCreate")
+
+
+#: Events that repeat that there is trouble, without its cause.
+_REPEATED = re.compile(
+    r"timed out waiting for the condition|^Error: (ErrImagePull|ImagePullBackOff)|^Back-off|"
+    r"context deadline exceeded",
+    re.IGNORECASE,
+)
+
+
+def _cause(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the latest warning that names a cause, or else the latest; "" if there is none."""
+    trouble = [event for event in events if event.get("type") == "Warning"]
+    telling = [event for event in trouble if not _REPEATED.search(str(event.get("message") or ""))]
+    return _event_text((telling or trouble)[-1]) if trouble else ""
 
 
 def _event_text(event: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from shunter.schedulers.api import (
     LogBlock,
     LogQuery,
     Scheduler,
+    accepted,
     if_reachable,
     poll_until_ended,
 )
@@ -53,7 +54,7 @@ from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, Ku
 from shunter.schedulers.kubernetes_scheduler.pod_command import run_in_pod
 from shunter.schedulers.kubernetes_scheduler.reasons import main_container, pod_reason
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
-from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
+from shunter.schedulers.kubernetes_scheduler.submission import check_served, submit, try_out
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -83,7 +84,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         mounts=ALL_MOUNTS,
         retries=ALL_RETRIES,
         notes={
-            "elastic": "with Volcano or gang=true",
+            "elastic": "with Volcano",
             "retries": "replica; all with JobSet or Volcano",
             "notify": "train.script",
             "hangs": "train.script",
@@ -144,7 +145,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         server = self._server(job.context, job.kubeconfig)
         if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
             job = as_jobset(job, info.app, info.cfg, self.session_name)
-        info.request = adapt(server, job)
+        check_served(server, job)
+        info.request = job
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Make the job's objects, exactly once.
@@ -316,7 +318,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
                 f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
             )
         return run_in_pod(
-            job.server, job.namespace, names.name_of(pod), main_container(pod), name, command, tty=tty
+            job.server, job.namespace, names.name_of(pod), main_container(pod), command, tty=tty
         )
 
     # ---- ending
@@ -357,8 +359,18 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job is None:
             return checks
         server = self._server(job.request.context, job.request.kubeconfig)
-        of_any = super().doctor
-        return if_reachable(checks, lambda: [*of_any(cfg, job), *examine_job(server, job)])
+        remarks: builtins.list[str] = []
+
+        def send() -> None:
+            self._adapt(job)
+            remarks.extend(try_out(server, job.request))
+
+        def more() -> builtins.list[Check]:
+            checks = [accepted("the job", send, "would be accepted")]
+            checks += [Check("its pods", None, remark) for remark in remarks]
+            return checks + examine_job(server, job)
+
+        return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""

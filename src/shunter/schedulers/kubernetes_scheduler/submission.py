@@ -1,12 +1,13 @@
 """Creating a job's objects exactly once, and cleaning up if that fails.
 
 Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
-first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
+first one arrived. The Secret and the Service come first, since pods wait for them; when the
 Jobs exist, they become the owners, so that the cluster removes all of it together.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -21,30 +22,29 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     KUEUE,
     core_path,
     list_path,
+    quantity,
     selector,
 )
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
-from shunter.schedulers.kubernetes_scheduler.request import PODGROUP_API, KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 
 _NEEDED = {
     JOBSET: "JobSet (https://jobset.sigs.k8s.io)",
     VOLCANO: "Volcano (https://volcano.sh)",
 }
-_SCHEDULING = "scheduling.k8s.io"
-_PODGROUP_VERSIONS = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 
 
-def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
-    """Check that the cluster has what the job needs, and return it in the versions that the cluster serves.
+def check_served(server: ApiServer, job: KubernetesJob) -> None:
+    """Check that the cluster has what the job needs.
 
     Raises:
-        ConfigError: it lacks JobSet, Volcano, Kueue or PodGroups.
+        ConfigError: it lacks JobSet, Volcano or Kueue.
         KubernetesError: it cannot be asked.
     """
-    needs_groups = any(each["kind"] == "PodGroup" for each in job.manifests)
     queued = any(names.QUEUE_LABEL in names.labels_of(each) for each in job.running())
-    if job.kind == JOB and not needs_groups and not queued:
-        return job
+    if job.kind == JOB and not queued:
+        return
     groups = server.groups()
     if job.kind in GROUP_OF_KIND and GROUP_OF_KIND[job.kind] not in groups:
         raise ConfigError(
@@ -57,28 +57,6 @@ def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
             "local_queue; nothing was sent",
             hint="Leave local_queue out.",
         )
-    if not needs_groups:
-        return job
-    version = _podgroup_version(server)
-    for each in job.manifests:
-        if each["kind"] == "PodGroup":
-            each["apiVersion"] = f"{_SCHEDULING}/{version}"
-    return job
-
-
-def _podgroup_version(server: ApiServer) -> str:
-    served = server.groups().get(_SCHEDULING) or []
-    for version in _PODGROUP_VERSIONS:
-        if version in served:
-            kinds = (server.find(f"/apis/{_SCHEDULING}/{version}") or {}).get("resources") or []
-            if any(each.get("name") == "podgroups" for each in kinds):
-                return version
-    raise ConfigError(
-        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and {server.connection.server} does "
-        "not serve them; nothing was sent",
-        hint="They are off by default (feature gate GenericWorkload). Kueue (local_queue=NAME) and Volcano "
-        "(queue=NAME) place jobs as a whole too.",
-    )
 
 
 def path_of(manifest: dict[str, Any]) -> str:
@@ -89,20 +67,55 @@ def path_of(manifest: dict[str, Any]) -> str:
     return f"{root}/namespaces/{namespace}/{kind.lower()}s"
 
 
-def try_out(server: ApiServer, job: KubernetesJob) -> None:
-    """Have the API server check all objects without making them.
+def try_out(server: ApiServer, job: KubernetesJob) -> list[str]:
+    """Have the API server check all objects, and a pod of each role, without making them.
+
+    Quotas, PodSecurity, PriorityClasses and ServiceAccounts concern pods, not Jobs.
+
+    Returns:
+        What does not prevent the job, but delays it or could not be checked.
 
     Raises:
         KubernetesError: it would refuse one: permissions, quota, policies, unknown fields.
     """
-    for manifest in job.manifests:
+    remarks: dict[str, None] = {}
+    pods = [_pod_of(item, template) for item in job.manifests for _, template in pod_templates(item)]
+    for manifest in [*job.manifests, *pods]:
         try:
             answer = server.create(path_of(manifest), manifest, dry_run=True)
             check_kept(server, manifest, answer)
         except KubernetesError as error:
-            # a webhook of the cluster may have side effects
-            if "does not support dry run" not in error.message:
+            if "does not support dry run" in error.message:  # a webhook of the cluster may have side effects
+                continue
+            if manifest["kind"] != "Pod":
                 raise
+            if 'cannot create resource "pods"' in error.message:
+                remarks[f"whether its pods would be admitted was not checked: {error.message}"] = None
+            elif _is_used_up(error.message):
+                remarks[f"its pods would wait until others end: {error.message}"] = None
+            else:
+                raise
+    return list(remarks)
+
+
+def _pod_of(item: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod as a controller would make it from a template of an object."""
+    own = {"generateName": f"{names.name_of(item)}-", "namespace": item["metadata"]["namespace"]}
+    metadata = {**(template.get("metadata") or {}), **own}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+_QUOTA = re.compile(r"exceeded quota: .*?requested: (\S+), used: \S+, limited: (\S+)")
+
+
+def _is_used_up(message: str) -> bool:
+    """Tell whether a quota refuses a pod only because others use it now."""
+    match = _QUOTA.search(message)
+    if match is None:
+        return False
+    parts = ([part.partition("=") for part in text.split(",")] for text in match.groups())
+    asked, limits = ({name: amount for name, equals, amount in each if equals} for each in parts)
+    return all(quantity(asked[name]) <= quantity(limit) for name, limit in limits.items() if name in asked)
 
 
 #: Fields that a Job may depend on, each with what needs it, and the version since which every cluster has it.
@@ -110,7 +123,6 @@ _FIELDS = {
     "completionMode": ("role of several replicas", "1.24"),
     "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
     "podFailurePolicy": ("end by final_exit_codes or retry by class", "1.26"),
-    "schedulingGroup": ("placing together by gang=true", ""),
 }
 
 
@@ -131,11 +143,10 @@ def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[s
     needed = [name for name in lost if name in _FIELDS and _needs(manifest["spec"], name)]
     if needed:
         purpose, version = _FIELDS[needed[0]]
-        since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
         raise ConfigError(
             f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which "
             f"there is no {purpose}; no job was made",
-            hint=since,
+            hint=f"Kubernetes {version} and later have it.",
         )
     if lost:
         warnings.warn(
