@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import code_download, script_command
 from . import install as installing
-from . import runner as runners
 from . import script_launch as launching
 from .layout import Layout
+from .predecessor import runner as runners
 
 if TYPE_CHECKING:
     from .child_process import Outcome
-    from .predecessor.process_runner import ProcessRunner
-    from .predecessor.running import Running
-    from .runner import RunnerType
+    from .predecessor.runner import Runner, RunnerType
 
 
 def run(
@@ -26,10 +24,10 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner_type: RunnerType | ProcessRunner = runners.ProcessRunnerType,
+    runner_type: RunnerType | Runner = runners.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
     runner: RunnerType | None = None,
-) -> Outcome | Running:
+) -> Outcome | Runner:
     """Fetch the user's code, install what it needs, and run it.
 
     Signals that reach this process meanwhile are passed on to the script.
