@@ -1,4 +1,4 @@
-"""MetricDefinitions: finds values in the script's output as it passes, and appends them to a file of lines."""
+"""MetricDefinitions: finds values in the script's output as it passes, and writes them to a file of lines."""
 
 from __future__ import annotations
 
