@@ -277,9 +277,7 @@ def _write(path: str, text: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        # the script may have left anything there, a FIFO too
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(64 * 1024)
     except OSError:
         return ""

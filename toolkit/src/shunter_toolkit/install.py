@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def installer(env: Mapping[str, str], what: str, error: type[InstallError] = Ins
     Raises:
         InstallError: this Python has neither.
     """
-    if env.get("SHUNTER_INSTALLER") != "pip" and resources.which("uv"):
+    if env.get("SHUNTER_INSTALLER") != "pip" and shutil.which("uv"):
         return ["uv", "pip"]
     python = resources.script_python()
     if not resources.has_module("pip"):

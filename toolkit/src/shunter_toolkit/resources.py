@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 
@@ -11,19 +12,10 @@ from . import kernel
 _CGROUP = f"{kernel.SYS}/fs/cgroup"
 
 
-def which(name: str) -> str | None:
-    """The full path of a program on ``PATH``, or None."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder or ".", name)
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return None
-
-
 def script_python() -> str:
     """The Python that runs scripts: this one, unless ``SHUNTER_PYTHON`` names a Python 3 on ``PATH``."""
     asked = os.environ.get("SHUNTER_PYTHON")
-    found = which(asked) if asked else None
+    found = shutil.which(asked) if asked else None
     if found is None or os.path.basename(os.path.realpath(found)).startswith("python2"):
         return sys.executable
     return found
@@ -155,7 +147,7 @@ def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] 
 
 def _output(command: list[str]) -> str | None:
     """What a program prints; None if it fails or is not installed, which starts no process."""
-    program = which(command[0])
+    program = shutil.which(command[0])
     if program is None:
         return None
     import subprocess
