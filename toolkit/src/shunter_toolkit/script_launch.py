@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import aliases, child_process, input_config, resources, script_command
@@ -34,6 +35,7 @@ MPI_PROCESSES_PARAMETER = "sagemaker_mpi_num_of_processes_per_host"
 TORCHRUN_PROCESSES_PARAMETER = "sagemaker_torch_distributed_processes_per_host"
 
 
+@dataclass
 class Launch:
     """A script that is to run, and what every way of running it needs to know.
 
@@ -49,27 +51,17 @@ class Launch:
         prepare: fetches the code and installs what it needs; called once, before the script is looked at.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        name: str,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        policy: Policy,
-        code_dir: str,
-        owns_process: bool = False,
-        observers: Mapping[int, Callable[[bytes], None]] | None = None,
-        prepare: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.environment = environment
-        self.name = name
-        self.args = list(args)
-        self.env = dict(env)
-        self.policy = policy
-        self.code_dir = code_dir
-        self.owns_process = owns_process
-        self.observers = dict(observers or {})
-        self.prepare = prepare
+    environment: Environment
+    name: str
+    args: Sequence[str]
+    env: dict[str, str]
+    policy: Policy
+    code_dir: str
+    owns_process: bool = False
+    observers: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
+    prepare: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._memory_kills_before = resources.oom_kills()
 
     def memory_kills(self) -> int:
