@@ -7,6 +7,7 @@ that it passes on a SIGTERM and notices the end of the child without delay.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -121,8 +122,6 @@ def spawn(command: Command, stdout: int | None = None, stderr: int | None = None
 
 def end_by(number: int) -> None:
     """End this process by a signal, without a core dump. Returns if that is impossible: as PID 1."""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

@@ -12,13 +12,11 @@ import json
 import time
 import zlib
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import failure_class, log, notification
-
-if TYPE_CHECKING:
-    from .failure import Report
-    from .masking import Masker
+from .failure import Report
+from .masking import Masker
 
 #: The targets and conditions, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a
 #: job that was asked to stop; "" if the backend may restart such a job).

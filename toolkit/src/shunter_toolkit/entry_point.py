@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import code_download, script_command
 from . import install as installing
 from . import script_launch as launching
+from .child_process import Outcome
 from .layout import Layout
 from .predecessor import runner as runners
-
-if TYPE_CHECKING:
-    from .child_process import Outcome
-    from .predecessor.runner import Runner, RunnerType
+from .predecessor.runner import Runner, RunnerType
 
 
 def run(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -25,12 +28,8 @@ def has_module(name: str) -> bool:
     """Whether the Python that runs scripts has a package."""
     python = script_python()
     if python == sys.executable:
-        import importlib.util
-
         load_site_packages()
         return importlib.util.find_spec(name) is not None
-    import subprocess
-
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
     return subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0
 
@@ -137,8 +136,6 @@ def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] 
     listing = (run or _output)(["neuron-ls", "-j"])
     if not listing:
         return 0
-    import json
-
     try:
         return sum(int(device.get("nc_count", 0)) for device in json.loads(listing))
     except (ValueError, AttributeError, TypeError):
@@ -150,8 +147,6 @@ def _output(command: list[str]) -> str | None:
     program = shutil.which(command[0])
     if program is None:
         return None
-    import subprocess
-
     try:
         done = subprocess.run(
             [program, *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60

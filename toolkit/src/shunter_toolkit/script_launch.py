@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from . import aliases, child_process, input_config, resources, script_command
+from . import aliases, child_process, input_config, resources, script_command, tf_config
+from .child_process import Outcome, Policy
+from .environment import Environment
 from .errors import ConfigError
 from .output_relay import Relay, is_regular_file
-
-if TYPE_CHECKING:
-    from .child_process import Outcome, Policy
-    from .environment import Environment
 
 LONGEST_VALUE = 128 * 1024  # bytes of NAME=value with its end
 PLAIN = "none"
@@ -160,8 +157,6 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
     """The environment of the script: ours, the contract's variables, and the code directory on PYTHONPATH."""
     env = {**base, **environment.to_process_vars(), **environment.to_env_vars()}
     if any(environment.additional_framework_parameters.get(flag) for flag in _TF_FLAGS):
-        from . import tf_config
-
         env.update((n, v) for n, v in tf_config.variables(environment).items() if n not in base)
     env["PYTHONPATH"] = python_path(environment.layout.code, base)
     return env

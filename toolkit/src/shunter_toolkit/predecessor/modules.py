@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -102,8 +103,6 @@ def run(
     line = [resources.script_python(), "-m", module_name, *(args or [])]
     where = code if os.path.isdir(code) else None
     if not wait:
-        import subprocess
-
         return subprocess.Popen(line, env=env, cwd=where)
     relays = {2: Relay(2)} if capture_error else {}
     outcome = child_process.supervise(child_process.Command(line, env, where), relays=relays)

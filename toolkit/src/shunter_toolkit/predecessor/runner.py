@@ -6,16 +6,13 @@ import enum
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import failure
 from .. import script_launch as launching
-from ..child_process import Policy
+from ..child_process import Outcome, Policy
 from ..environment import Environment
 from ..errors import ExecuteUserScriptError
-
-if TYPE_CHECKING:
-    from ..child_process import Outcome
 
 
 class RunnerType(enum.Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -131,8 +132,6 @@ def failed(status: int, error: Exception) -> Answer:
 
     The traceback goes to the log from status 500 on, and to the client with SHUNTER_SERVE_DEBUG=1.
     """
-    import traceback
-
     trace = traceback.format_exc()
     if status >= 500:
         log.error(trace)
