@@ -12,7 +12,6 @@ from . import script_launch as launching
 from .child_process import Outcome
 from .layout import Layout
 from .predecessor import runner as runners
-from .predecessor.runner import Runner, RunnerType
 
 
 def run(
@@ -22,10 +21,10 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner_type: RunnerType | Runner = runners.ProcessRunnerType,
+    runner_type: runners.RunnerType | runners.Runner = runners.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
-    runner: RunnerType | None = None,
-) -> Outcome | Runner:
+    runner: runners.RunnerType | None = None,
+) -> Outcome | runners.Runner:
     """Fetch the user's code, install what it needs, and run it.
 
     Signals that reach this process meanwhile are passed on to the script.

@@ -31,18 +31,6 @@ TIMEOUT = "timeout"
 HUNG = "hung"
 INTERNAL_ERROR = "internal_error"
 
-FAILURE_CLASSES = (
-    USER_ERROR,
-    INSTALL_ERROR,
-    CLIENT_ERROR,
-    OUT_OF_MEMORY,
-    SIGNAL,
-    PREEMPTED,
-    TIMEOUT,
-    HUNG,
-    INTERNAL_ERROR,
-)
-
 
 class ToolkitError(Exception):
     """Base of every error that the toolkit raises on purpose."""

@@ -86,7 +86,7 @@ class Job:
         self.timeout_seconds: float | None = document.get("timeout_seconds")
         self.grace_seconds: float | None = document.get("grace_seconds")
         self.channels = [_channel(name, entry) for name, entry in document.get("channels", {}).items()]
-        self.metrics = _metrics(document.get("metrics", []))
+        self.metrics = metrics.parse_definitions(document.get("metrics", []))
         self.output = _section(document, "output", _OUTPUT_KEYS)
         self.checkpoints = _section(document, "checkpoints", _CHECKPOINT_KEYS)
         self.distribution = _section(document, "distribution", _DISTRIBUTION_KEYS)
@@ -242,12 +242,6 @@ class Job:
         except OSError as error:
             log.warning(f"Cannot run the stop hook {self.stop_hook[0]}: {error.strerror}")
             return None
-
-
-def _metrics(definitions: list[Any]) -> list[metrics.Definition]:
-    if not definitions:
-        return []
-    return metrics.parse_definitions(definitions)
 
 
 def _channel(name: str, entry: Any) -> channels.Channel:

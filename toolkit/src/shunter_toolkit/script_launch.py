@@ -76,7 +76,7 @@ class Launch:
         it is a plain file, they are read from there afterwards, and it needs no relay.
         """
         if self.observers:
-            return {fd: Relay(fd, self.observers.get(fd), wide=True) for fd in (1, 2)}
+            return {fd: Relay(fd, self.observers.get(fd)) for fd in (1, 2)}
         if is_regular_file(2) or os.environ.get("SHUNTER_STDERR") == "straight":
             return {}
         return {2: Relay(2)}
